@@ -1,0 +1,184 @@
+"""The objective protocol, and the configuration of every objective (free of torch).
+
+An objective trains a *pack*: K members that share every structural choice and differ only in
+numbers. Each field of a configuration says whether it is per member (a number that may differ
+inside a pack) or structural (it changes shapes or the graph, so it splits packs).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+def per_member(default: Any, unit: str, description: str, **domain: Any) -> Any:
+    """A field that may differ between the members of one pack."""
+    return Field(
+        default, description=description, json_schema_extra={"unit": unit, "per_member": True}, **domain
+    )
+
+
+def structural(default: Any, unit: str, description: str, **domain: Any) -> Any:
+    """A field that all members of a pack share."""
+    return Field(
+        default, description=description, json_schema_extra={"unit": unit, "per_member": False}, **domain
+    )
+
+
+class TrainingConfig(BaseModel):
+    """The fields that every objective has: length, optimizer, schedule, clipping, batch size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    steps: int = structural(..., "steps", "length of one training run", ge=1, le=10_000_000)
+    lr: float = per_member(1e-3, "1", "peak learning rate", gt=0)
+    warmup: int = per_member(0, "steps", "linear warmup of the learning rate; at most steps", ge=0)
+    beta1: float = per_member(0.9, "1", "decay of the first moment (momentum)", ge=0, lt=1)
+    beta2: float = per_member(0.999, "1", "decay of the second moment", ge=0, lt=1)
+    eps: float = per_member(1e-8, "gradient", "added to the root of the second moment", gt=0)
+    weight_decay: float = per_member(0.0, "1", "decoupled weight decay, multiplied by the lr", ge=0)
+    clip: float | None = per_member(
+        None, "gradient norm", "largest global gradient norm; null for no clipping", gt=0
+    )
+    batch_size: int = structural(8, "sequences", "examples per step", ge=1, le=65_536)
+    optimizer: Literal["adamw", "sgd"] = structural(
+        "adamw", "kind", "adamw, or sgd with an averaged momentum of beta1"
+    )
+    schedule: Literal["constant", "linear", "cosine"] = structural(
+        "constant", "kind", "decay of the learning rate after warmup"
+    )
+    final_lr_fraction: float = structural(
+        0.0, "of lr", "where the linear and cosine schedules end", ge=0, le=1
+    )
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> TrainingConfig:
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup = {self.warmup} is longer than steps = {self.steps}")
+        return self
+
+
+class GptConfig(TrainingConfig):
+    """A byte-level decoder-only transformer on real text."""
+
+    batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
+    depth: int = structural(2, "layers", "number of transformer blocks", ge=1, le=256)
+    width: int = structural(32, "channels", "width of the residual stream; a multiple of heads", ge=2, le=16_384)
+    heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
+    context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
+    qk_norm: bool = structural(False, "switch", "layer norm on queries and keys (Wortsman et al. 2023)")
+    text: tuple[str, ...] = structural(
+        (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
+    )
+    validation_batches: int = structural(
+        8, "batches", "held-out batches for the validation loss at the end", ge=1, le=10_000
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> GptConfig:
+        if self.width % self.heads:
+            raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
+        return self
+
+
+class FunctionFitConfig(TrainingConfig):
+    """A small tanh network fitted to sin x + sin 4x, in double precision."""
+
+    lr: float = per_member(1e-2, "1", "peak learning rate", gt=0)
+    batch_size: int | None = structural(
+        None, "points", "points per step; null for all of them (full batch)", ge=1, le=65_536
+    )
+    width: int = structural(64, "units", "hidden units", ge=1, le=65_536)
+    num_points: int = structural(200, "points", "training points, even on [-pi, pi]", ge=2, le=65_536)
+
+
+class QuadraticConfig(TrainingConfig):
+    """The loss curvature * |x|^2 / 2, whose stability edge is known in closed form."""
+
+    lr: float = per_member(1e-1, "1", "peak learning rate", gt=0)
+    batch_size: int = structural(1, "samples", "samples that average the gradient noise", ge=1, le=65_536)
+    dimension: int = structural(4, "coordinates", "number of coordinates", ge=1, le=1_000_000)
+    curvature: float = per_member(1.0, "1", "second derivative of the loss", gt=0)
+    noise: float = per_member(0.0, "gradient", "standard deviation of one sample's gradient noise", ge=0)
+
+
+class Trainer(Protocol):
+    """K members in training, K >= 1. What it reports per step is an array of shape (K,).
+
+    A member's numbers do not depend on who shares its pack. A member whose loss or gradient is not
+    finite is masked before the update, at that step, and stays as it is from then on.
+    """
+
+    num_members: int
+
+    def step(self) -> Mapping[str, Any]:
+        """Train one step; ``loss``, ``grad_norm``, ``update_norm``, ``lr`` of shape (K,) each.
+
+        ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still
+        be on a device: whoever reads them decides when to wait for them.
+        """
+
+    def keep(self, index: Sequence[int]) -> None:
+        """Drop all members but those at ``index`` (increasing), and shrink the tensors."""
+
+    def validate(self) -> Any:
+        """The held-out loss of each member, shape (K,); NaN where an objective has no held-out data."""
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts about the data that the configuration does not hold, for the record."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a bit-exact resume on the CPU needs: tensors, integers and strings only."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state_dict`` of a pack with the same members."""
+
+    def close(self) -> None:
+        """Release what the trainer holds; called once, also after an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An entry of the closed table of objectives."""
+
+    name: str
+    config_class: type[TrainingConfig]
+    module: str
+    # The smallest rise of the loss that is called a spike, as a fraction of its recent median. A
+    # cross-entropy moves by fractions; a squared error falls over decades, and threefold is little.
+    spike_rise: float
+
+    @property
+    def summary(self) -> str:
+        """One line on what is trained."""
+        return (self.config_class.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def per_member_fields(self) -> frozenset[str]:
+        """Names of the fields that may differ inside a pack."""
+        return frozenset(
+            name
+            for name, field in self.config_class.model_fields.items()
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["per_member"]
+        )
+
+    def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str) -> Trainer:
+        """Begin training one pack on ``device``; imports torch now and not earlier.
+
+        ``configs`` agree in every structural field.
+        """
+        return importlib.import_module(self.module).start(configs, seeds, device)
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    objective.name: objective
+    for objective in (
+        Objective("gpt", GptConfig, "objectives.gpt", spike_rise=0.1),
+        Objective("function_fit", FunctionFitConfig, "objectives.function_fit", spike_rise=2.0),
+        Objective("quadratic", QuadraticConfig, "objectives.quadratic", spike_rise=2.0),
+    )
+}

@@ -1,0 +1,86 @@
+"""A small tanh network fitted to sin x + sin 4x: a toy whose map over beta2 and eps is known.
+
+Full batch by default and in double precision, as in the study of Adam's loss spikes by Bai et al.
+(arXiv 2506.04805).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+
+from objectives.base import FunctionFitConfig
+from objectives.packed import PackedTrainer, Weights, seeded_generator
+
+# Shapes: K members, N points, W hidden units.
+
+_WEIGHT_PURPOSE, _BATCH_PURPOSE = 0, 1
+
+
+def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str) -> FunctionFitTrainer:
+    """Begin training a pack of small networks."""
+    return FunctionFitTrainer(configs, seeds, device)
+
+
+class FunctionFitTrainer(PackedTrainer):
+    """One hidden layer of tanh units, mean squared error on even points of [-pi, pi]."""
+
+    def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str) -> None:
+        self.shape = configs[0]
+        super().__init__(configs, seeds, device, functools.partial(initial_weights, self.shape.width))
+        self._x_N = torch.linspace(
+            -math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device
+        )
+        self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
+
+    def losses(self) -> torch.Tensor:
+        """Mean squared error of each member, shape (K,)."""
+        if self.shape.batch_size is None:
+            return self._squared_error(self._x_N.expand(self.num_members, -1), self._y_N)
+        index_KN = self._batch_index()
+        return self._squared_error(self._x_N[index_KN], self._y_N[index_KN])
+
+    @torch.no_grad()
+    def validate(self) -> torch.Tensor:
+        """Mean squared error half-way between the training points, shape (K,)."""
+        between_N = (self._x_N[1:] + self._x_N[:-1]) / 2
+        target_N = torch.sin(between_N) + torch.sin(4 * between_N)
+        return self._squared_error(between_N.expand(self.num_members, -1), target_N)
+
+    def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
+        weights = self.weights
+        hidden_KNW = torch.tanh(
+            x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None]
+        )
+        out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
+        return (out_KN - y_KN).square().mean(1)
+
+    def _batch_index(self) -> torch.Tensor:
+        """Points of this step, (K, batch_size), a function of seed and step."""
+        size = (self.shape.batch_size,)
+        by_seed = {
+            seed: torch.randint(
+                self.shape.num_points, size, generator=seeded_generator(seed, _BATCH_PURPOSE, self.num_steps)
+            )
+            for seed in dict.fromkeys(self.seeds)
+        }
+        return torch.stack([by_seed[seed] for seed in self.seeds]).to(self.device)
+
+
+def initial_weights(width: int, seed: int) -> Weights:
+    """Uniform in +-1/sqrt(fan in) for weights and biases, as torch.nn.Linear."""
+    generator = seeded_generator(seed, _WEIGHT_PURPOSE)
+
+    def uniform(*size: int, fan_in: int) -> torch.Tensor:
+        unit = torch.rand(size, generator=generator, dtype=torch.float64)
+        return (2 * unit - 1) / math.sqrt(fan_in)
+
+    return {
+        "in_weight": uniform(width, fan_in=1),
+        "in_bias": uniform(width, fan_in=1),
+        "out_weight": uniform(width, 1, fan_in=width),
+        "out_bias": uniform(1, fan_in=width),
+    }

@@ -1,0 +1,49 @@
+"""What can go wrong for a user, and the exit code of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_OK = 0
+EXIT_BAD_INPUT = 2
+EXIT_SOME_FAILED = 3
+EXIT_STORAGE = 4
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class SweepError(Exception):
+    """An error with a message for the user; the command line shows it without a traceback."""
+
+    exit_code = EXIT_SOME_FAILED
+
+
+class StorageError(SweepError):
+    """Results cannot be read or written."""
+
+    exit_code = EXIT_STORAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with the input: where it stands, which key, what is wrong, what to do."""
+
+    where: str
+    key: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        head = ": ".join(part for part in (self.where, self.key, self.message) if part)
+        return f"{head}\n    remedy: {self.remedy}" if self.remedy else head
+
+
+class InputError(SweepError):
+    """The user's input is refused; holds every problem that was found."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems: Sequence[Problem | str] = problems
+        super().__init__("\n".join(str(problem) for problem in problems))

@@ -1,0 +1,29 @@
+"""Where packs run. An executor trains packs and hands events back; it keeps no truth."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from orchestrator.reports import Event, Pack
+
+
+class Executor(Protocol):
+    """Trains packs somewhere; used by one thread, the driver's."""
+
+    name: str
+
+    @property
+    def slots(self) -> int:
+        """How many packs it trains at a time."""
+
+    def submit(self, pack: Pack) -> None:
+        """Queue ``pack``; a ``PackStarted`` follows when it begins."""
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """What has happened since; waits at most ``timeout_s`` (or one report) for something."""
+
+    def stop(self) -> None:
+        """Drop what is queued and end what runs, within seconds. No events follow."""
+
+    def close(self) -> None:
+        """Leave no process behind. Called once, also after ``stop`` or an error."""

@@ -1,0 +1,47 @@
+"""Trains packs in this process, one after the other: for debugging and for tests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from orchestrator.reports import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.worker import run_pack
+
+
+class InlineExecutor:
+    """One pack at a time; each ``poll`` trains until the next report."""
+
+    name = "inline"
+    slots = 1
+
+    def __init__(self) -> None:
+        self._queue: deque[Pack] = deque()
+        self._pack_id = ""
+        self._reports: Iterator[Report] | None = None
+
+    def submit(self, pack: Pack) -> None:
+        """Queue ``pack``."""
+        self._queue.append(pack)
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Train until the next report and return it; nothing when the queue is empty."""
+        if self._reports is None:
+            if not self._queue:
+                return []
+            pack = self._queue.popleft()
+            self._pack_id, self._reports = pack.pack_id, run_pack(pack)
+            return [PackStarted(pack.pack_id)]
+        report = next(self._reports, None)
+        if report is None or report.is_last:
+            self._reports = None
+        return [report if report is not None else PackLost(self._pack_id, "it ended without a last report")]
+
+    def stop(self) -> None:
+        """Forget the queue and the pack in training."""
+        self._queue.clear()
+        self._reports = None
+
+    def close(self) -> None:
+        """Nothing to leave behind."""
+        self.stop()

@@ -1,0 +1,250 @@
+"""Trains packs as trials of Ray Tune (the one importer of Ray).
+
+Tune places packs on workers and carries their reports; it decides nothing and keeps no truth. It runs
+in a thread, fed from a queue through its Searcher interface, so that the driver's own thread stays
+free for signals, the ledger and the live view.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import shutil
+import tempfile
+import threading
+from typing import Any
+
+# Read when Ray is imported. Tune's own loggers would write every report to disk, its checkpoints of
+# the experiment are of no use here, and a private cluster sends no usage statistics.
+for _name, _value in {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "TUNE_MAX_PENDING_TRIALS_PG": "16",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402
+from ray import tune  # noqa: E402
+from ray.tune.search import Searcher  # noqa: E402
+
+from orchestrator.errors import InputError, Problem, SweepError  # noqa: E402
+from orchestrator.reports import Event, Pack, PackLost, PackStarted, Report  # noqa: E402
+from orchestrator.worker import run_pack  # noqa: E402
+
+_STOP_TIMEOUT_S = 5.0
+
+
+def train_pack(config: dict[str, Any]) -> None:
+    """The function that Tune runs on a worker: every report, and never an exception or a number."""
+    for report in run_pack(config["pack"]):
+        # Opaque to Tune, which must see neither a missing metric nor one that is not finite.
+        tune.report({"report": report})
+
+
+class Mailbox:
+    """What the driver's thread and Tune's thread share. Copies of it are the same mailbox."""
+
+    def __init__(self) -> None:
+        self.packs: queue.SimpleQueue[Pack] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.is_stopping = threading.Event()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mailbox:
+        return self
+
+    def __reduce__(self) -> Any:
+        return (Mailbox, ())  # Tune pickles its settings for a restore that never comes
+
+
+class PackQueue(Searcher):
+    """Proposes whatever the driver has queued, for as long as the driver wants."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        super().__init__()
+        self._mailbox = mailbox
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next pack, None while there is none, FINISHED once the driver stops."""
+        if self._mailbox.is_stopping.is_set():
+            return Searcher.FINISHED
+        try:
+            return {"pack": self._mailbox.packs.get_nowait()}
+        except queue.Empty:
+            return None
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Nothing to learn here: the driver reads the reports."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to save: the ledger has it."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing to restore."""
+
+    def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
+        """Nothing to save."""
+
+
+class StopOnRequest(tune.Stopper):
+    """Ends all trials once the driver wants to stop."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def __call__(self, trial_id: str, result: Any) -> bool:
+        """Whether this trial ends now."""
+        return self._mailbox.is_stopping.is_set()
+
+    def stop_all(self) -> bool:
+        """Whether all trials end now."""
+        return self._mailbox.is_stopping.is_set()
+
+
+class Forward(tune.Callback):
+    """Passes reports on, and says when a pack ended without its last one."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._over: set[str] = set()
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A pack begins."""
+        self._mailbox.events.put(PackStarted(trial.config["pack"].pack_id))
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
+        """A report came; it is taken out of the result, so that Tune keeps no curves."""
+        report: Report | None = result.pop("report", None)
+        if report is not None:
+            if report.is_last:
+                self._over.add(report.pack_id)
+            self._mailbox.events.put(report)
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A pack is over."""
+        self._ended(trial, "it ended without a last report")
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A pack's process died."""
+        self._ended(trial, "its worker process died")
+
+    def _ended(self, trial: Any, reason: str) -> None:
+        pack_id = trial.config["pack"].pack_id
+        if pack_id not in self._over:
+            self._mailbox.events.put(PackLost(pack_id, reason))
+        self._over.discard(pack_id)
+
+
+class RayTuneExecutor:
+    """Packs on a running Ray cluster (``address``) or on a private one of this machine."""
+
+    name = "ray"
+
+    def __init__(self, cpus: int, gpus: float, workers: int | None, address: str | None) -> None:
+        """Connect, or start a private cluster; ``workers`` is the number of packs at a time.
+
+        Raises InputError when the cluster can never hold one pack.
+        """
+        if address is None:
+            # A stale address must not send a private sweep to somebody's cluster.
+            os.environ.pop("RAY_ADDRESS", None)
+        num_cpus = max(len(os.sched_getaffinity(0)), cpus * (workers or 1)) if address is None else None
+        try:
+            ray.init(
+                address=address or "local",
+                num_cpus=num_cpus,
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+                configure_logging=True,
+            )
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+            cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+            what = f"cannot reach Ray at {address}" if address else "cannot start Ray"
+            raise SweepError(f"{what}: {cause}\n    remedy: --executor inline trains without Ray") from error
+        self._mailbox = Mailbox()
+        self._failure: BaseException | None = None
+        try:
+            self.slots = self._count_slots(cpus, gpus, workers)
+            self._scratch = tempfile.mkdtemp(prefix="sweep-tune-")
+        except BaseException:
+            ray.shutdown()
+            raise
+        self._thread = threading.Thread(target=self._run_tune, args=(cpus, gpus), daemon=True, name="ray-tune")
+        self._thread.start()
+
+    def submit(self, pack: Pack) -> None:
+        """Queue ``pack``."""
+        self._mailbox.packs.put(pack)
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Events so far, waiting for the first. Raises SweepError when Tune itself has failed."""
+        events: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            events.append(self._mailbox.events.get(timeout=timeout_s))
+            while True:
+                events.append(self._mailbox.events.get_nowait())
+        if not events and not self._thread.is_alive():
+            raise SweepError(f"Ray Tune ended unexpectedly: {self._failure or 'no cause given'}")
+        return events
+
+    def stop(self) -> None:
+        """Let Tune end what runs; after a few seconds go on without it."""
+        self._mailbox.is_stopping.set()
+        self._thread.join(_STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End Tune, a private cluster and the scratch folder."""
+        self._mailbox.is_stopping.set()
+        self._thread.join(_STOP_TIMEOUT_S)
+        ray.shutdown()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _count_slots(self, cpus: int, gpus: float, workers: int | None) -> int:
+        has = ray.cluster_resources()
+        fits = int(has.get("CPU", 0) // cpus)
+        if gpus:
+            # Ray never splits one pack's fraction over two GPUs.
+            per_gpu = math.floor(1 / gpus + 1e-9) if gpus <= 1 else 1 / gpus
+            fits = min(fits, int(has.get("GPU", 0) * per_gpu))
+        if fits < 1:
+            needs = f"{cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+            there = f"{has.get('CPU', 0):g} CPU and {has.get('GPU', 0):g} GPU"
+            raise InputError(
+                Problem("resources", "", f"one pack needs {needs}; Ray has {there}", "lower --cpus or --gpus")
+            )
+        return min(fits, workers) if workers else fits
+
+    def _run_tune(self, cpus: int, gpus: float) -> None:
+        try:
+            tuner = tune.Tuner(
+                tune.with_resources(train_pack, {"cpu": cpus, "gpu": gpus}),
+                tune_config=tune.TuneConfig(
+                    search_alg=PackQueue(self._mailbox),
+                    num_samples=-1,
+                    reuse_actors=True,
+                    trial_name_creator=_trial_name,
+                    trial_dirname_creator=_trial_name,
+                ),
+                run_config=tune.RunConfig(
+                    name="sweep",
+                    storage_path=self._scratch,
+                    verbose=0,
+                    callbacks=[Forward(self._mailbox)],
+                    stop=StopOnRequest(self._mailbox),
+                    log_to_file=False,
+                ),
+            )
+            tuner.fit()
+        except BaseException as error:
+            self._failure = error
+
+
+def _trial_name(trial: Any) -> str:
+    return f"pack_{trial.config['pack'].pack_id}" if "pack" in trial.config else trial.trial_id

@@ -1,0 +1,102 @@
+"""Files under results/: atomic writes and locks. Nothing else writes there but SQLite and MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.errors import InputError, Problem, StorageError
+
+LEDGER = "ledger.db"
+FROZEN_SWEEP = "sweep.yaml"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError under ``path`` into a StorageError that names path, cause and free space."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}{_free_space(path)}") from error
+
+
+def _free_space(path: Path) -> str:
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            stat = os.statvfs(folder)
+            return f" ({stat.f_bavail * stat.f_frsize / 2**20:.0f} MiB free)"
+    return ""
+
+
+def atomic_write(path: Path, content: bytes | str) -> None:
+    """Write ``path`` so that a reader, or a crash, sees the old file or the new, never a part."""
+    data = content.encode() if isinstance(content, str) else content
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+@contextlib.contextmanager
+def sweep_lock(folder: Path) -> Iterator[None]:
+    """Hold the sweep in ``folder``: one driver at a time. The lock falls with the process.
+
+    Raises InputError naming the holder when another process has it.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / _LOCK, "a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise InputError(
+                Problem(str(folder), "", f"is in use by {holder}", "wait for it, or stop it first")
+            ) from None
+        now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} since {now}\n")
+        file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``, waiting for others to let go of it."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sweep_folder(name_or_folder: str, results: Path) -> Path:
+    """The results folder of a sweep that was planned, by its name or its path.
+
+    Raises InputError when there is none, listing what there is.
+    """
+    for folder in (results / name_or_folder, Path(name_or_folder)):
+        if (folder / LEDGER).is_file():
+            return folder
+    there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+    remedy = f"there are: {', '.join(there)}" if there else "`sweep run FILE` makes one"
+    raise InputError(Problem(str(results / name_or_folder), "", "holds no sweep", remedy))

@@ -1,0 +1,318 @@
+"""The SQLite file that says what is true about a sweep. One writer: the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.errors import InputError, Problem, StorageError
+from orchestrator.reports import Finished, Pack, Report, Trace
+from orchestrator.space import Trial, canonical_json
+
+SCHEMA_VERSION = 1
+STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
+_BUSY_TIMEOUT_S = 20.0
+
+_SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE trials (
+    trial_id TEXT PRIMARY KEY,
+    position INTEGER,              -- order in the sweep; NULL once the sweep no longer has the trial
+    cell TEXT NOT NULL,            -- JSON: axis -> value
+    seed INTEGER NOT NULL,
+    config TEXT NOT NULL,          -- JSON: the full resolved configuration
+    objective TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN
+        ('planned', 'running', 'finished', 'interrupted', 'lost', 'errored')),
+    num_attempts INTEGER NOT NULL DEFAULT 0,
+    outcome TEXT CHECK (outcome IN ('stable', 'spiked', 'diverged', 'stalled')),
+    onset_step INTEGER,
+    num_spikes INTEGER,
+    steps INTEGER NOT NULL,
+    steps_done INTEGER,
+    initial_loss REAL,
+    best_loss REAL,
+    final_loss REAL,
+    peak_loss REAL,
+    validation_loss REAL,
+    reason TEXT,                   -- why this outcome, or what went wrong
+    error TEXT,                    -- tail of the traceback of an errored trial
+    pack_id TEXT,
+    started_at REAL,               -- seconds since 1970, of the last attempt
+    finished_at REAL,
+    CHECK ((status = 'finished') = (outcome IS NOT NULL))
+);
+CREATE TABLE packs (               -- one row per try at training some trials together
+    pack_id TEXT PRIMARY KEY,
+    trial_ids TEXT NOT NULL,       -- JSON list
+    executor TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    ended_at REAL,
+    ended TEXT,                    -- done, errored, lost or interrupted
+    member_steps INTEGER NOT NULL DEFAULT 0,
+    seconds REAL NOT NULL DEFAULT 0,
+    environment TEXT NOT NULL DEFAULT '{}'
+);
+CREATE TABLE traces (              -- curves, in the pieces in which they arrived
+    trial_id TEXT NOT NULL REFERENCES trials,
+    pack_id TEXT NOT NULL REFERENCES packs,
+    first_step INTEGER NOT NULL,
+    columns BLOB NOT NULL,         -- an .npz archive: one array per column
+    PRIMARY KEY (trial_id, pack_id, first_step)
+);
+"""
+
+
+class Ledger:
+    """The trials of one sweep, what happened to them, and their curves."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Open the ledger at ``path``; make it unless ``read_only``.
+
+        Raises StorageError when it cannot be read or written, InputError when a newer version of
+        sweep wrote it.
+        """
+        self.path = path
+        with self._errors():
+            if read_only:
+                uri = f"{path.absolute().as_uri()}?mode=ro"
+                self._db = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+            self._db.row_factory = sqlite3.Row
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0 and not read_only:
+                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            elif version > SCHEMA_VERSION:
+                raise InputError(
+                    Problem(str(path), "", f"was written by a newer sweep (schema {version})", "upgrade sweep")
+                )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- writing: the driver alone ---------------------------------------------------------------
+
+    def plan(self, objective: str, trials: Sequence[Trial], facts: Mapping[str, str]) -> None:
+        """Make the sweep consist of ``trials``: new ones are planned, others leave the map."""
+        rows = [
+            (t.trial_id, i, canonical_json(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
+            for i, t in enumerate(trials)
+        ]
+        with self._transaction() as db:
+            db.execute("UPDATE trials SET position = NULL")
+            db.executemany(
+                "INSERT INTO trials (trial_id, position, cell, seed, config, objective, steps, status)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, 'planned')"
+                " ON CONFLICT (trial_id) DO UPDATE SET position = excluded.position, cell = excluded.cell",
+                rows,
+            )
+            db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))
+
+    def release_abandoned(self) -> int:
+        """Mark what a dead driver left running as lost; returns how many trials that were."""
+        with self._transaction() as db:
+            db.execute("UPDATE packs SET ended = 'lost' WHERE ended IS NULL")
+            reason = "the driver died while it ran"
+            return db.execute(
+                "UPDATE trials SET status = 'lost', reason = ? WHERE status = 'running'", (reason,)
+            ).rowcount
+
+    def release_errored(self) -> None:
+        """Plan errored trials once more."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE trials SET status = 'planned', num_attempts = 0, error = NULL, reason = NULL"
+                " WHERE status = 'errored'"
+            )
+
+    def start_pack(self, pack: Pack, executor: str) -> None:
+        """A pack begins to train: a new attempt of each of its trials."""
+        now = _now()
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO packs (pack_id, trial_ids, executor, started_at) VALUES (?, ?, ?, ?)",
+                (pack.pack_id, json.dumps(pack.trial_ids), executor, now),
+            )
+            for trial_id in pack.trial_ids:
+                db.execute("DELETE FROM traces WHERE trial_id = ?", (trial_id,))
+            db.executemany(
+                "UPDATE trials SET status = 'running', num_attempts = num_attempts + 1, pack_id = ?,"
+                " started_at = ?, reason = NULL, error = NULL WHERE trial_id = ?",
+                [(pack.pack_id, now, trial_id) for trial_id in pack.trial_ids],
+            )
+
+    def record(self, report: Report) -> None:
+        """Take one report in: curves, results and the time it took, all or nothing.
+
+        What comes from a pack that no longer owns a trial is ignored.
+        """
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE packs SET member_steps = ?, seconds = ? WHERE pack_id = ?",
+                (report.member_steps, report.seconds, report.pack_id),
+            )
+            if report.environment:
+                db.execute(
+                    "UPDATE packs SET environment = ? WHERE pack_id = ?",
+                    (canonical_json(dict(report.environment)), report.pack_id),
+                )
+            owned = self._running_in(report.pack_id)
+            db.executemany(
+                "INSERT OR REPLACE INTO traces VALUES (?, ?, ?, ?)",
+                [
+                    (trial_id, report.pack_id, int(trace["step"][0]), _pack_columns(trace))
+                    for trial_id, trace in report.traces.items()
+                    if trial_id in owned and len(trace["step"])
+                ],
+            )
+            for finished in report.finished:
+                if finished.trial_id in owned:
+                    self._finish(db, finished)
+
+    def end_pack(self, pack_id: str, ended: str, status: str, reason: str, error: str | None = None) -> None:
+        """A pack is over; its trials that have not finished get ``status``."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, _now(), pack_id)
+            )
+            db.execute(
+                "UPDATE trials SET status = ?, reason = ?, error = ? WHERE pack_id = ? AND status = 'running'",
+                (status, reason, error, pack_id),
+            )
+
+    def give_up(self, trial_ids: Iterable[str], reason: str) -> None:
+        """Trials that were lost too often are errored."""
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE trials SET status = 'errored', reason = ? WHERE trial_id = ?",
+                [(reason, trial_id) for trial_id in trial_ids],
+            )
+
+    def _finish(self, db: sqlite3.Connection, finished: Finished) -> None:
+        db.execute(
+            "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
+            " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
+            " validation_loss = ?, reason = ?, error = NULL, finished_at = ? WHERE trial_id = ?",
+            (
+                finished.outcome,
+                finished.onset_step,
+                finished.num_spikes,
+                finished.steps_done,
+                *map(_finite, (finished.initial_loss, finished.best_loss, finished.final_loss)),
+                *map(_finite, (finished.peak_loss, finished.validation_loss)),
+                finished.reason,
+                _now(),
+                finished.trial_id,
+            ),
+        )
+
+    def _running_in(self, pack_id: str) -> set[str]:
+        query = "SELECT trial_id FROM trials WHERE pack_id = ? AND status = 'running'"
+        return {row[0] for row in self._db.execute(query, (pack_id,))}
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def trials(self, *, removed: bool = False) -> list[dict[str, Any]]:
+        """Rows of the sweep's trials in order, ``cell`` and ``config`` as mappings.
+
+        With ``removed`` also those that the sweep no longer has, after the others.
+        """
+        where = "" if removed else "WHERE position IS NOT NULL"
+        with self._errors():
+            rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
+        return [
+            {**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])} for row in rows
+        ]
+
+    def trial(self, trial_id: str) -> dict[str, Any]:
+        """The row of one trial."""
+        with self._errors():
+            row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
+        return {**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])}
+
+    def statuses(self) -> dict[str, tuple[str, int]]:
+        """Status and number of attempts of each of the sweep's trials, by id, in order."""
+        query = "SELECT trial_id, status, num_attempts FROM trials WHERE position IS NOT NULL ORDER BY position"
+        with self._errors():
+            return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
+
+    def trace(self, trial_id: str) -> dict[str, np.ndarray]:
+        """The curve of a trial's last attempt: column -> 1-D array, ordered by step."""
+        query = (
+            "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id)"
+            " WHERE trial_id = ? ORDER BY first_step"
+        )
+        with self._errors():
+            pieces = [_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))]
+        if not pieces:
+            return {}
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def facts(self) -> dict[str, str]:
+        """What is known of the sweep as a whole."""
+        with self._errors():
+            return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
+
+    def packs(self) -> list[dict[str, Any]]:
+        """Every try at training a pack, oldest first."""
+        with self._errors():
+            rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
+        return [{**dict(row), "environment": json.loads(row["environment"])} for row in rows]
+
+    def member_steps_per_second(self) -> float | None:
+        """Measured speed of one worker over all packs, or None before one was timed."""
+        with self._errors():
+            steps, seconds = self._db.execute("SELECT SUM(member_steps), SUM(seconds) FROM packs").fetchone()
+        return steps / seconds if steps and seconds else None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._errors(), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise StorageError(f"{self.path}: {error}") from error
+
+
+def _now() -> float:
+    return datetime.datetime.now(datetime.UTC).timestamp()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _pack_columns(trace: Trace) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **trace)
+    return buffer.getvalue()
+
+
+def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return dict(archive)

@@ -1,0 +1,51 @@
+"""From what the detector recorded of a member to its outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.detection import MemberRecord, StoppingConfig
+
+Outcome = Literal["stable", "spiked", "diverged", "stalled"]
+OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one training run, when it began and why it was judged so."""
+
+    outcome: Outcome
+    onset_step: int | None
+    num_spikes: int
+    peak_loss: float | None
+    reason: str
+
+
+def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
+    """The outcome of a finished (or stopped) member.
+
+    diverged: declared lost, or it ended above the level of a lost run.
+    stalled: it never lowered its loss by ``stall_drop``.
+    spiked: it left its trend at least once and recovered.
+    stable: none of these.
+    """
+    recovered = [episode for episode in record.episodes if episode.recovery_step is not None]
+    peak = max((episode.peak_loss for episode in record.episodes), default=None)
+
+    def verdict(outcome: Outcome, onset_step: int | None, reason: str) -> Verdict:
+        return Verdict(outcome, onset_step, len(recovered), peak, reason)
+
+    if record.lost_step is not None:
+        return verdict("diverged", record.lost_onset_step, record.lost_reason or "lost")
+    recent, level, initial = record.recent_loss, record.lost_level, record.initial_loss
+    if recent is not None and level is not None and recent > level:
+        onset = record.episodes[-1].onset_step if record.episodes else None
+        return verdict("diverged", onset, "it ended far above what it had learned")
+    if initial is not None:
+        best = initial if record.best_loss is None else min(record.best_loss, initial)
+        if initial - best <= config.stall_drop * abs(initial):
+            return verdict("stalled", None, f"the loss never fell by {config.stall_drop:.0%}")
+    if record.episodes:
+        return verdict("spiked", record.episodes[0].onset_step, "it left its trend and recovered")
+    return verdict("stable", None, "it stayed on its trend")

@@ -1,0 +1,93 @@
+"""What travels between driver and workers: a pack to train, and reports on its members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# One member's curve: column name -> 1-D array, "step" among them, all of one length.
+Trace = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One trial inside a pack."""
+
+    trial_id: str
+    config: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Trials to train together in one process as one stacked model."""
+
+    pack_id: str
+    objective: str
+    steps: int
+    members: tuple[Member, ...] = field(repr=False)
+    stopping: Mapping[str, Any] = field(repr=False)
+    cpus: int = 1
+    gpus: float = 0.0
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """Ids of the members in order."""
+        return [member.trial_id for member in self.members]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One member's result. Losses are finite or None; ``reason`` says why one is None."""
+
+    trial_id: str
+    outcome: str
+    onset_step: int | None
+    num_spikes: int
+    steps_done: int
+    initial_loss: float | None
+    best_loss: float | None
+    final_loss: float | None
+    peak_loss: float | None
+    validation_loss: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """News of one pack: curves since the last report, members that finished, errors.
+
+    ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that have not
+    finished are errored. ``environment`` comes with the first report.
+    """
+
+    pack_id: str
+    steps_done: int
+    member_steps: int
+    seconds: float
+    traces: Mapping[str, Trace] = field(default_factory=dict, repr=False)
+    finished: tuple[Finished, ...] = ()
+    is_last: bool = False
+    error: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PackStarted:
+    """An executor began to train a pack."""
+
+    pack_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PackLost:
+    """A pack ended without a last report: its process died."""
+
+    pack_id: str
+    reason: str
+
+
+Event = PackStarted | Report | PackLost

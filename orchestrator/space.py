@@ -1,0 +1,103 @@
+"""Axes and the trials they span: scales, canonical configurations, trial ids."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Scale = Literal["values", "linear", "log", "log1m"]
+SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
+_ID_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One swept hyperparameter. ``ends`` is None for a list of values.
+
+    ``values`` are the grid's values in order, empty when the axis is sampled from its range.
+    """
+
+    name: str
+    scale: Scale
+    values: tuple[Any, ...]
+    ends: tuple[float, float] | None = None
+    is_integer: bool = False
+
+    def at(self, unit: float) -> Any:
+        """The value at ``unit`` in [0, 1] of the axis, even on the axis's own scale."""
+        if self.ends is None:
+            return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
+        low, high = self.ends
+        if unit in (0.0, 1.0):
+            return self._rounded(high if unit else low)
+        if self.scale == "log":
+            return self._rounded(low * (high / low) ** unit)
+        if self.scale == "log1m":
+            # Rounding the distance to one keeps 1 - beta2 even, which is what the scale is about.
+            distance = (1 - low) * ((1 - high) / (1 - low)) ** unit
+            return float(f"{1 - float(f'{distance:.12g}'):.15g}")
+        return self._rounded(low + (high - low) * unit)
+
+    def grid(self, num: int) -> tuple[Any, ...]:
+        """``num`` values even on the axis's scale, both ends exact; fewer where integers coincide."""
+        units = [0.0] if num == 1 else [i / (num - 1) for i in range(num)]
+        return tuple(dict.fromkeys(self.at(unit) for unit in units))
+
+    def position(self, value: float) -> float:
+        """Where ``value`` lies on the axis's own scale: log10 x, -log10(1 - x), or x itself."""
+        if self.scale == "log":
+            return math.log10(value)
+        if self.scale == "log1m":
+            return -math.log10(1 - value)
+        return float(value)
+
+    def _rounded(self, value: float) -> float | int:
+        return round(value) if self.is_integer else float(f"{value:.12g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training run: a cell, a seed and the full resolved configuration."""
+
+    trial_id: str
+    cell: Mapping[str, Any]
+    seed: int
+    config: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        """What a person calls it, e.g. ``beta2=0.999 eps=1e-08 seed=0``."""
+        words = [f"{key}={format_value(value)}" for key, value in self.cell.items()]
+        return " ".join([*words, f"seed={self.seed}"])
+
+
+def format_value(value: Any) -> str:
+    """A value of an axis in few characters; null reads ``none``."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:
+    """Every combination of the axes' values, the first axis slowest."""
+    names = [axis.name for axis in axes]
+    for values in itertools.product(*(axis.values for axis in axes)):
+        yield dict(zip(names, values, strict=True))
+
+
+def canonical_json(value: Any) -> str:
+    """The one spelling of a configuration: sorted keys, shortest floats, nothing non-finite."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def trial_id(objective: str, config: Mapping[str, Any], seed: int, stopping: Mapping[str, Any]) -> str:
+    """Identity of a trial: a hash of everything that can change its result."""
+    identity = {"objective": objective, "config": config, "seed": seed, "stopping": stopping}
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:_ID_LENGTH]
