@@ -1,0 +1,276 @@
+"""The command line: parse, call one function, turn errors into exit codes.
+
+Heavy imports stand inside the commands, so that `sweep --help` and `sweep plan` are instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError
+
+if TYPE_CHECKING:
+    from orchestrator.executors import Executor
+    from orchestrator.spec import Overrides, Sweep
+
+app = typer.Typer(
+    help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some trials errored, 4 storage fault, 130 Ctrl-C.",
+)
+export_app = typer.Typer(help="Write a sweep's map to a file.", no_args_is_help=True)
+app.add_typer(export_app, name="export")
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="sweep file, or the name or folder of a sweep")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="name or results folder of a sweep")]
+ResultsOption = Annotated[Path, typer.Option("--results", metavar="DIR", help="where results folders are")]
+AxisOption = Annotated[
+    list[str],
+    typer.Option("--axis", metavar="NAME=SCALE:...", help="add or replace an axis: lr=log:1e-4,1e-1,7 or clip=values:none,1"),
+]
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="set any key of the file: fixed.batch_size=16")
+]
+SeedsOption = Annotated[str | None, typer.Option("--seeds", metavar="N,N,...", help="the seeds, e.g. 0,1,2")]
+StepsOption = Annotated[int | None, typer.Option("--steps", help="length of each training run")]
+SweepNameOption = Annotated[str | None, typer.Option("--name", help="name of the sweep")]
+
+_RESULTS = Path("results")
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="show the version and exit")] = False,
+) -> None:
+    if version:
+        typer.echo(f"sweep {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    file: FileArgument,
+    axis: AxisOption = [],  # noqa: B006
+    set_: SetOption = [],  # noqa: B006
+    seeds: SeedsOption = None,
+    steps: StepsOption = None,
+    name: SweepNameOption = None,
+    results: ResultsOption = _RESULTS,
+    executor: Annotated[str, typer.Option(help="ray, or inline to train in this process")] = "ray",
+    address: Annotated[str | None, typer.Option(help="a running Ray cluster; a private one otherwise")] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPU cores of one pack")] = None,
+    gpus: Annotated[float | None, typer.Option(help="GPUs of one pack, may be a fraction")] = None,
+    pack: Annotated[str | None, typer.Option(help="members of one pack: auto or a number")] = None,
+    workers: Annotated[int | None, typer.Option(help="packs trained at a time")] = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI")] = None,
+    retry_errored: Annotated[bool, typer.Option("--retry-errored", help="train errored trials again")] = False,
+) -> None:
+    """Train what a sweep still misses, then write its map, picture and report."""
+    options = {
+        "resources.cpus": cpus,
+        "resources.gpus": gpus,
+        "resources.pack": pack,
+        "resources.workers": workers,
+        "tracking.uri": tracking_uri,
+    }
+    sets = [*set_, *(f"{key}={value}" for key, value in options.items() if value is not None)]
+    sweep = _load(file, results, _overrides(axis, sets, seeds, steps, name))
+    if executor not in ("ray", "inline"):
+        raise InputError(Problem("--executor", "", f"{executor!r} is unknown", "choose ray or inline"))
+    from orchestrator.drive import drive
+
+    raise typer.Exit(drive(sweep, results, lambda: _executor(executor, address, sweep), retry_errored))
+
+
+@app.command()
+def plan(
+    file: FileArgument,
+    axis: AxisOption = [],  # noqa: B006
+    set_: SetOption = [],  # noqa: B006
+    seeds: SeedsOption = None,
+    steps: StepsOption = None,
+    name: SweepNameOption = None,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Show what `run` would train: cells, packs, what exists already, how long it may take."""
+    sweep = _load(file, results, _overrides(axis, set_, seeds, steps, name))
+    from orchestrator.drive import plan_lines
+
+    for line in plan_lines(sweep, results):
+        typer.echo(line)
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new sweep; writes NAME.yaml")],
+    objective: Annotated[str, typer.Option(help="what to train")] = "gpt",
+    axis: AxisOption = [],  # noqa: B006
+    set_: SetOption = [],  # noqa: B006
+    seeds: SeedsOption = None,
+    steps: StepsOption = None,
+    output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
+) -> None:
+    """Write a commented sweep file to start from."""
+    from orchestrator.files import atomic_write
+    from orchestrator.starter import starter_file
+
+    text = starter_file(name, objective, _overrides(axis, set_, seeds, steps, None))
+    path = output or Path(f"{name}.yaml")
+    if path.exists():
+        raise InputError(Problem(str(path), "", "exists already", "choose another name, or --output FILE"))
+    atomic_write(path, text)
+    typer.echo(f"wrote {path}; next: sweep plan {path}")
+
+
+@app.command()
+def objectives() -> None:
+    """List the objectives and every field with unit, default and domain."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from orchestrator.starter import objectives_with_rows
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for objective, rows in objectives_with_rows():
+        title = f"{objective.name}: {objective.summary}"
+        table = Table("field", "default", "unit", "domain", "meaning", title=title, title_justify="left", box=None)
+        for row in rows:
+            table.add_row(*(word.replace("[", r"\[") for word in row))
+        console.print(table)
+        console.print()
+
+
+@app.command()
+def status(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
+    """Say where a sweep stands: outcomes, failures, the map as text."""
+    from orchestrator.drive import show_status
+    from orchestrator.files import sweep_folder
+
+    raise typer.Exit(show_status(sweep_folder(name, results)))
+
+
+@export_app.command("heatmap")
+def export_heatmap(
+    name: NameArgument,
+    x: Annotated[str | None, typer.Option("--x", help="axis to the right; the first by default")] = None,
+    y: Annotated[str | None, typer.Option("--y", help="axis upwards; the second by default")] = None,
+    metric: Annotated[
+        str, typer.Option(help="second panel: final_loss, validation_loss, best_loss, peak_loss, onset_step, ...")
+    ] = "final_loss",
+    format_: Annotated[str, typer.Option("--format", help="png, svg, pdf or csv")] = "png",
+    where: Annotated[
+        list[str], typer.Option("--where", metavar="AXIS=VALUE", help="only cells with this value of another axis")
+    ] = [],  # noqa: B006
+    output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Draw the stability map: fraction of stable seeds beside a panel of final loss."""
+    from orchestrator.exports import export_heatmap as export
+    from orchestrator.files import sweep_folder
+
+    folder = sweep_folder(name, results)
+    if format_ not in ("png", "svg", "pdf", "csv"):
+        raise InputError(Problem("--format", "", f"{format_!r} is unknown", "choose png, svg, pdf or csv"))
+    conditions = {}
+    for text in where:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(Problem("--where", text, "is not AXIS=VALUE", "write e.g. clip=none"))
+        conditions[key] = value
+    path = export(folder, format_, x=x, y=y, metric=metric, where=conditions, output=output)
+    typer.echo(f"wrote {path}")
+
+
+@app.command()
+def report(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
+    """Write the sweep's map, picture and self-contained HTML report again."""
+    from orchestrator.exports import export_all
+    from orchestrator.files import sweep_folder
+
+    for path in export_all(sweep_folder(name, results)):
+        typer.echo(f"wrote {path}")
+
+
+@app.command()
+def sync(
+    name: NameArgument,
+    results: ResultsOption = _RESULTS,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
+) -> None:
+    """Write to MLflow what it misses of a sweep."""
+    from orchestrator.drive import sync_sweep
+    from orchestrator.files import sweep_folder
+
+    typer.echo(sync_sweep(sweep_folder(name, results), tracking_uri))
+
+
+@app.command()
+def ui(
+    results: ResultsOption = _RESULTS,
+    tracking_uri: Annotated[str | None, typer.Option(help="the MLflow store to show")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")] = 5000,
+) -> None:
+    """Serve MLflow's pages on this machine, to compare stability regions."""
+    from orchestrator.drive import serve_ui
+
+    raise typer.Exit(serve_ui(results, tracking_uri, port))
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except SweepError as error:
+        typer.echo(f"error: {printable(str(error))}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def printable(text: str) -> str:
+    """``text`` without characters that would steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def _overrides(
+    axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None
+) -> Overrides:
+    from orchestrator.spec import Overrides
+
+    return Overrides(tuple(axes), tuple(sets), seeds, steps, name)
+
+
+def _load(file: str, results: Path, overrides: Overrides) -> Sweep:
+    """A sweep from a file, or from the folder where it was frozen."""
+    from orchestrator.files import FROZEN_SWEEP
+    from orchestrator.spec import load_sweep
+
+    path = Path(file)
+    for folder in (path, results / file):
+        if not path.is_file() and (folder / FROZEN_SWEEP).is_file():
+            path = folder / FROZEN_SWEEP
+    return load_sweep(path, overrides)
+
+
+def _executor(kind: str, address: str | None, sweep: Sweep) -> Executor:
+    if kind == "inline":
+        from orchestrator.executors.inline import InlineExecutor
+
+        return InlineExecutor()
+    from orchestrator.executors.ray_tune import RayTuneExecutor
+
+    resources = sweep.resources
+    workers = None if resources.workers == "auto" else resources.workers
+    return RayTuneExecutor(resources.cpus, resources.gpus, workers, address)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""What the commands do: a run with its live view and mirror, the plan, the status, the pages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError
+from orchestrator.executors import Executor
+from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
+from orchestrator.ledger import Ledger
+from orchestrator.packing import make_packs
+from orchestrator.runner import missing_trials, run_sweep
+from orchestrator.spec import Sweep, load_sweep
+
+if TYPE_CHECKING:
+    from orchestrator.runner import Summary
+
+
+def drive(sweep: Sweep, results: Path, make_executor: Callable[[], Executor], retry_errored: bool) -> int:
+    """Run ``sweep`` with everything around it; returns the exit code."""
+    from rich.console import Console
+
+    from orchestrator.live import LiveView
+    from orchestrator.tracking import BackgroundMirror
+
+    console = Console(stderr=False)
+    folder = results / sweep.name
+    mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
+    observers = [LiveView(console), *([mirror] if mirror else [])]
+    _say(console, f"{sweep.name}: {len(sweep.trials)} trials of {sweep.objective.name}, {sweep.steps} steps each")
+
+    def announced() -> Executor:
+        _say(console, "starting workers ...")
+        return make_executor()
+
+    summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
+    _finish(console, folder, sweep, summary, mirror)
+    return summary.exit_code
+
+
+def _finish(console, folder, sweep, summary, mirror) -> None:  # type: ignore[no-untyped-def]
+    from orchestrator.exports import HEATMAP, MAP_TABLE, REPORT, export_all
+    from orchestrator.tracking import shown_uri, tracking_uri
+
+    if summary.trained == 0:
+        _say(console, "nothing to train: every trial has its result")
+    else:
+        _say(console, f"trained for {summary.seconds:.0f} s")
+    written = [folder / name for name in (HEATMAP, MAP_TABLE, REPORT)]
+    # A finished sweep is a no-op: its exports are made again only when something has changed.
+    if summary.trained or not all(path.exists() for path in written):
+        written = export_all(folder)
+        is_stale = True
+    else:
+        is_stale = _is_newer(folder / FROZEN_SWEEP, written[-1])
+        written = export_all(folder) if is_stale else written
+    warning = None
+    if mirror is not None and is_stale:
+        artifacts = [folder / FROZEN_SWEEP, *(path for path in written if path.exists())]
+        _say(console, "mirroring to MLflow ...")
+        warning = mirror.finish(artifacts, is_over=summary.stopped_by is None)
+    _say(console, "")
+    show_counts(console, summary.counts)
+    for path in written:
+        if path.exists():
+            _say(console, f"{path.stem:>8}: {path}")
+    _say(console, f"{'ledger':>8}: {folder / LEDGER}")
+    if mirror is not None:
+        _say(console, f"{'mlflow':>8}: {shown_uri(tracking_uri(sweep.tracking, folder.parent))}  (sweep ui)")
+    if warning is not None:
+        _say(console, f"warning: {warning}\n    remedy: `sweep sync {sweep.name}` writes what is missing")
+    if summary.stopped_by is not None:
+        _say(console, "stopped; the same command goes on with what is missing")
+    if summary.counts["errored"]:
+        _say(console, f"{summary.counts['errored']} trials errored: `sweep status {sweep.name}` says why")
+
+
+def _is_newer(path: Path, than: Path) -> bool:
+    return path.stat().st_mtime > than.stat().st_mtime
+
+
+def show_counts(console, counts: Counter[str]) -> None:  # type: ignore[no-untyped-def]
+    """Trials by outcome or status, on one line."""
+    _say(console, ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "no trials")
+
+
+def _say(console, text: str) -> None:  # type: ignore[no-untyped-def]
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
+    """The plan in lines: trials, what exists, packs, estimate."""
+    from orchestrator.live import format_seconds
+
+    statuses: dict[str, tuple[str, int]] = {}
+    removed, speed = 0, None
+    path = results / sweep.name / LEDGER
+    if path.is_file():
+        with Ledger(path, read_only=True) as ledger:
+            rows = ledger.trials(removed=True)
+            speed = ledger.member_steps_per_second()
+        statuses = {row["trial_id"]: (row["status"], row["num_attempts"]) for row in rows}
+        wanted = {trial.trial_id for trial in sweep.trials}
+        removed = sum(trial_id not in wanted for trial_id in statuses)
+    missing = missing_trials(sweep, statuses)
+    workers = planned_workers(sweep)
+    packs = make_packs(sweep, missing, workers)
+    num_cells = len({tuple(trial.cell.items()) for trial in sweep.trials})
+    yield f"sweep:    {sweep.name} ({sweep.objective.name}, {sweep.steps} steps)"
+    for axis in sweep.axes:
+        from orchestrator.space import format_value
+
+        shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
+        yield f"axis:     {axis.name} [{axis.scale}] {shown}"
+    yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+    existing = Counter(statuses[trial.trial_id][0] for trial in sweep.trials if trial.trial_id in statuses)
+    yield "exists:   " + (", ".join(f"{count} {status}" for status, count in existing.items()) or "nothing yet")
+    if removed:
+        yield f"removed:  {removed} trials of the ledger are no longer in the sweep; they stay out of the map"
+    sizes = Counter(len(pack.members) for pack in packs)
+    shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True))
+    yield f"to train: {len(missing)} trials in {len(packs)} packs" + (f" ({shown} members)" if packs else "")
+    yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
+        f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
+    )
+    if not missing:
+        yield "time:     none, there is nothing to train"
+    elif speed is None:
+        yield "time:     known once a first pack has been timed"
+    else:
+        seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
+        yield f"time:     at most about {format_seconds(seconds)} (at {speed:,.0f} member-steps/s a worker, as measured)"
+
+
+def planned_workers(sweep: Sweep) -> int:
+    """Packs at a time on this machine, as the executor would choose."""
+    if sweep.resources.workers != "auto":
+        return sweep.resources.workers
+    return max(1, len(os.sched_getaffinity(0)) // sweep.resources.cpus)
+
+
+def show_status(folder: Path) -> int:
+    """Print where a sweep stands; returns the exit code, 3 when trials errored or were lost."""
+    from rich.console import Console
+
+    from orchestrator.live import text_map
+
+    console = Console()
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        rows, facts = ledger.trials(), ledger.facts()
+    labels = [row["outcome"] or row["status"] for row in rows]
+    _say(console, f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}")
+    show_counts(console, Counter(labels))
+    if drawing := text_map([(row["cell"], label) for row, label in zip(rows, labels, strict=True)]):
+        console.print(drawing)
+    failed = [row for row in rows if row["status"] in ("errored", "lost")]
+    for row in failed[:5]:
+        at = " ".join(f"{key}={value}" for key, value in row["cell"].items())
+        _say(console, f"{row['status']} {row['trial_id']} ({at} seed={row['seed']}): {row['reason']}")
+        if row["error"]:
+            _say(console, "".join(f"    {line}\n" for line in row["error"].splitlines()[-6:]).rstrip())
+    if len(failed) > 5:
+        _say(console, f"... and {len(failed) - 5} more")
+    return EXIT_SOME_FAILED if failed else EXIT_OK
+
+
+def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
+    """Write to MLflow what it misses of the sweep in ``folder``; returns what to say."""
+    from orchestrator.exports import export_all
+    from orchestrator.tracking import Mirror, shown_uri
+
+    tracking = load_sweep(folder / FROZEN_SWEEP).tracking
+    if tracking_uri is not None:
+        tracking = tracking.model_copy(update={"uri": tracking_uri})
+    with sweep_lock(folder):
+        artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
+        mirror = Mirror(folder, tracking)
+        with Ledger(folder / LEDGER, read_only=True) as ledger:
+            mirror.mirror_sweep(ledger, artifacts, is_over=True)
+    return f"{len(mirror.run_of_trial)} trials are in MLflow at {shown_uri(mirror.uri)}"
+
+
+def serve_ui(results: Path, uri: str | None, port: int) -> int:
+    """Serve MLflow's pages on loopback until interrupted; returns the exit code."""
+    from orchestrator.spec import TrackingConfig
+    from orchestrator.tracking import server_command, tracking_uri
+
+    store = tracking_uri(TrackingConfig(uri=uri), results)
+    if uri is None and not (results / "mlflow.db").is_file():
+        raise InputError(
+            Problem(str(results / "mlflow.db"), "", "no MLflow store yet", "`sweep run FILE` makes one")
+        )
+    print(f"MLflow at http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
+    try:
+        server = subprocess.Popen(server_command(store, results, port, sys.executable))
+    except OSError as error:
+        raise SweepError(f"cannot start MLflow: {error}") from error
+    with contextlib.suppress(KeyboardInterrupt):
+        return server.wait()
+    server.terminate()
+    server.wait()
+    return EXIT_OK

@@ -1,0 +1,62 @@
+"""Files that are made from the ledger, and can be made again: map, picture, report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.errors import InputError
+from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
+from orchestrator.ledger import Ledger
+from orchestrator.stability import map_table, stability_map
+
+HEATMAP, MAP_TABLE, REPORT = "heatmap.png", "map.csv", "report.html"
+
+
+def export_heatmap(
+    folder: Path,
+    file_format: str = "png",
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    metric: str = "final_loss",
+    where: Mapping[str, str] | None = None,
+    output: Path | None = None,
+) -> Path:
+    """Write the stability map of the sweep in ``folder`` and return where; csv writes its table.
+
+    Raises InputError for an axis or metric that the sweep does not have.
+    """
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        stability = stability_map(ledger, x, y, metric, where)
+    if file_format == "csv":
+        content: bytes | str = map_table(stability).to_csv(index=False)
+    else:
+        from orchestrator.figures import heatmap
+
+        content = heatmap(stability, file_format)
+    path = output or folder / (MAP_TABLE if file_format == "csv" else f"heatmap.{file_format}")
+    atomic_write(path, content)
+    return path
+
+
+def export_all(folder: Path) -> list[Path]:
+    """Write heatmap, map table and report of the sweep in ``folder``; returns what was written."""
+    from orchestrator.figures import heatmap
+    from orchestrator.report import report_html
+
+    written: dict[str, bytes | str] = {}
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        try:
+            stability, drawing = stability_map(ledger), ""
+        except InputError:
+            stability, drawing = None, ""  # a sweep of seeds alone has no axes and no map
+        if stability is not None:
+            written[HEATMAP] = heatmap(stability, "png")
+            written[MAP_TABLE] = map_table(stability).to_csv(index=False)
+            drawing = heatmap(stability, "svg").decode()
+        text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
+        written[REPORT] = report_html(ledger, stability, drawing, text)
+    for name, content in written.items():
+        atomic_write(folder / name, content)
+    return [folder / name for name in written]

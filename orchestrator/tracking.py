@@ -1,0 +1,290 @@
+"""Ledger -> MLflow (the one importer of MLflow): a mirror, written by the driver alone.
+
+The mirror is idempotent: runs are found again by the tags ``sweep.folder`` and ``sweep.trial_id``, and
+every number carries a time that follows from the ledger, so MLflow drops what it already has.
+It may be deleted and made again at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import SweepError
+from orchestrator.files import LEDGER, waiting_lock
+from orchestrator.ledger import Ledger
+from orchestrator.outcomes import OUTCOMES
+from orchestrator.reports import Finished
+from orchestrator.space import Trial
+from orchestrator.spec import TrackingConfig
+
+# A store that is down must cost seconds, not MLflow's default of minutes.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+_MAX_METRICS, _MAX_PARAMS = 1000, 100  # of one call of log_batch
+_PAGE = 1000
+_RESULTS = ("onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss", "validation_loss")
+_FINAL_STATUS = {"errored": "FAILED", "lost": "FAILED", "interrupted": "KILLED", "planned": "SCHEDULED"}
+
+
+class TrackingError(SweepError):
+    """MLflow cannot be reached or refuses; never the end of a sweep."""
+
+
+def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
+    """The MLflow store of sweeps under ``results``: the configured one, or mlflow.db there."""
+    return tracking.uri or f"sqlite:///{(results / 'mlflow.db').absolute()}"
+
+
+def shown_uri(uri: str) -> str:
+    """A tracking URI that may be printed: without user and password."""
+    return re.sub(r"//[^/@]*@", "//", uri)
+
+
+class Mirror:
+    """One sweep's runs in MLflow: a parent, and a child for each trial."""
+
+    def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
+        """Connect to the store. Raises TrackingError when it cannot be used."""
+        self.folder, self.tracking = folder, tracking
+        self.uri = tracking_uri(tracking, folder.parent)
+        self.run_of_trial: dict[str, str] = {}
+        self._complete: dict[str, str] = {}
+        self._guard(self._connect)
+
+    def mirror_trials(self, ledger: Ledger, trial_ids: Sequence[str]) -> None:
+        """Write these trials' runs, from the ledger. Raises TrackingError."""
+        for trial_id in trial_ids:
+            self._guard(self._mirror_trial, ledger, ledger.trial(trial_id))
+
+    def mirror_sweep(self, ledger: Ledger, artifacts: Sequence[Path], is_over: bool) -> None:
+        """Write what is missing of all trials, and the parent with ``artifacts``. Raises TrackingError."""
+        for row in ledger.trials(removed=True):
+            # Planned trials of an interrupted sweep have no run yet.
+            if row["status"] != "planned" or row["trial_id"] in self.run_of_trial:
+                self._guard(self._mirror_trial, ledger, row)
+        self._guard(self._finish_parent, ledger, artifacts, is_over)
+
+    def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
+        """MLflow raises anything from its own errors to SQLAlchemy's; none of it may end a sweep."""
+        try:
+            action(*arguments)
+        except SweepError:
+            raise
+        except Exception as error:
+            cause = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise TrackingError(f"MLflow at {shown_uri(self.uri)}: {shown_uri(cause)}") from error
+
+    def _connect(self) -> None:
+        import mlflow
+        from mlflow import MlflowClient
+
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._entities = mlflow.entities
+        if self.uri.startswith("sqlite:"):
+            # Two first openings at once would break the database for ever.
+            with waiting_lock(self.folder.parent / ".mlflow.lock"):
+                self._client = MlflowClient(tracking_uri=self.uri)
+                self._experiment_id = self._find_experiment()
+        else:
+            self._client = MlflowClient(tracking_uri=self.uri)
+            self._experiment_id = self._find_experiment()
+        self._find_runs()
+
+    def _find_experiment(self) -> str:
+        found = self._client.get_experiment_by_name(self.tracking.experiment)
+        if found is not None:
+            if found.lifecycle_stage != "active":
+                self._client.restore_experiment(found.experiment_id)
+            return found.experiment_id
+        # A local store's default place for artifacts is the folder one happens to stand in.
+        is_local = self.uri.startswith("sqlite:")
+        location = (self.folder.parent / "mlflow_artifacts").absolute().as_uri() if is_local else None
+        return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
+
+    def _find_runs(self) -> None:
+        folder = str(self.folder.absolute())
+        query, token = f"tags.`sweep.folder` = '{folder.replace(chr(39), '')}'", None
+        self.parent_id = ""
+        while True:
+            page = self._client.search_runs([self._experiment_id], query, max_results=_PAGE, page_token=token)
+            for run in page:
+                trial_id = run.data.tags.get("sweep.trial_id")
+                if trial_id is None:
+                    self.parent_id = run.info.run_id
+                else:
+                    self.run_of_trial[trial_id] = run.info.run_id
+                    self._complete[trial_id] = run.data.tags.get("sweep.mirrored", "")
+            token = page.token
+            if not token:
+                break
+        if not self.parent_id:
+            tags = {"sweep.folder": folder.replace(chr(39), "")}
+            run = self._client.create_run(self._experiment_id, tags=tags, run_name=self.folder.name)
+            self.parent_id = run.info.run_id
+
+    def _mirror_trial(self, ledger: Ledger, row: Mapping[str, Any]) -> None:
+        trial_id = row["trial_id"]
+        version = f"{row['status']}:{row['pack_id']}"
+        if self._complete.get(trial_id) == version:
+            return
+        run_id = self.run_of_trial.get(trial_id) or self._create_child(row)
+        entities = self._entities
+        trace = ledger.trace(trial_id) if row["status"] == "finished" else {}
+        started_ms = int(1000 * (row["started_at"] or 0))
+        metrics = [*self._curve(trace, started_ms), *self._results(row, started_ms)]
+        for start in range(0, len(metrics), _MAX_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
+        tags = {"sweep.mirrored": version, "status": row["status"], "outcome": row["outcome"], "reason": row["reason"]}
+        self._client.log_batch(
+            run_id, tags=[entities.RunTag(key, str(value)) for key, value in tags.items() if value is not None]
+        )
+        ended_ms = int(1000 * row["finished_at"]) if row["finished_at"] else None
+        status = _FINAL_STATUS.get(row["status"], "FINISHED")
+        # Nobody else writes these runs, so one that runs for MLflow would run for ever after a crash.
+        self._client.set_terminated(run_id, status=status, end_time=ended_ms)
+        self._complete[trial_id] = version
+
+    def _create_child(self, row: Mapping[str, Any]) -> str:
+        trial = Trial(row["trial_id"], row["cell"], row["seed"], row["config"])
+        tags = {
+            "sweep.folder": str(self.folder.absolute()).replace(chr(39), ""),
+            "sweep.trial_id": trial.trial_id,
+            "mlflow.parentRunId": self.parent_id,
+        }
+        started_ms = int(1000 * row["started_at"]) if row["started_at"] else None
+        run = self._client.create_run(
+            self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250]
+        )
+        run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
+        values = {"seed": trial.seed, "objective": row["objective"], **trial.config}
+        params = [self._entities.Param(key, _param(value)) for key, value in values.items()]
+        for start in range(0, len(params), _MAX_PARAMS):
+            self._client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
+        return run_id
+
+    def _curve(self, trace: Mapping[str, Any], started_ms: int) -> list[Any]:
+        """Every n-th step's finite numbers; MLflow would store infinity as 1.8e308 and hide NaN."""
+        if not trace:
+            return []
+        steps = trace["step"]
+        return [
+            self._entities.Metric(name, float(value), started_ms + int(step), int(step))
+            for name, values in trace.items()
+            if name != "step"
+            for step, value in zip(steps, values, strict=True)
+            if step % self.tracking.every == 0 and math.isfinite(value)
+        ]
+
+    def _results(self, row: Mapping[str, Any], started_ms: int) -> list[Any]:
+        if row["status"] != "finished":
+            return []
+        values = {name: row[name] for name in _RESULTS if row[name] is not None}
+        values |= {outcome: float(row["outcome"] == outcome) for outcome in OUTCOMES}
+        return [self._entities.Metric(name, float(value), started_ms, 0) for name, value in values.items()]
+
+    def _finish_parent(self, ledger: Ledger, artifacts: Sequence[Path], is_over: bool) -> None:
+        facts, packs = ledger.facts(), ledger.packs()
+        environment = packs[-1]["environment"] if packs else {}
+        tags = {
+            "objective": facts.get("objective", ""),
+            "mlflow.source.name": "sweep",
+            "sweep_version": facts.get("sweep_version", ""),
+            **({"mlflow.source.git.commit": facts["git_commit"]} if facts.get("git_commit") else {}),
+            **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
+        }
+        rows = ledger.trials()
+        counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES}
+        counts["trials"] = len(rows)
+        entities = self._entities
+        now_ms = int(1000 * max((row["finished_at"] or 0 for row in rows), default=0))
+        self._client.log_batch(
+            self.parent_id,
+            metrics=[entities.Metric(f"num_{key}", float(value), now_ms, 0) for key, value in counts.items()],
+            tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
+        )
+        for path in artifacts:
+            self._client.log_artifact(self.parent_id, str(path))
+        self._client.set_terminated(self.parent_id, status="FINISHED" if is_over else "KILLED")
+
+
+def _param(value: Any) -> str:
+    return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+
+
+class BackgroundMirror:
+    """Mirrors trials as they finish, in a thread, while workers train. An observer of the run.
+
+    The first failure stops it for this run and is kept in ``failure``: a store that is down costs one
+    warning, and a later sync writes what is missing.
+    """
+
+    def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
+        self.folder, self.tracking = folder, tracking
+        self.failure: TrackingError | None = None
+        self._mirror: Mirror | None = None
+        self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="mlflow-mirror")
+
+    def began(self, progress: Any) -> None:
+        """Begin to connect: MLflow's first start takes seconds."""
+        self._thread.start()
+
+    def changed(self, progress: Any, finished: Sequence[Finished]) -> None:
+        """Queue the new results."""
+        for result in finished:
+            self._waiting.put(result.trial_id)
+
+    def ended(self, progress: Any) -> None:
+        """Nothing more comes; the rest is written by ``finish``."""
+        self._is_stopping.set()
+        self._waiting.put(None)
+
+    def finish(self, artifacts: Sequence[Path], is_over: bool) -> TrackingError | None:
+        """Write all that is missing and the parent run; returns what went wrong, if anything."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self.failure is None:
+            try:
+                mirror = self._mirror or Mirror(self.folder, self.tracking)
+                with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+                    mirror.mirror_sweep(ledger, artifacts, is_over)
+            except TrackingError as error:
+                self.failure = error
+        return self.failure
+
+    def _work(self) -> None:
+        try:
+            self._mirror = Mirror(self.folder, self.tracking)
+            with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+                while not self._is_stopping.is_set():
+                    trial_id = self._waiting.get()
+                    if trial_id is not None:
+                        self._mirror.mirror_trials(ledger, [trial_id])
+        except TrackingError as error:
+            self.failure = error
+        except SweepError as error:
+            self.failure = TrackingError(str(error))
+
+
+def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:
+    """The command that serves MLflow's pages for ``uri``, on loopback only."""
+    hosts = ",".join(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
+    artifacts = (results / "mlflow_artifacts").absolute().as_uri()
+    return [
+        *(python, "-m", "mlflow", "server", "--backend-store-uri", uri),
+        *("--default-artifact-root", artifacts, "--host", "127.0.0.1", "--port", str(port)),
+        *("--allowed-hosts", hosts, "--workers", "1"),
+    ]
