@@ -10,11 +10,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.outcomes import OUTCOMES
+from orchestrator.outcomes import OUTCOMES, cell_state
 from orchestrator.reports import Finished
 from orchestrator.runner import Progress
 from orchestrator.space import format_value
-from orchestrator.stability import cell_state
 
 _SECONDS_PER_LINE = 10.0
 _SECONDS_PER_FRAME = 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,3 +51,17 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     if record.episodes:
         return verdict("spiked", record.episodes[0].onset_step, "it left its trend and recovered")
     return verdict("stable", None, "it stayed on its trend")
+
+
+def cell_state(labels: Sequence[str]) -> str:
+    """What a cell shows for its trials' outcomes (or statuses, where there is no outcome).
+
+    not_run without a finished or errored trial; else the commonest label that is not stable, the worse
+    one in a tie; stable when all that finished are.
+    """
+    counts = Counter(label for label in labels if label in OUTCOMES or label == "errored")
+    if not counts:
+        return "not_run"
+    worse = ("diverged", "errored", "stalled", "spiked")
+    bad = [label for label in worse if counts[label]]
+    return max(bad, key=lambda label: counts[label]) if bad else "stable"

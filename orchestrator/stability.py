@@ -13,7 +13,7 @@ import pandas as pd
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger import Ledger
-from orchestrator.outcomes import OUTCOMES
+from orchestrator.outcomes import OUTCOMES, cell_state
 from orchestrator.space import Axis, format_value
 
 METRICS: Mapping[str, str] = {
@@ -144,20 +144,6 @@ def map_table(stability: StabilityMap) -> pd.DataFrame:
         row[f"median_{stability.metric}"] = cell.value
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def cell_state(labels: Sequence[str]) -> str:
-    """What a cell shows for its trials' outcomes (or statuses, where there is no outcome).
-
-    not_run without a finished or errored trial; else the commonest label that is not stable, the worse
-    one in a tie; stable when all that finished are.
-    """
-    counts = Counter(label for label in labels if label in OUTCOMES or label == "errored")
-    if not counts:
-        return "not_run"
-    worse = ("diverged", "errored", "stalled", "spiked")
-    bad = [label for label in worse if counts[label]]
-    return max(bad, key=lambda label: counts[label]) if bad else "stable"
 
 
 def _cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str) -> MapCell:

@@ -22,6 +22,7 @@ for _name, _value in {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output engine prints even when told to be silent
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -32,6 +33,7 @@ for _name, _value in {
 
 import ray  # noqa: E402
 from ray import tune  # noqa: E402
+from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
 
 from orchestrator.errors import InputError, Problem, SweepError  # noqa: E402
@@ -107,10 +109,14 @@ class StopOnRequest(tune.Stopper):
         return self._mailbox.is_stopping.is_set()
 
 
-class Forward(tune.Callback):
-    """Passes reports on, and says when a pack ended without its last one."""
+class Forward(TrialProgressCallback):
+    """Passes reports on, and says when a pack ended without its last one.
+
+    Without a callback of this class Tune would add its own, which prints every result.
+    """
 
     def __init__(self, mailbox: Mailbox) -> None:
+        super().__init__()
         self._mailbox = mailbox
         self._over: set[str] = set()
 

@@ -1,0 +1,37 @@
+# Two targets do everything on a machine with Python 3.11 to 3.13, make and git: `make run`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test test-slow lint help
+
+help:
+	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
+	@echo "make test       set up, run the tests"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make lint       check the style"
+
+run: $(READY)
+	$(BIN)/sweep run sweeps/beta2_eps.yaml
+	$(BIN)/sweep export heatmap beta2_eps
+	@echo "the stability map:  results/beta2_eps/heatmap.png"
+	@echo "the report:         results/beta2_eps/report.html"
+	@echo "the MLflow store:   results/mlflow.db  ($(BIN)/sweep ui shows it)"
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+# The build tools are pinned by the same file as everything else.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed; say make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[test,lint]'
+	@touch $(READY)

@@ -1,0 +1,64 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import LEDGER
+from orchestrator.ledger import Ledger
+from orchestrator.runner import Summary, run_sweep
+from orchestrator.spec import Sweep, build_sweep
+from orchestrator.strict_yaml import parse_document
+
+QUADRATIC = """
+name: edge
+objective: quadratic
+steps: 60
+seeds: [0, 1]
+axes:
+  lr: {values: [0.1, 1.0, 3.0]}
+  beta1: {values: [0.0, 0.5]}
+fixed: {optimizer: sgd}
+tracking: {enabled: false}
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Sums come out in one order, and tests do not fight for cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def quadratic_sweep() -> Sweep:
+    """Six cells of two seeds, some beyond the known edge; a second of work."""
+    return build_sweep(parse_document(QUADRATIC, "edge.yaml"))
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., Summary]:
+    """Train a sweep in this process, results below tmp_path."""
+
+    def run(sweep: Sweep, make_executor=InlineExecutor, observers=(), **options) -> Summary:
+        return run_sweep(sweep, tmp_path / sweep.name, make_executor, observers, **options)
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
+    """The ledger's rows of a sweep below tmp_path."""
+
+    def read(name: str) -> list[dict]:
+        with Ledger(tmp_path / name / LEDGER, read_only=True) as ledger:
+            return ledger.trials()
+
+    return read

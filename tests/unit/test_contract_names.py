@@ -1,0 +1,85 @@
+"""Names that users and their scripts rely on. A change here needs a line in CHANGELOG.md."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from typer.main import get_command
+
+from objectives.base import OBJECTIVES
+from orchestrator.cli import app
+from orchestrator.ledger import Ledger
+from orchestrator.outcomes import OUTCOMES
+from orchestrator.spec import ResourcesConfig, SampleSection, SweepFile, TrackingConfig
+from orchestrator.detection import StoppingConfig
+from orchestrator.stability import METRICS
+
+SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}
+COMMON_FIELDS = [
+    "steps", "lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip", "batch_size", "optimizer",
+    "schedule", "final_lr_fraction",
+]  # fmt: skip
+
+
+def options(command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
+
+
+def test_commands_and_options() -> None:
+    commands = get_command(app).commands
+    assert {name: options(command) for name, command in commands.items() if name != "export"} == {
+        "run": SWEEP_OPTIONS
+        | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--workers", "--tracking-uri", "--retry-errored"},
+        "plan": SWEEP_OPTIONS,
+        "init": {"--objective", "--axis", "--set", "--seeds", "--steps", "--output"},
+        "objectives": set(),
+        "status": {"--results"},
+        "report": {"--results"},
+        "sync": {"--results", "--tracking-uri"},
+        "ui": {"--results", "--tracking-uri", "--port"},
+    }
+    heatmap = commands["export"].commands["heatmap"]
+    assert options(heatmap) == {"--x", "--y", "--metric", "--format", "--where", "--output", "--results"}
+
+
+def test_keys_of_a_sweep_file() -> None:
+    assert list(SweepFile.model_fields) == [
+        "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "stopping", "resources", "tracking",
+        "max_trials",
+    ]  # fmt: skip
+    assert list(SampleSection.model_fields) == ["method", "num", "seed"]
+    assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers"]
+    assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
+    assert list(StoppingConfig.model_fields) == [
+        "early_stop", "window", "min_history", "spike_sigma", "spike_rise", "recovery_steps", "lost_fraction",
+        "patience", "stall_drop",
+    ]  # fmt: skip
+
+
+def test_fields_of_the_objectives() -> None:
+    own = {name: list(objective.config_class.model_fields) for name, objective in OBJECTIVES.items()}
+    assert own == {
+        "gpt": [*COMMON_FIELDS, "depth", "width", "heads", "context", "qk_norm", "text", "validation_batches"],
+        "function_fit": [*COMMON_FIELDS, "width", "num_points"],
+        "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise"],
+    }
+
+
+def test_outcomes_and_map_metrics() -> None:
+    assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
+    assert list(METRICS) == [
+        "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
+    ]  # fmt: skip
+
+
+def test_columns_of_the_ledger(tmp_path: Path) -> None:
+    Ledger(tmp_path / "ledger.db").close()
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(trials)")]
+    database.close()
+    assert columns == [
+        "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
+        "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
+        "validation_loss", "reason", "error", "pack_id", "started_at", "finished_at",
+    ]  # fmt: skip

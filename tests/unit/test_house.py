@@ -1,0 +1,95 @@
+"""The import direction of the design, read off the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("orchestrator", "objectives")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+IMPORTERS = {
+    "ray": {"orchestrator.executors.ray_tune"},
+    "mlflow": {"orchestrator.tracking"},
+    "optuna": {"orchestrator.sampling"},
+    "typer": {"orchestrator.cli"},
+}
+
+
+def imports_of(module: str, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(MODULES[module].read_text())
+    found: set[str] = set()
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def ours(module: str) -> set[str]:
+    return {name for name in imports_of(module) if name in MODULES and name != module}
+
+
+@pytest.mark.parametrize("library", IMPORTERS)
+def test_each_heavy_library_has_one_importer(library: str) -> None:
+    importers = {m for m in MODULES if any(name.split(".")[0] == library for name in imports_of(m))}
+    assert importers == IMPORTERS[library]
+
+
+def test_objectives_import_nothing_from_the_orchestrator() -> None:
+    for module in MODULES:
+        if module.startswith("objectives"):
+            assert not {name for name in imports_of(module) if name.startswith("orchestrator")}, module
+
+
+def test_the_orchestrator_imports_torch_nowhere_at_module_level() -> None:
+    for module in MODULES:
+        if module.startswith("orchestrator") or module == "objectives.base":
+            top = {name.split(".")[0] for name in imports_of(module, top_level_only=True)}
+            assert "torch" not in top, module
+
+
+def test_imports_have_no_cycle() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"cycle: {' -> '.join((*path, module))}"
+        if module not in done:
+            for imported in ours(module):
+                visit(imported, (*path, module))
+            done.add(module)
+
+    for module in MODULES:
+        visit(module, ())
+
+
+def test_imports_go_down_the_levels_only() -> None:
+    levels = ["orchestrator.worker", "orchestrator.executors", "orchestrator.runner", "orchestrator.drive", "orchestrator.cli"]
+
+    def level(module: str) -> int | None:
+        return next((i for i, prefix in enumerate(levels) if module == prefix or module.startswith(f"{prefix}.")), None)
+
+    for module in MODULES:
+        for imported in ours(module):
+            here, there = level(module), level(imported)
+            if here is not None and there is not None:
+                assert there <= here, f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "sweeps/beta2_eps.yaml"], ["objectives"]])
+def test_quick_commands_import_no_heavy_library(arguments: list[str]) -> None:
+    code = (
+        "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
+        "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules); print(heavy); sys.exit(len(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]

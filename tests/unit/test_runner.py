@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from objectives import quadratic
+from orchestrator.errors import InputError
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
+from orchestrator.ledger import Ledger
+from orchestrator.reports import PackLost
+from orchestrator.runner import MAX_ATTEMPTS
+from orchestrator.spec import Overrides, build_sweep, load_sweep
+from orchestrator.strict_yaml import parse_document
+
+from conftest import QUADRATIC
+
+
+def sweep_with(*sets: str):
+    return build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=sets))
+
+
+def numbers(rows: list[dict]) -> list[tuple]:
+    """What a row says about training, without times and attempts."""
+    keys = ("trial_id", "status", "outcome", "onset_step", "steps_done", "final_loss", "num_spikes")
+    return [tuple(row[key] for key in keys) for row in rows]
+
+
+class Never(InlineExecutor):
+    def __init__(self) -> None:
+        raise AssertionError("an executor was started")
+
+
+class Dying(InlineExecutor):
+    """Loses the first ``deaths`` packs right after their first report."""
+
+    def __init__(self, deaths: int) -> None:
+        super().__init__()
+        self.deaths = deaths
+
+    def poll(self, timeout_s: float):
+        events = super().poll(timeout_s)
+        if events and self.deaths and hasattr(events[0], "is_last"):
+            self.deaths -= 1
+            self._reports = None
+            return [PackLost(events[0].pack_id, "it was killed")]
+        return events
+
+
+def test_every_trial_ends_finished_with_the_outcome_that_theory_knows(train, rows, quadratic_sweep) -> None:
+    summary = train(quadratic_sweep)
+    assert summary.exit_code == 0
+    for row in rows("edge"):
+        edge = 2 * (1 + row["config"]["beta1"]) / (1 - row["config"]["beta1"])
+        assert row["status"] == "finished"
+        assert (row["outcome"] == "diverged") == (row["config"]["lr"] > edge), row["cell"]
+
+
+def test_running_twice_trains_nothing_and_starts_no_executor(train, rows, quadratic_sweep) -> None:
+    train(quadratic_sweep)
+    before = rows("edge")
+    summary = train(quadratic_sweep, Never)
+    assert (summary.trained, summary.exit_code) == (0, 0)
+    assert rows("edge") == before
+
+
+def test_a_new_value_trains_only_its_cells_and_a_removed_one_leaves_the_map(train, rows, tmp_path: Path) -> None:
+    train(sweep_with())
+    first = {row["trial_id"]: row["finished_at"] for row in rows("edge")}
+    summary = train(sweep_with("axes.lr.values=[0.2, 1.0, 3.0]"))
+    assert summary.trained == 4
+    now = {row["trial_id"]: row["finished_at"] for row in rows("edge")}
+    assert len(set(first) & set(now)) == 8
+    assert all(now[trial_id] == first[trial_id] for trial_id in set(first) & set(now))
+    with Ledger(tmp_path / "edge" / LEDGER, read_only=True) as ledger:
+        assert len(ledger.trials(removed=True)) == 16
+    assert train(sweep_with(), Never).trained == 0, "cells that come back are still there"
+
+
+def test_the_frozen_sweep_is_the_same_sweep(train, tmp_path: Path, quadratic_sweep) -> None:
+    train(quadratic_sweep)
+    frozen = load_sweep(tmp_path / "edge" / FROZEN_SWEEP)
+    assert [t.trial_id for t in frozen.trials] == [t.trial_id for t in quadratic_sweep.trials]
+
+
+def test_pack_size_does_not_change_a_single_number(train, rows, tmp_path: Path) -> None:
+    tables = []
+    for name, pack in (("one", 1), ("five", 5), ("all", "auto")):
+        train(sweep_with(f"name={name}", f"resources.pack={pack}"))
+        tables.append(numbers(rows(name)))
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_lost_packs_run_again_and_end_as_if_undisturbed(train, rows) -> None:
+    train(sweep_with("name=calm", "resources.pack=4"))
+    summary = train(sweep_with("name=disturbed", "resources.pack=4"), lambda: Dying(2))
+    assert summary.exit_code == 0
+    assert numbers(rows("disturbed")) == numbers(rows("calm"))
+    assert {row["num_attempts"] for row in rows("disturbed")} == {1, 2}
+
+
+def test_trials_that_are_lost_too_often_are_errored_and_the_rest_goes_on(train, rows) -> None:
+    summary = train(sweep_with("resources.pack=6"), lambda: Dying(2 * MAX_ATTEMPTS))
+    assert summary.exit_code == 3
+    assert {row["status"] for row in rows("edge")} == {"errored"}
+    assert "killed" in rows("edge")[0]["reason"]
+
+
+def test_a_trainer_bug_is_errored_with_its_traceback_and_spares_the_other_packs(train, rows, monkeypatch) -> None:
+    def start(configs, seeds, device):
+        if configs[0].dimension == 7:
+            raise RuntimeError("seven is too many")
+        return quadratic.QuadraticTrainer(configs, seeds, device)
+
+    monkeypatch.setattr(quadratic, "start", start)
+    sweep = sweep_with("axes.dimension.values=[4, 7]")
+    assert train(sweep).exit_code == 3
+    for row in rows("edge"):
+        bad = row["config"]["dimension"] == 7
+        assert row["status"] == ("errored" if bad else "finished")
+        assert ("seven is too many" in (row["error"] or "")) == bad
+    assert train(sweep, Never).exit_code == 3, "errored trials do not run again by themselves"
+    monkeypatch.setattr(quadratic, "start", quadratic.QuadraticTrainer)
+    assert train(sweep, retry_errored=True).exit_code == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_run_and_the_next_one_goes_on(train, rows, number, code) -> None:
+    class Signals:
+        def began(self, progress) -> None:
+            pass
+
+        def changed(self, progress, finished) -> None:
+            if finished:
+                os.kill(os.getpid(), number)
+
+        def ended(self, progress) -> None:
+            pass
+
+    train(sweep_with("name=calm", "resources.pack=4"))
+    before = signal.getsignal(number)
+    summary = train(sweep_with("resources.pack=4"), observers=[Signals()])
+    assert summary.exit_code == code
+    assert signal.getsignal(number) is before
+    statuses = {row["status"] for row in rows("edge")}
+    assert "finished" in statuses
+    assert "running" not in statuses
+    assert statuses != {"finished"}
+    assert train(sweep_with("resources.pack=4")).exit_code == 0
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+
+
+def test_a_sweep_that_another_driver_holds_is_refused(train, tmp_path: Path, quadratic_sweep) -> None:
+    with sweep_lock(tmp_path / "edge"), pytest.raises(InputError, match=f"pid {os.getpid()}"):
+        train(quadratic_sweep)
+
+
+def test_progress_ends_at_nothing_left(train, quadratic_sweep) -> None:
+    seen: deque = deque(maxlen=1)
+
+    class Watch:
+        def began(self, progress) -> None:
+            assert progress.to_train == 12
+
+        def changed(self, progress, finished) -> None:
+            seen.append((progress.steps_left, dict(progress.counts)))
+
+        def ended(self, progress) -> None:
+            pass
+
+    train(replace(quadratic_sweep), observers=[Watch()])
+    steps_left, counts = seen[0]
+    assert steps_left == 0
+    assert sum(counts.values()) == 12
