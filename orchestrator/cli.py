@@ -227,7 +227,7 @@ def ui(
 def main() -> None:
     """Entry point of the console script."""
     try:
-        app()
+        app(prog_name="sweep")
     except SweepError as error:
         typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)

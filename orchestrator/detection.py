@@ -33,6 +33,7 @@ class StoppingConfig(BaseModel):
     spike_rise: float | None = Field(
         None, gt=0, description="smallest rise that can be a spike, as a fraction of the median; null for the objective's"
     )
+    spike_steps: int = Field(2, ge=1, description="steps off the trend that make a spike; one may be an odd batch")
     recovery_steps: int = Field(5, ge=1, description="steps back at the baseline that end a spike")
     lost_fraction: float = Field(
         0.5, gt=0, le=1, description="share of what was learned that a lost run has given up"
@@ -56,11 +57,12 @@ class StoppingConfig(BaseModel):
 
 @dataclass(slots=True)
 class Episode:
-    """A time in which the loss was off its trend; ``recovery_step`` is None while it lasts."""
+    """A time in which the loss was off its trend, ``num_steps`` of them; no ``recovery_step`` while it lasts."""
 
     onset_step: int
     peak_step: int
     peak_loss: float
+    num_steps: int = 0
     recovery_step: int | None = None
 
 
@@ -147,7 +149,7 @@ class SpikeDetector:
             lost_onset_step=step_or_none(self._lost_onset_K[member]),
             lost_reason=self._lost_reason[member],
             is_finite=bool(self._is_finite_K[member]),
-            episodes=tuple(self._episodes[member]),
+            episodes=tuple(e for e in self._episodes[member] if e.num_steps >= self.config.spike_steps),
         )
 
     def keep(self, index: Sequence[int]) -> None:
@@ -258,6 +260,7 @@ class SpikeDetector:
         self._in_episode_K |= off_trend_K
         for member in np.flatnonzero(off_trend_K):
             episode = self._episodes[member][-1]
+            episode.num_steps += 1
             if loss_K[member] > episode.peak_loss:
                 episode.peak_loss, episode.peak_step = float(loss_K[member]), step
         over_K = self._in_episode_K & watched_K & (self._calm_steps_K >= self.config.recovery_steps)

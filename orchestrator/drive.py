@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,21 +16,22 @@ from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs
-from orchestrator.runner import missing_trials, run_sweep
+from orchestrator.runner import Summary, missing_trials, run_sweep
 from orchestrator.spec import Sweep, load_sweep
 
 if TYPE_CHECKING:
-    from orchestrator.runner import Summary
+    from rich.console import Console
 
 
 def drive(sweep: Sweep, results: Path, make_executor: Callable[[], Executor], retry_errored: bool) -> int:
     """Run ``sweep`` with everything around it; returns the exit code."""
     from rich.console import Console
 
+    from orchestrator.exports import are_current, existing_exports, export_all
     from orchestrator.live import LiveView
     from orchestrator.tracking import BackgroundMirror
 
-    console = Console(stderr=False)
+    console = Console()
     folder = results / sweep.name
     mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
     observers = [LiveView(console), *([mirror] if mirror else [])]
@@ -41,63 +42,47 @@ def drive(sweep: Sweep, results: Path, make_executor: Callable[[], Executor], re
         return make_executor()
 
     summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
-    _finish(console, folder, sweep, summary, mirror)
+    trained = f"trained for {summary.seconds:.0f} s" if summary.trained else "nothing to train: every trial has run"
+    _say(console, trained)
+    written = existing_exports(folder) if are_current(folder) else export_all(folder)
+    warning = None
+    if mirror is not None and not mirror.is_current(written):
+        _say(console, "mirroring to MLflow ...")
+        warning = mirror.finish([folder / FROZEN_SWEEP, *written], is_over=summary.stopped_by is None)
+    _show_end(console, sweep, folder, summary, written)
+    if warning is not None:
+        _say(console, f"warning: {warning}\n    remedy: `sweep sync {sweep.name}` writes what is missing")
     return summary.exit_code
 
 
-def _finish(console, folder, sweep, summary, mirror) -> None:  # type: ignore[no-untyped-def]
-    from orchestrator.exports import HEATMAP, MAP_TABLE, REPORT, export_all
+def _show_end(console: Console, sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> None:
+    """Outcomes, where everything is, and what to do next."""
     from orchestrator.tracking import shown_uri, tracking_uri
 
-    if summary.trained == 0:
-        _say(console, "nothing to train: every trial has its result")
-    else:
-        _say(console, f"trained for {summary.seconds:.0f} s")
-    written = [folder / name for name in (HEATMAP, MAP_TABLE, REPORT)]
-    # A finished sweep is a no-op: its exports are made again only when something has changed.
-    if summary.trained or not all(path.exists() for path in written):
-        written = export_all(folder)
-        is_stale = True
-    else:
-        is_stale = _is_newer(folder / FROZEN_SWEEP, written[-1])
-        written = export_all(folder) if is_stale else written
-    warning = None
-    if mirror is not None and is_stale:
-        artifacts = [folder / FROZEN_SWEEP, *(path for path in written if path.exists())]
-        _say(console, "mirroring to MLflow ...")
-        warning = mirror.finish(artifacts, is_over=summary.stopped_by is None)
     _say(console, "")
-    show_counts(console, summary.counts)
-    for path in written:
-        if path.exists():
-            _say(console, f"{path.stem:>8}: {path}")
-    _say(console, f"{'ledger':>8}: {folder / LEDGER}")
-    if mirror is not None:
+    _show_counts(console, summary.counts)
+    for path in [*written, folder / LEDGER]:
+        _say(console, f"{path.stem:>8}: {path}")
+    if sweep.tracking.enabled:
         _say(console, f"{'mlflow':>8}: {shown_uri(tracking_uri(sweep.tracking, folder.parent))}  (sweep ui)")
-    if warning is not None:
-        _say(console, f"warning: {warning}\n    remedy: `sweep sync {sweep.name}` writes what is missing")
     if summary.stopped_by is not None:
         _say(console, "stopped; the same command goes on with what is missing")
     if summary.counts["errored"]:
         _say(console, f"{summary.counts['errored']} trials errored: `sweep status {sweep.name}` says why")
 
 
-def _is_newer(path: Path, than: Path) -> bool:
-    return path.stat().st_mtime > than.stat().st_mtime
-
-
-def show_counts(console, counts: Counter[str]) -> None:  # type: ignore[no-untyped-def]
-    """Trials by outcome or status, on one line."""
+def _show_counts(console: Console, counts: Counter[str]) -> None:
     _say(console, ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "no trials")
 
 
-def _say(console, text: str) -> None:  # type: ignore[no-untyped-def]
+def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     """The plan in lines: trials, what exists, packs, estimate."""
     from orchestrator.live import format_seconds
+    from orchestrator.space import format_value
 
     statuses: dict[str, tuple[str, int]] = {}
     removed, speed = 0, None
@@ -115,8 +100,6 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     num_cells = len({tuple(trial.cell.items()) for trial in sweep.trials})
     yield f"sweep:    {sweep.name} ({sweep.objective.name}, {sweep.steps} steps)"
     for axis in sweep.axes:
-        from orchestrator.space import format_value
-
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
         yield f"axis:     {axis.name} [{axis.scale}] {shown}"
     yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
@@ -157,7 +140,7 @@ def show_status(folder: Path) -> int:
         rows, facts = ledger.trials(), ledger.facts()
     labels = [row["outcome"] or row["status"] for row in rows]
     _say(console, f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}")
-    show_counts(console, Counter(labels))
+    _show_counts(console, Counter(labels))
     if drawing := text_map([(row["cell"], label) for row, label in zip(rows, labels, strict=True)]):
         console.print(drawing)
     failed = [row for row in rows if row["status"] in ("errored", "lost")]
@@ -182,8 +165,7 @@ def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
     with sweep_lock(folder):
         artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
         mirror = Mirror(folder, tracking)
-        with Ledger(folder / LEDGER, read_only=True) as ledger:
-            mirror.mirror_sweep(ledger, artifacts, is_over=True)
+        mirror.mirror_sweep(artifacts, is_over=True)
     return f"{len(mirror.run_of_trial)} trials are in MLflow at {shown_uri(mirror.uri)}"
 
 

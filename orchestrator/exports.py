@@ -40,6 +40,21 @@ def export_heatmap(
     return path
 
 
+def are_current(folder: Path) -> bool:
+    """Whether the exports were made after the newest result and the newest change of the sweep."""
+    report = folder / REPORT
+    if not report.is_file():
+        return False
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        newest = max(ledger.last_finished_at(), (folder / FROZEN_SWEEP).stat().st_mtime)
+    return report.stat().st_mtime >= newest
+
+
+def existing_exports(folder: Path) -> list[Path]:
+    """The exports that are there."""
+    return [path for name in (HEATMAP, MAP_TABLE, REPORT) if (path := folder / name).is_file()]
+
+
 def export_all(folder: Path) -> list[Path]:
     """Write heatmap, map table and report of the sweep in ``folder``; returns what was written."""
     from orchestrator.figures import heatmap

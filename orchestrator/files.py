@@ -14,6 +14,7 @@ from orchestrator.errors import InputError, Problem, StorageError
 
 LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
+MIRRORED = "mirrored"  # names the MLflow store that has the sweep, as of the file's time
 _LOCK = "lock"
 
 
@@ -51,6 +52,14 @@ def atomic_write(path: Path, content: bytes | str) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def write_if_changed(path: Path, content: str) -> None:
+    """Write ``path`` atomically unless it holds ``content`` already, so that its time means something."""
+    with storage_errors(path):
+        if path.is_file() and path.read_bytes() == content.encode():
+            return
+    atomic_write(path, content)
 
 
 @contextlib.contextmanager

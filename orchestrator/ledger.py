@@ -27,7 +27,7 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE trials (
     trial_id TEXT PRIMARY KEY,
     position INTEGER,              -- order in the sweep; NULL once the sweep no longer has the trial
-    cell TEXT NOT NULL,            -- JSON: axis -> value
+    cell TEXT NOT NULL,            -- JSON: axis -> value, in the order of the axes
     seed INTEGER NOT NULL,
     config TEXT NOT NULL,          -- JSON: the full resolved configuration
     objective TEXT NOT NULL,
@@ -115,7 +115,7 @@ class Ledger:
     def plan(self, objective: str, trials: Sequence[Trial], facts: Mapping[str, str]) -> None:
         """Make the sweep consist of ``trials``: new ones are planned, others leave the map."""
         rows = [
-            (t.trial_id, i, canonical_json(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
+            (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
             for i, t in enumerate(trials)
         ]
         with self._transaction() as db:
@@ -272,6 +272,11 @@ class Ledger:
         """What is known of the sweep as a whole."""
         with self._errors():
             return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
+
+    def last_finished_at(self) -> float:
+        """When the newest result came, in seconds since 1970; 0 without one."""
+        with self._errors():
+            return self._db.execute("SELECT COALESCE(MAX(finished_at), 0) FROM trials").fetchone()[0]
 
     def packs(self) -> list[dict[str, Any]]:
         """Every try at training a pack, oldest first."""

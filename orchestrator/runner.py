@@ -18,7 +18,7 @@ from typing import Protocol
 from orchestrator import __version__
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SOME_FAILED, EXIT_TERMINATED
 from orchestrator.executors import Executor
-from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write, sweep_lock
+from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock, write_if_changed
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs
 from orchestrator.reports import Event, Finished, Pack, PackLost, PackStarted, Report
@@ -112,7 +112,7 @@ def run_sweep(
     Raises InputError when another driver has the sweep, StorageError when results cannot be written.
     """
     with sweep_lock(folder), Ledger(folder / LEDGER) as ledger:
-        atomic_write(folder / FROZEN_SWEEP, sweep.text)
+        write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
         ledger.release_abandoned()
         if retry_errored:

@@ -7,6 +7,7 @@ It may be deleted and made again at any time.
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import math
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SweepError
-from orchestrator.files import LEDGER, waiting_lock
+from orchestrator.files import LEDGER, MIRRORED, atomic_write, waiting_lock
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.reports import Finished
@@ -67,13 +68,15 @@ class Mirror:
         for trial_id in trial_ids:
             self._guard(self._mirror_trial, ledger, ledger.trial(trial_id))
 
-    def mirror_sweep(self, ledger: Ledger, artifacts: Sequence[Path], is_over: bool) -> None:
+    def mirror_sweep(self, artifacts: Sequence[Path], is_over: bool) -> None:
         """Write what is missing of all trials, and the parent with ``artifacts``. Raises TrackingError."""
-        for row in ledger.trials(removed=True):
-            # Planned trials of an interrupted sweep have no run yet.
-            if row["status"] != "planned" or row["trial_id"] in self.run_of_trial:
-                self._guard(self._mirror_trial, ledger, row)
-        self._guard(self._finish_parent, ledger, artifacts, is_over)
+        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+            for row in ledger.trials(removed=True):
+                # Planned trials of an interrupted sweep have no run yet.
+                if row["status"] != "planned" or row["trial_id"] in self.run_of_trial:
+                    self._guard(self._mirror_trial, ledger, row)
+            self._guard(self._finish_parent, ledger, artifacts, is_over)
+        atomic_write(self.folder / MIRRORED, shown_uri(self.uri))
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
         """MLflow raises anything from its own errors to SQLAlchemy's; none of it may end a sweep."""
@@ -114,8 +117,10 @@ class Mirror:
         return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
 
     def _find_runs(self) -> None:
-        folder = str(self.folder.absolute())
-        query, token = f"tags.`sweep.folder` = '{folder.replace(chr(39), '')}'", None
+        # MLflow's filters know no escape for a quote.
+        folder = str(self.folder.absolute()).replace("'", "_")
+        self._owner = {"sweep.folder": folder, "mlflow.user": getpass.getuser()}
+        query, token = f"tags.`sweep.folder` = '{folder}'", None
         self.parent_id = ""
         while True:
             page = self._client.search_runs([self._experiment_id], query, max_results=_PAGE, page_token=token)
@@ -130,8 +135,7 @@ class Mirror:
             if not token:
                 break
         if not self.parent_id:
-            tags = {"sweep.folder": folder.replace(chr(39), "")}
-            run = self._client.create_run(self._experiment_id, tags=tags, run_name=self.folder.name)
+            run = self._client.create_run(self._experiment_id, tags=self._owner, run_name=self.folder.name)
             self.parent_id = run.info.run_id
 
     def _mirror_trial(self, ledger: Ledger, row: Mapping[str, Any]) -> None:
@@ -158,11 +162,7 @@ class Mirror:
 
     def _create_child(self, row: Mapping[str, Any]) -> str:
         trial = Trial(row["trial_id"], row["cell"], row["seed"], row["config"])
-        tags = {
-            "sweep.folder": str(self.folder.absolute()).replace(chr(39), ""),
-            "sweep.trial_id": trial.trial_id,
-            "mlflow.parentRunId": self.parent_id,
-        }
+        tags = {**self._owner, "sweep.trial_id": trial.trial_id, "mlflow.parentRunId": self.parent_id}
         started_ms = int(1000 * row["started_at"]) if row["started_at"] else None
         run = self._client.create_run(
             self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250]
@@ -252,6 +252,14 @@ class BackgroundMirror:
         self._is_stopping.set()
         self._waiting.put(None)
 
+    def is_current(self, artifacts: Sequence[Path]) -> bool:
+        """Whether the store had everything after ``artifacts`` were written."""
+        marker = self.folder / MIRRORED
+        uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
+        if not marker.is_file() or marker.read_text() != uri:
+            return False
+        return all(marker.stat().st_mtime >= path.stat().st_mtime for path in artifacts)
+
     def finish(self, artifacts: Sequence[Path], is_over: bool) -> TrackingError | None:
         """Write all that is missing and the parent run; returns what went wrong, if anything."""
         if self._thread.ident is not None:
@@ -259,8 +267,7 @@ class BackgroundMirror:
         if self.failure is None:
             try:
                 mirror = self._mirror or Mirror(self.folder, self.tracking)
-                with Ledger(self.folder / LEDGER, read_only=True) as ledger:
-                    mirror.mirror_sweep(ledger, artifacts, is_over)
+                mirror.mirror_sweep(artifacts, is_over)
             except TrackingError as error:
                 self.failure = error
         return self.failure

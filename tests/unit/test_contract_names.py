@@ -52,8 +52,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers"]
     assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
     assert list(StoppingConfig.model_fields) == [
-        "early_stop", "window", "min_history", "spike_sigma", "spike_rise", "recovery_steps", "lost_fraction",
-        "patience", "stall_drop",
+        "early_stop", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "recovery_steps",
+        "lost_fraction", "patience", "stall_drop",
     ]  # fmt: skip
 
 

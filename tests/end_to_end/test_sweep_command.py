@@ -1,0 +1,185 @@
+"""The installed command on real parts: Ray, MLflow on SQLite, real text, real signals and kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+SWEEP = str(Path(sys.executable).with_name("sweep"))
+GPT = """
+name: small
+objective: gpt
+steps: 60
+seeds: [0, 1]
+axes:
+  lr: {values: [1e-2, 100.0]}
+  clip: {values: [1.0, null]}
+fixed: {batch_size: 4, width: 16, warmup: 5}
+stopping: {patience: 20, min_history: 10}
+resources: {pack: 2, workers: 2}
+"""
+# Long enough to be caught in the middle: half a minute alone, a pack every few seconds.
+LONG = """
+name: long
+objective: function_fit
+steps: 1500
+seeds: [0, 1, 2, 3, 4, 5]
+axes: {beta2: {values: [0.9, 0.99, 0.999]}}
+resources: {pack: 3}
+tracking: {enabled: false}
+"""
+
+
+def table(folder: Path, *columns: str) -> list[tuple]:
+    database = sqlite3.connect(folder / "ledger.db")
+    try:
+        return database.execute(f"SELECT {', '.join(columns)} FROM trials ORDER BY trial_id").fetchall()
+    finally:
+        database.close()
+
+
+def finished(folder: Path) -> int:
+    if not (folder / "ledger.db").exists():
+        return 0
+    return sum(status == "finished" for (status,) in table(folder, "status"))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def sweep(cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([SWEEP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=280)
+
+
+def test_a_sweep_on_ray_ends_in_a_map_and_in_mlflow(tmp_path: Path) -> None:
+    # A folder whose name is hostile to URIs and shells.
+    cwd = tmp_path / "it's a place"
+    cwd.mkdir()
+    (cwd / "small.yaml").write_text(GPT)
+    done = sweep(cwd, "run", "small.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = cwd / "results" / "small"
+    outcomes = dict(table(folder, "trial_id", "outcome"))
+    assert len(outcomes) == 8
+    # Trained on Python's own source, 1e-2 learns it; a learning rate of 100 cannot.
+    for lr, outcome in table(folder, "json_extract(config, '$.lr')", "outcome"):
+        assert (outcome == "diverged") == (lr == 100.0)
+    client = MlflowClient(tracking_uri=f"sqlite:///{cwd / 'results' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("sweep")
+    runs = client.search_runs([experiment.experiment_id], max_results=100)
+    children = {r.data.tags["sweep.trial_id"]: r.data.tags["outcome"] for r in runs if "sweep.trial_id" in r.data.tags}
+    assert children == outcomes
+    assert len(runs) == len(children) + 1
+    assert (folder / "heatmap.png").read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in done.stdout + done.stderr
+    again = sweep(cwd, "run", "small.yaml")
+    assert again.returncode == 0
+    assert "nothing to train" in again.stdout
+    environment = sqlite3.connect(folder / "ledger.db").execute("SELECT environment FROM packs").fetchone()[0]
+    assert "standard library" in environment
+
+
+@pytest.mark.parametrize("executor", ["ray", "inline"])
+def test_ctrl_c_ends_in_seconds_and_the_next_run_goes_on(tmp_path: Path, executor: str) -> None:
+    (tmp_path / "long.yaml").write_text(LONG)
+    folder = tmp_path / "results" / "long"
+    arguments = [SWEEP, "run", "long.yaml", "--executor", executor]
+    driver = subprocess.Popen(
+        arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    wait_until(lambda: finished(folder) >= 3)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does it: to the whole group
+    asked = time.monotonic()
+    output, _ = driver.communicate(timeout=60)
+    assert time.monotonic() - asked < 25
+    assert driver.returncode == 130, output
+    assert "the same command goes on" in output
+    assert "Traceback" not in output
+    kept = dict(table(folder, "trial_id", "finished_at"))
+    statuses = {status for (status,) in table(folder, "status")}
+    assert "running" not in statuses
+    assert statuses != {"finished"}
+    done = sweep(tmp_path, "run", "long.yaml", "--executor", "inline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    now = dict(table(folder, "trial_id", "finished_at"))
+    assert all(now[trial_id] == at for trial_id, at in kept.items() if at is not None), "results are kept"
+
+
+def test_kill_9_of_the_driver_loses_no_result(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text(LONG)
+    columns = ("trial_id", "status", "outcome", "steps_done", "final_loss", "validation_loss", "num_spikes")
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "calm" / "long.yaml").write_text(LONG)
+    assert sweep(tmp_path / "calm", "run", "long.yaml", "--executor", "inline").returncode == 0
+    folder = tmp_path / "results" / "long"
+    driver = subprocess.Popen(
+        [SWEEP, "run", "long.yaml", "--executor", "inline"], cwd=tmp_path, stdout=subprocess.DEVNULL
+    )
+    wait_until(lambda: finished(folder) >= 6)
+    driver.kill()
+    driver.wait()
+    acknowledged = finished(folder)
+    assert 6 <= acknowledged < 18
+    assert sweep(tmp_path, "run", "long.yaml", "--executor", "inline").returncode == 0
+    assert table(folder, *columns) == table(tmp_path / "calm" / "results" / "long", *columns)
+
+
+def test_a_killed_ray_worker_costs_one_attempt_and_no_result(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text(LONG)
+    folder = tmp_path / "results" / "long"
+    driver = subprocess.Popen(
+        [SWEEP, "run", "long.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+    def running_pid() -> int | None:
+        if not (folder / "ledger.db").exists():
+            return None
+        database = sqlite3.connect(folder / "ledger.db")
+        try:
+            row = database.execute(
+                "SELECT json_extract(environment, '$.pid') FROM packs WHERE ended IS NULL AND seconds > 0"
+            ).fetchone()
+        except sqlite3.OperationalError:  # the schema is on its way
+            return None
+        finally:
+            database.close()
+        return int(row[0]) if row and row[0] else None
+
+    wait_until(lambda: running_pid() is not None)
+    os.kill(running_pid(), signal.SIGKILL)
+    output, _ = driver.communicate(timeout=250)
+    assert driver.returncode == 0, output
+    assert {status for (status,) in table(folder, "status")} == {"finished"}
+    assert max(attempts for (attempts,) in table(folder, "num_attempts")) == 2
+
+
+def test_the_map_of_function_fit_is_the_known_one(tmp_path: Path) -> None:
+    (tmp_path / "fit.yaml").write_text("""
+name: fit
+objective: function_fit
+steps: 3000
+seeds: [0]
+axes:
+  beta2: {values: [0.9, 0.95, 0.99, 0.995, 0.999]}
+  eps: {values: [1e-8, 1e-3, 1e-2, 1e-1]}
+fixed: {lr: 1e-2}
+tracking: {enabled: false}
+""")
+    done = sweep(tmp_path, "run", "fit.yaml", "--executor", "inline")
+    assert done.returncode == 0, done.stderr
+    columns = ("json_extract(config, '$.beta2')", "json_extract(config, '$.eps')", "outcome")
+    for beta2, eps, outcome in table(tmp_path / "results" / "fit", *columns):
+        assert outcome == ("stable" if beta2 <= 0.95 or eps >= 1e-2 else "spiked"), (beta2, eps)
