@@ -17,16 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 def per_member(default: Any, unit: str, description: str, **domain: Any) -> Any:
     """A field that may differ between the members of one pack."""
-    return Field(
-        default, description=description, json_schema_extra={"unit": unit, "per_member": True}, **domain
-    )
+    return Field(default, description=description, json_schema_extra={"unit": unit, "per_member": True}, **domain)
 
 
 def structural(default: Any, unit: str, description: str, **domain: Any) -> Any:
     """A field that all members of a pack share."""
-    return Field(
-        default, description=description, json_schema_extra={"unit": unit, "per_member": False}, **domain
-    )
+    return Field(default, description=description, json_schema_extra={"unit": unit, "per_member": False}, **domain)
 
 
 class TrainingConfig(BaseModel):
@@ -41,19 +37,13 @@ class TrainingConfig(BaseModel):
     beta2: float = per_member(0.999, "1", "decay of the second moment", ge=0, lt=1)
     eps: float = per_member(1e-8, "gradient", "added to the root of the second moment", gt=0)
     weight_decay: float = per_member(0.0, "1", "decoupled weight decay, multiplied by the lr", ge=0)
-    clip: float | None = per_member(
-        None, "gradient norm", "largest global gradient norm; null for no clipping", gt=0
-    )
+    clip: float | None = per_member(None, "gradient norm", "largest global gradient norm; null for no clipping", gt=0)
     batch_size: int = structural(8, "sequences", "examples per step", ge=1, le=65_536)
-    optimizer: Literal["adamw", "sgd"] = structural(
-        "adamw", "kind", "adamw, or sgd with an averaged momentum of beta1"
-    )
+    optimizer: Literal["adamw", "sgd"] = structural("adamw", "kind", "adamw, or sgd with an averaged momentum of beta1")
     schedule: Literal["constant", "linear", "cosine"] = structural(
         "constant", "kind", "decay of the learning rate after warmup"
     )
-    final_lr_fraction: float = structural(
-        0.0, "of lr", "where the linear and cosine schedules end", ge=0, le=1
-    )
+    final_lr_fraction: float = structural(0.0, "of lr", "where the linear and cosine schedules end", ge=0, le=1)
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> TrainingConfig:

@@ -88,9 +88,7 @@ class BatchStream:
     def set_members(self, seeds: Sequence[int]) -> None:
         """Serve these members from now on, in this order."""
         self._seeds = list(dict.fromkeys(seeds))
-        self._seed_of_member_K = torch.tensor(
-            [self._seeds.index(seed) for seed in seeds], device=self._tokens.device
-        )
+        self._seed_of_member_K = torch.tensor([self._seeds.index(seed) for seed in seeds], device=self._tokens.device)
         self._chunk = -1
 
     def batch(self, step: int) -> torch.Tensor:

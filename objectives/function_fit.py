@@ -31,9 +31,7 @@ class FunctionFitTrainer(PackedTrainer):
     def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str) -> None:
         self.shape = configs[0]
         super().__init__(configs, seeds, device, functools.partial(initial_weights, self.shape.width))
-        self._x_N = torch.linspace(
-            -math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device
-        )
+        self._x_N = torch.linspace(-math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device)
         self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
 
     def losses(self) -> torch.Tensor:
@@ -52,9 +50,7 @@ class FunctionFitTrainer(PackedTrainer):
 
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights
-        hidden_KNW = torch.tanh(
-            x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None]
-        )
+        hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
         out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
         return (out_KN - y_KN).square().mean(1)
 

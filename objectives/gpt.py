@@ -31,9 +31,7 @@ class GptTrainer(PackedTrainer):
         self.shape = configs[0]
         super().__init__(configs, seeds, device, functools.partial(initial_weights, self.shape))
         self.corpus = load_corpus(self.shape.text)
-        self.batches = BatchStream(
-            self.corpus, self.seeds, self.shape.batch_size, self.shape.context, self.device
-        )
+        self.batches = BatchStream(self.corpus, self.seeds, self.shape.batch_size, self.shape.context, self.device)
 
     def losses(self) -> torch.Tensor:
         """Mean next-byte cross-entropy of each member, shape (K,), in nats."""
@@ -45,8 +43,7 @@ class GptTrainer(PackedTrainer):
         shape = self.shape
         batches = held_out_batches(self.corpus, shape.validation_batches, shape.batch_size, shape.context)
         losses = [
-            self._cross_entropy(tokens_BT.to(self.device).expand(self.num_members, -1, -1))
-            for tokens_BT in batches
+            self._cross_entropy(tokens_BT.to(self.device).expand(self.num_members, -1, -1)) for tokens_BT in batches
         ]
         return torch.stack(losses).mean(0)
 

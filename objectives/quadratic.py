@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import QuadraticConfig
-from objectives.packed import PackedTrainer, seeded_generator, hyperparameter
+from objectives.packed import PackedTrainer, hyperparameter, seeded_generator
 
 # Shapes: K members, n coordinates.
 

@@ -9,9 +9,7 @@ import torch
 # Shapes: K members.
 
 
-def schedule_factor(
-    kind: str, step: int, warmup_K: torch.Tensor, steps: int, final_fraction: float
-) -> torch.Tensor:
+def schedule_factor(kind: str, step: int, warmup_K: torch.Tensor, steps: int, final_fraction: float) -> torch.Tensor:
     """Factor on the peak learning rate at ``step`` (0, 1, ... steps - 1), shape (K,), float64.
 
     Warmup is linear and its last step reaches the peak: step t of a warmup of w has (t + 1) / w.

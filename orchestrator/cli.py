@@ -34,7 +34,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="name or resul
 ResultsOption = Annotated[Path, typer.Option("--results", metavar="DIR", help="where results folders are")]
 AxisOption = Annotated[
     list[str],
-    typer.Option("--axis", metavar="NAME=SCALE:...", help="add or replace an axis: lr=log:1e-4,1e-1,7 or clip=values:none,1"),
+    typer.Option(
+        "--axis", metavar="NAME=SCALE:...", help="add or replace an axis: lr=log:1e-4,1e-1,7 or clip=values:none,1"
+    ),
 ]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="set any key of the file: fixed.batch_size=16")
@@ -240,9 +242,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
-def _overrides(
-    axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None
-) -> Overrides:
+def _overrides(axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None) -> Overrides:
     from orchestrator.spec import Overrides
 
     return Overrides(tuple(axes), tuple(sets), seeds, steps, name)

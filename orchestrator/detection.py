@@ -31,13 +31,13 @@ class StoppingConfig(BaseModel):
     min_history: int = Field(20, ge=3, le=10_000, description="losses before spikes are judged")
     spike_sigma: float = Field(6.0, gt=0, description="deviations above the median that make a spike")
     spike_rise: float | None = Field(
-        None, gt=0, description="smallest rise that can be a spike, as a fraction of the median; null for the objective's"
+        None,
+        gt=0,
+        description="smallest rise that can be a spike, as a fraction of the median; null for the objective's",
     )
     spike_steps: int = Field(2, ge=1, description="steps off the trend that make a spike; one may be an odd batch")
     recovery_steps: int = Field(5, ge=1, description="steps back at the baseline that end a spike")
-    lost_fraction: float = Field(
-        0.5, gt=0, le=1, description="share of what was learned that a lost run has given up"
-    )
+    lost_fraction: float = Field(0.5, gt=0, le=1, description="share of what was learned that a lost run has given up")
     patience: int | None = Field(
         None, ge=1, description="steps a run may stay that high; null for the larger of 50 and steps / 4"
     )
@@ -219,9 +219,7 @@ class SpikeDetector:
         size_K = np.minimum(self._num_accepted_K[judged_K], config.window)
         median_K = _median_of_first(window_KW, size_K)
         mad_K = _median_of_first(np.abs(window_KW - median_K[:, None]), size_K)
-        rise_K = np.maximum(
-            config.spike_sigma * _MAD_TO_DEVIATION * mad_K, config.spike_rise * np.abs(median_K)
-        )
+        rise_K = np.maximum(config.spike_sigma * _MAD_TO_DEVIATION * mad_K, config.spike_rise * np.abs(median_K))
         threshold_K = early_K.copy()
         threshold_K[judged_K] = median_K + rise_K
         return threshold_K
@@ -251,9 +249,7 @@ class SpikeDetector:
             level = np.median(self._window_KW[filled[:, None], last % self.config.window], axis=1)
             self._best_K[filled] = np.fmin(self._best_K[filled], level)
 
-    def _track_episodes(
-        self, step: int, loss_K: np.ndarray, off_trend_K: np.ndarray, watched_K: np.ndarray
-    ) -> None:
+    def _track_episodes(self, step: int, loss_K: np.ndarray, off_trend_K: np.ndarray, watched_K: np.ndarray) -> None:
         self._calm_steps_K = np.where(off_trend_K, 0, self._calm_steps_K + watched_K)
         for member in np.flatnonzero(off_trend_K & ~self._in_episode_K):
             self._episodes[member].append(Episode(step, step, float(loss_K[member])))

@@ -119,7 +119,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
         yield "time:     known once a first pack has been timed"
     else:
         seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
-        yield f"time:     at most about {format_seconds(seconds)} (at {speed:,.0f} member-steps/s a worker, as measured)"
+        yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s a worker)"
 
 
 def planned_workers(sweep: Sweep) -> int:
@@ -176,9 +176,7 @@ def serve_ui(results: Path, uri: str | None, port: int) -> int:
 
     store = tracking_uri(TrackingConfig(uri=uri), results)
     if uri is None and not (results / "mlflow.db").is_file():
-        raise InputError(
-            Problem(str(results / "mlflow.db"), "", "no MLflow store yet", "`sweep run FILE` makes one")
-        )
+        raise InputError(Problem(str(results / "mlflow.db"), "", "no MLflow store yet", "`sweep run FILE` makes one"))
     print(f"MLflow at http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
     try:
         server = subprocess.Popen(server_command(store, results, port, sys.executable))

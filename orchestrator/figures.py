@@ -8,18 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 
-matplotlib.use("Agg")
-
-import numpy as np  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.lines import Line2D  # noqa: E402
-from matplotlib.patches import Patch, Rectangle  # noqa: E402
-
-from orchestrator.space import Axis, format_value  # noqa: E402
-from orchestrator.stability import METRICS, MapCell, StabilityMap  # noqa: E402
+from orchestrator.space import Axis, format_value
+from orchestrator.stability import METRICS, MapCell, StabilityMap
 
 FORMATS = ("png", "svg", "pdf", "csv")
 # Marks tell the states apart without colour; colours are from Okabe and Ito's colour-blind safe set.
@@ -60,7 +57,9 @@ def _draw(stability: StabilityMap) -> Figure:
     stable_norm = Normalize(0, 1)
     value_norm = _value_norm(stability)
     draw_panel = _draw_points if stability.is_sampled else _draw_cells
-    draw_panel(left, stability, [cell.fraction_stable for cell in stability.cells.values()], _STABLE_COLOURS, stable_norm, True)
+    draw_panel(
+        left, stability, [cell.fraction_stable for cell in stability.cells.values()], _STABLE_COLOURS, stable_norm, True
+    )
     viridis = matplotlib.colormaps["viridis_r"]
     draw_panel(right, stability, [cell.value for cell in stability.cells.values()], viridis, value_norm, False)
     left.set_title("fraction of stable seeds")
@@ -109,7 +108,12 @@ def _value_norm(stability: StabilityMap) -> Normalize:
 
 
 def _draw_cells(
-    axes: Axes, stability: StabilityMap, values: Sequence[float | None], colours: Any, norm: Normalize, is_fraction: bool
+    axes: Axes,
+    stability: StabilityMap,
+    values: Sequence[float | None],
+    colours: Any,
+    norm: Normalize,
+    is_fraction: bool,
 ) -> None:
     """One rectangle per cell, at its rank on each axis; every value is written at the axis."""
     columns = {value: i for i, value in enumerate(stability.x_values)}
@@ -130,8 +134,12 @@ def _draw_cells(
         if is_marked:
             mark, _ = _MARKS[cell.state]
             offset = 0.2 if text else 0.0
-            axes.plot(column, row + offset, marker=mark, color=ink, markersize=size - 2, linestyle="none", fillstyle="none")
-        axes.text(column, row - (0.17 if is_marked else 0.0), text, ha="center", va="center", fontsize=size - 1, color=ink)
+            axes.plot(
+                column, row + offset, marker=mark, color=ink, markersize=size - 2, linestyle="none", fillstyle="none"
+            )
+        axes.text(
+            column, row - (0.17 if is_marked else 0.0), text, ha="center", va="center", fontsize=size - 1, color=ink
+        )
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(-0.5, len(rows) - 0.5)
     _label_ranks(axes.xaxis, stability.x, stability.x_values)
@@ -142,7 +150,12 @@ def _draw_cells(
 
 
 def _draw_points(
-    axes: Axes, stability: StabilityMap, values: Sequence[float | None], colours: Any, norm: Normalize, is_fraction: bool
+    axes: Axes,
+    stability: StabilityMap,
+    values: Sequence[float | None],
+    colours: Any,
+    norm: Normalize,
+    is_fraction: bool,
 ) -> None:
     """One point per sampled cell, where it lies on each axis's own scale."""
     for cell, value in zip(stability.cells.values(), values, strict=True):
@@ -232,7 +245,9 @@ def _finish_label(ticks: Any, axis: Axis, labels: Sequence[str]) -> None:
 
 def _legend(stability: StabilityMap) -> list[Any]:
     states = {cell.state for cell in stability.cells.values()}
-    grid_has_gaps = not stability.is_sampled and len(stability.cells) < len(stability.x_values) * len(stability.y_values)
+    grid_has_gaps = not stability.is_sampled and len(stability.cells) < len(stability.x_values) * len(
+        stability.y_values
+    )
     handles: list[Any] = [
         Line2D([], [], marker=mark, color="black", linestyle="none", fillstyle="none", label=label)
         for state, (mark, label) in _MARKS.items()

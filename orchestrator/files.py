@@ -70,7 +70,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / _LOCK, "a+")
+        file = open(folder / _LOCK, "a+")  # noqa: SIM115 - the next line is its context
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +92,7 @@ def waiting_lock(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``, waiting for others to let go of it."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a")
+        file = open(path, "a")  # noqa: SIM115 - the next line is its context
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -192,9 +192,7 @@ class Ledger:
     def end_pack(self, pack_id: str, ended: str, status: str, reason: str, error: str | None = None) -> None:
         """A pack is over; its trials that have not finished get ``status``."""
         with self._transaction() as db:
-            db.execute(
-                "UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, _now(), pack_id)
-            )
+            db.execute("UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, _now(), pack_id))
             db.execute(
                 "UPDATE trials SET status = ?, reason = ?, error = ? WHERE pack_id = ? AND status = 'running'",
                 (status, reason, error, pack_id),
@@ -240,9 +238,7 @@ class Ledger:
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._errors():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-        return [
-            {**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])} for row in rows
-        ]
+        return [{**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])} for row in rows]
 
     def trial(self, trial_id: str) -> dict[str, Any]:
         """The row of one trial."""
@@ -259,8 +255,7 @@ class Ledger:
     def trace(self, trial_id: str) -> dict[str, np.ndarray]:
         """The curve of a trial's last attempt: column -> 1-D array, ordered by step."""
         query = (
-            "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id)"
-            " WHERE trial_id = ? ORDER BY first_step"
+            "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._errors():
             pieces = [_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))]

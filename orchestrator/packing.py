@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import uuid
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def _split(trials: Sequence[Trial], size: Any, workers: int) -> list[Sequence[Tr
     else:
         num_packs = math.ceil(len(trials) / size)
     edges = [round(i * len(trials) / num_packs) for i in range(num_packs + 1)]
-    return [trials[low:high] for low, high in zip(edges, edges[1:], strict=False)]
+    return [trials[low:high] for low, high in itertools.pairwise(edges)]
 
 
 def _pack(sweep: Sweep, trials: Sequence[Trial]) -> Pack:

@@ -44,7 +44,7 @@ def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str
         drawn = heatmap_svg[heatmap_svg.index("<svg") :] if "<svg" in heatmap_svg else ""
         sections += [
             "<h2>Stability map</h2>",
-            f'<figure role="img" aria-label="Stability map of {name}; the table below has its numbers">{drawn}</figure>',
+            f'<figure role="img" aria-label="Stability map of {name}; its numbers are below">{drawn}</figure>',
             "<details><summary>The map as a table</summary>",
             _frame(map_table(stability)),
             "</details>",
@@ -79,9 +79,7 @@ def _cell_name(cell: Mapping[str, Any], seed: int) -> str:
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     header = "".join(f"<th>{html.escape(word)}</th>" for word in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
-    )
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -150,7 +150,6 @@ class _Run:
                 with _signals(self._request_stop):
                     self._loop(executor)
             finally:
-                self._release_running("interrupted")
                 executor.close()
         return Summary(self.progress.counts, self.progress.to_train, self.progress.seconds, self.stopped_by)
 
@@ -176,7 +175,7 @@ class _Run:
                     observer.changed(progress, finished)
             executor.stop()
         finally:
-            self._release_running("interrupted")
+            self._release_running()
             for observer in self.observers:
                 observer.ended(progress)
 
@@ -234,11 +233,12 @@ class _Run:
         self._set_status(unfinished, status)
         return unfinished
 
-    def _release_running(self, status: str) -> None:
+    def _release_running(self) -> None:
+        """Mark what was in training as interrupted; what only waited stays planned."""
         for pack in list(self.packs.values()):
-            self.ledger.end_pack(pack.pack_id, "interrupted", status, "the run was stopped")
+            self.ledger.end_pack(pack.pack_id, "interrupted", "interrupted", "the run was stopped")
             unstarted = {t for t in pack.trial_ids if self.progress.statuses[t] == "planned"}
-            self._forget(pack, status)
+            self._forget(pack, "interrupted")
             self._set_status(unstarted, "planned")
 
     def _set_status(self, trial_ids: Sequence[str] | set[str], status: str) -> None:
@@ -274,9 +274,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "sweep_version": __version__,
         "python": platform.python_version(),
         "git_commit": git_commit(),
-        "axes": canonical_json([
-            {"name": axis.name, "scale": axis.scale, "ends": axis.ends} for axis in sweep.axes
-        ]),
+        "axes": canonical_json([{"name": axis.name, "scale": axis.scale, "ends": axis.ends} for axis in sweep.axes]),
         "is_sampled": canonical_json(sweep.is_sampled),
         "stopping": canonical_json(sweep.stopping.model_dump()),
     }

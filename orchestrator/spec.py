@@ -277,7 +277,9 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     where = document.place(path)
     if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
-        return Problem(where, key, "unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}")
+        return Problem(
+            where, key, "unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
+        )
     if details["type"] == "missing":
         return Problem(where, key, "is missing", f"add `{path[-1]}:` to the file")
     if details["type"] == "string_pattern_mismatch":
@@ -308,9 +310,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def _objective(file: SweepFile, document: Document) -> Objective:
     if file.objective not in OBJECTIVES:
         remedy = did_you_mean(file.objective, OBJECTIVES) or f"choose one of {', '.join(OBJECTIVES)}"
-        raise InputError(
-            Problem(document.place(("objective",)), "objective", f"{file.objective!r} is unknown", remedy)
-        )
+        raise InputError(Problem(document.place(("objective",)), "objective", f"{file.objective!r} is unknown", remedy))
     return OBJECTIVES[file.objective]
 
 
@@ -323,7 +323,9 @@ def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter
     )
 
 
-def _field_problem(objective: Objective, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
+def _field_problem(
+    objective: Objective, name: str, value: Any, path: tuple[str, ...], document: Document
+) -> Problem | None:
     """What is wrong with ``value`` for the objective's field ``name``, if anything."""
     key, where = ".".join(path[:2]), document.place(path)
     if name == "steps":
@@ -342,7 +344,9 @@ def _field_problem(objective: Objective, name: str, value: Any, path: tuple[str,
     return None
 
 
-def _checked_fixed(file: SweepFile, objective: Objective, document: Document, problems: list[Problem]) -> dict[str, Any]:
+def _checked_fixed(
+    file: SweepFile, objective: Objective, document: Document, problems: list[Problem]
+) -> dict[str, Any]:
     fixed = {}
     for name, value in file.fixed.items():
         path = ("fixed", name)
@@ -362,7 +366,9 @@ def _absolute_text(patterns: Sequence[str], where: str, problems: list[Problem])
     absolute = tuple(str(Path(pattern).expanduser().absolute()) for pattern in patterns)
     for pattern, full in zip(patterns, absolute, strict=True):
         if not Path(full).exists() and not glob.glob(full, recursive=True):
-            problems.append(Problem(where, "fixed.text", f"{pattern!r} matches no file", "paths are relative to where you stand"))
+            problems.append(
+                Problem(where, "fixed.text", f"{pattern!r} matches no file", "paths are relative to where you stand")
+            )
     return absolute
 
 
@@ -423,7 +429,9 @@ def _axis(
     if section.num is None:
         return refuse("num is missing", "say how many values, e.g. num: 7")
     if section.num > file.max_trials:
-        return refuse(f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials")
+        return refuse(
+            f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
+        )
     return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
 
 
@@ -448,7 +456,8 @@ def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> N
             Problem(
                 document.place(("sample" if file.sample else "axes",)),
                 "axes",
-                f"{num_cells} cells x {len(file.seeds)} seeds = {num_trials} trials, more than max_trials = {file.max_trials}",
+                f"{num_cells} cells x {len(file.seeds)} seeds = {num_trials} trials,"
+                f" more than max_trials = {file.max_trials}",
                 f"shorten an axis, or say max_trials: {num_trials}",
             )
         )

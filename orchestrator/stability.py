@@ -187,9 +187,7 @@ def _matches(value: Any, wanted: str) -> bool:
         return False
 
 
-def _chosen(
-    axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mapping[str, str]
-) -> tuple[str, str | None]:
+def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mapping[str, str]) -> tuple[str, str | None]:
     for option, name in (("--x", x), ("--y", y)):
         if name is not None and name not in axes:
             raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))

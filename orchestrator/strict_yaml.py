@@ -65,9 +65,7 @@ def parse_document(text: str, name: str) -> Document:
     Raises InputError for anything that is not one plain YAML mapping.
     """
     if len(text.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
-        raise InputError(
-            Problem(name, "", f"larger than {_MAX_BYTES // 1024} KiB", "a sweep file is a page of text")
-        )
+        raise InputError(Problem(name, "", f"larger than {_MAX_BYTES // 1024} KiB", "a sweep file is a page of text"))
     try:
         _refuse_exotic(text, name)
         node = yaml.compose(text, Loader=_Loader)

@@ -164,9 +164,7 @@ class Mirror:
         trial = Trial(row["trial_id"], row["cell"], row["seed"], row["config"])
         tags = {**self._owner, "sweep.trial_id": trial.trial_id, "mlflow.parentRunId": self.parent_id}
         started_ms = int(1000 * row["started_at"]) if row["started_at"] else None
-        run = self._client.create_run(
-            self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250]
-        )
+        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
         run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
         values = {"seed": trial.seed, "objective": row["objective"], **trial.config}
         params = [self._entities.Param(key, _param(value)) for key, value in values.items()]

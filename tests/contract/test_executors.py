@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from conftest import QUADRATIC
 
 from orchestrator.executors import Executor
 from orchestrator.executors.inline import InlineExecutor
@@ -15,8 +16,6 @@ from orchestrator.reports import Event, PackStarted, Report
 from orchestrator.spec import Overrides, build_sweep
 from orchestrator.strict_yaml import parse_document
 from orchestrator.worker import run_pack
-
-from conftest import QUADRATIC
 
 
 def make_ray() -> Executor:
@@ -75,9 +74,7 @@ def test_curves_arrive_with_what_is_not_finite_in_them(executor: Executor) -> No
 def test_a_trainer_that_raises_is_reported_and_the_next_pack_trains(executor: Executor, tmp_path) -> None:
     text = tmp_path / "short.txt"
     text.write_text("too short to train on")
-    broken = build_sweep(
-        parse_document(f"name: a\nobjective: gpt\nsteps: 5\nfixed: {{text: ['{text}']}}\n", "a.yaml")
-    )
+    broken = build_sweep(parse_document(f"name: a\nobjective: gpt\nsteps: 5\nfixed: {{text: ['{text}']}}\n", "a.yaml"))
     executor.submit(make_packs(broken, broken.trials, 1)[0])
     executor.submit(packs()[0])
     events = events_until(executor, lambda events: len(last_reports(events)) == 2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -50,7 +52,10 @@ def table(folder: Path, *columns: str) -> list[tuple]:
 def finished(folder: Path) -> int:
     if not (folder / "ledger.db").exists():
         return 0
-    return sum(status == "finished" for (status,) in table(folder, "status"))
+    try:
+        return sum(status == "finished" for (status,) in table(folder, "status"))
+    except sqlite3.OperationalError:  # the schema is on its way
+        return 0
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -183,3 +188,30 @@ tracking: {enabled: false}
     columns = ("json_extract(config, '$.beta2')", "json_extract(config, '$.eps')", "outcome")
     for beta2, eps, outcome in table(tmp_path / "results" / "fit", *columns):
         assert outcome == ("stable" if beta2 <= 0.95 or eps >= 1e-2 else "spiked"), (beta2, eps)
+
+
+def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(LONG.replace("steps: 1500", "steps: 5").replace("enabled: false", ""))
+    assert sweep(tmp_path, "run", "small.yaml", "--executor", "inline").returncode == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([SWEEP, "ui", "--port", str(port)], cwd=tmp_path, start_new_session=True)
+
+    def status(host: str) -> int | None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request("GET", "/", headers={"Host": host})
+            return connection.getresponse().status
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+    try:
+        wait_until(lambda: status(f"127.0.0.1:{port}") == 200)
+        assert status("evil.example") == 403
+    finally:
+        os.killpg(server.pid, signal.SIGINT)
+        server.wait(30)
+    wait_until(lambda: status(f"127.0.0.1:{port}") is None, 10)

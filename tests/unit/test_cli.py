@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import QUADRATIC
 
 from orchestrator import cli
 from orchestrator.spec import load_sweep
-
-from conftest import QUADRATIC
 
 SHIPPED = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 

@@ -9,10 +9,10 @@ from typer.main import get_command
 
 from objectives.base import OBJECTIVES
 from orchestrator.cli import app
+from orchestrator.detection import StoppingConfig
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.spec import ResourcesConfig, SampleSection, SweepFile, TrackingConfig
-from orchestrator.detection import StoppingConfig
 from orchestrator.stability import METRICS
 
 SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}

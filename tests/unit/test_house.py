@@ -73,7 +73,13 @@ def test_imports_have_no_cycle() -> None:
 
 
 def test_imports_go_down_the_levels_only() -> None:
-    levels = ["orchestrator.worker", "orchestrator.executors", "orchestrator.runner", "orchestrator.drive", "orchestrator.cli"]
+    levels = [
+        "orchestrator.worker",
+        "orchestrator.executors",
+        "orchestrator.runner",
+        "orchestrator.drive",
+        "orchestrator.cli",
+    ]
 
     def level(module: str) -> int | None:
         return next((i for i, prefix in enumerate(levels) if module == prefix or module.startswith(f"{prefix}.")), None)
@@ -89,7 +95,8 @@ def test_imports_go_down_the_levels_only() -> None:
 def test_quick_commands_import_no_heavy_library(arguments: list[str]) -> None:
     code = (
         "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
-        "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules); print(heavy); sys.exit(len(heavy))"
+        "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules);"
+        "print(heavy); sys.exit(len(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]

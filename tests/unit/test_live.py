@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import io
 
+from conftest import QUADRATIC
 from rich.console import Console
 
 from orchestrator.live import LiveView, format_seconds, text_map
 from orchestrator.spec import Overrides, build_sweep
 from orchestrator.strict_yaml import parse_document
-
-from conftest import QUADRATIC
 
 
 def test_the_map_tells_outcomes_apart_without_colour() -> None:

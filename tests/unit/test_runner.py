@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import QUADRATIC
 
 from objectives import quadratic
 from orchestrator.errors import InputError
@@ -17,8 +18,6 @@ from orchestrator.reports import PackLost
 from orchestrator.runner import MAX_ATTEMPTS
 from orchestrator.spec import Overrides, build_sweep, load_sweep
 from orchestrator.strict_yaml import parse_document
-
-from conftest import QUADRATIC
 
 
 def sweep_with(*sets: str):

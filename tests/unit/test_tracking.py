@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from conftest import QUADRATIC
 from mlflow import MlflowClient
 
 from orchestrator.drive import drive, sync_sweep
@@ -16,13 +17,9 @@ from orchestrator.spec import Overrides, build_sweep
 from orchestrator.strict_yaml import parse_document
 from orchestrator.tracking import Mirror, TrackingError, server_command, shown_uri
 
-from conftest import QUADRATIC
-
 
 def tracked_sweep(*sets: str):
-    return build_sweep(
-        parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=("tracking.enabled=true", *sets))
-    )
+    return build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=("tracking.enabled=true", *sets)))
 
 
 @pytest.fixture(scope="module")

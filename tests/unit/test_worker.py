@@ -18,7 +18,11 @@ STOPPING = StoppingConfig(patience=20).resolved(2.0)
 def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:
     config_class = OBJECTIVES["quadratic"].config_class
     members = tuple(
-        Member(f"trial{i}", config_class(lr=lr, steps=steps, **{"optimizer": "sgd", "beta1": 0.0, **fields}).model_dump(), i)
+        Member(
+            f"trial{i}",
+            config_class(lr=lr, steps=steps, **{"optimizer": "sgd", "beta1": 0.0, **fields}).model_dump(),
+            i,
+        )
         for i, lr in enumerate(lrs)
     )
     return Pack("pack", "quadratic", steps, members, STOPPING.model_dump())

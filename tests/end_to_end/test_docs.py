@@ -1,0 +1,80 @@
+"""Every command that the docs show is run, and every number that they repeat is compared."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.detection import StoppingConfig
+from orchestrator.spec import ResourcesConfig, TrackingConfig, build_sweep
+from orchestrator.strict_yaml import parse_document, parse_scalar
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SWEEP_FILE = (ROOT / "docs" / "sweep-file.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[list[str]]:
+    lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.strip()]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def run_all(lines: list[list[str]], cwd: Path) -> None:
+    for program, *arguments in lines:
+        assert program == "sweep"
+        command = [str(Path(sys.executable).with_name("sweep")), *arguments]
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_shows_the_two_commands_that_the_makefile_has() -> None:
+    targets = [words[1] for words in commands(README) if words[0] == "make"]
+    assert targets == ["run", "test"]
+    for target in targets:
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_of_the_readme_work_in_an_empty_folder(tmp_path: Path) -> None:
+    run_all([words for words in commands(README) if words[0] == "sweep"], tmp_path)
+    assert (tmp_path / "results" / "my_sweep" / "heatmap.svg").is_file()
+
+
+def test_the_commands_of_the_sweep_file_page_work_on_its_example(tmp_path: Path) -> None:
+    (tmp_path / "my_sweep.yaml").write_text(blocks(SWEEP_FILE, "yaml")[0])
+    run_all(commands(SWEEP_FILE), tmp_path)
+
+
+def test_the_example_sweep_file_is_valid() -> None:
+    assert len(build_sweep(parse_document(blocks(SWEEP_FILE, "yaml")[0], "example")).trials) == 84
+
+
+@pytest.mark.parametrize(
+    ("section", "prefix"), [(StoppingConfig, ""), (ResourcesConfig, "resources."), (TrackingConfig, "tracking.")]
+)
+def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> None:
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+?) \|", SWEEP_FILE, re.MULTILINE))
+    for name, field in section.model_fields.items():
+        shown = rows[prefix + name]
+        assert parse_scalar(shown) == field.default, name
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md"])
+def test_links_and_pictures_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_shipped_sweep_is_in_the_readme() -> None:
+    for path in (ROOT / "sweeps").glob("*.yaml"):
+        assert f"](sweeps/{path.name})" in README
