@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 # Shapes: K members, W accepted losses in the baseline.
 
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+# The median absolute deviation collapses when noise has two levels, so a spike must also rise to twice
+# the height of the baseline's own upper tail; that is 3.3 deviations of normal noise and binds rarely.
+_UPPER_TAIL, _TAIL_FACTOR = 0.95, 2.0
 _RECENT_STEPS = 10
 
 
@@ -86,9 +89,9 @@ class SpikeDetector:
     """Streaming detector for K members; ``update`` takes one step's losses, shape (K,).
 
     A loss is off its trend when it exceeds the median of the last ``window`` accepted losses by more
-    than ``spike_sigma`` robust deviations (1.4826 times the median absolute deviation) and by more than
-    ``spike_rise`` of the median. Such losses never enter the baseline. Before ``min_history`` losses
-    the trend is the initial loss.
+    than ``spike_sigma`` robust deviations (1.4826 times the median absolute deviation), by more than
+    ``spike_rise`` of the median, and by more than twice the height of the baseline's upper tail. Such
+    losses never enter the baseline. Before ``min_history`` losses the trend is the initial loss.
     """
 
     def __init__(self, num_members: int, config: StoppingConfig, steps: int) -> None:
@@ -217,9 +220,9 @@ class SpikeDetector:
             return early_K
         window_KW = self._window_KW[judged_K]
         size_K = np.minimum(self._num_accepted_K[judged_K], config.window)
-        median_K = _median_of_first(window_KW, size_K)
-        mad_K = _median_of_first(np.abs(window_KW - median_K[:, None]), size_K)
-        rise_K = np.maximum(config.spike_sigma * _MAD_TO_DEVIATION * mad_K, config.spike_rise * np.abs(median_K))
+        median_K, deviation_K, tail_K = _robust_level(window_KW, size_K)
+        rise_K = np.maximum(config.spike_sigma * deviation_K, config.spike_rise * np.abs(median_K))
+        rise_K = np.maximum(rise_K, _TAIL_FACTOR * tail_K)
         threshold_K = early_K.copy()
         threshold_K[judged_K] = median_K + rise_K
         return threshold_K
@@ -265,8 +268,19 @@ class SpikeDetector:
         self._in_episode_K &= ~over_K
 
 
-def _median_of_first(values_KW: np.ndarray, size_K: np.ndarray) -> np.ndarray:
-    """Median of the ``size_K`` numbers in each row, the rest being NaN (which sorts last), (K,)."""
-    ordered_KW = np.sort(values_KW, axis=1)
+def _robust_level(values_KW: np.ndarray, size_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Median, robust deviation and height of the upper tail above the median, (K,) each.
+
+    Of the first ``size_K`` numbers in each row, the rest being NaN.
+    """
+    ordered_KW = np.sort(values_KW, axis=1)  # NaN last
+    median_K = _middle(ordered_KW, size_K)
+    spread_K = _middle(np.sort(np.abs(values_KW - median_K[:, None]), axis=1), size_K)
+    tail_K = ordered_KW[np.arange(len(ordered_KW)), (_UPPER_TAIL * (size_K - 1)).astype(np.int64)]
+    return median_K, _MAD_TO_DEVIATION * spread_K, tail_K - median_K
+
+
+def _middle(ordered_KW: np.ndarray, size_K: np.ndarray) -> np.ndarray:
+    """Median of the first ``size_K`` numbers of each ordered row, (K,)."""
     rows = np.arange(len(ordered_KW))
     return (ordered_KW[rows, (size_K - 1) // 2] + ordered_KW[rows, size_K // 2]) / 2

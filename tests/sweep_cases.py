@@ -1,0 +1,72 @@
+"""Small ledgers and curves that several tests build on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.ledger import Ledger
+from orchestrator.packing import make_packs
+from orchestrator.reports import Finished, Report
+from orchestrator.runner import driver_facts
+from orchestrator.spec import Sweep, build_sweep
+from orchestrator.strict_yaml import parse_document
+
+BASE = "name: case\nobjective: quadratic\nsteps: 20\n"
+
+
+def sweep_of(body: str = "", base: str = BASE) -> Sweep:
+    """A sweep from the lines that matter."""
+    return build_sweep(parse_document(base + body, "case.yaml"))
+
+
+def finished(trial_id: str, outcome: str, **changes) -> Finished:
+    """A result with unremarkable numbers."""
+    numbers = {
+        "onset_step": 7 if outcome in ("diverged", "spiked") else None,
+        "num_spikes": int(outcome == "spiked"),
+        "steps_done": 20,
+        "initial_loss": 2.0,
+        "best_loss": 1.0,
+        "final_loss": 1.0,
+        "peak_loss": None,
+        "validation_loss": 1.5,
+        "reason": "because",
+    }
+    return Finished(trial_id=trial_id, outcome=outcome, **(numbers | changes))
+
+
+def record(ledger: Ledger, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None) -> None:
+    """Give every trial an outcome; ``errored`` and ``planned`` stay without one."""
+    ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+    for i, (trial, label) in enumerate(zip(sweep.trials, labels, strict=True)):
+        if label == "planned":
+            continue
+        (pack,) = make_packs(sweep, [trial], 1)
+        ledger.start_pack(pack, "test")
+        results: tuple[Finished, ...] = ()
+        if label != "errored":
+            results = (finished(trial.trial_id, label, final_loss=losses[i] if losses else 1.0),)
+        curve = {"step": np.arange(20), "loss": np.linspace(2, 1, 20)}
+        ledger.record(Report(pack.pack_id, 20, 20, 0.5, {trial.trial_id: curve}, results, True))
+        ledger.end_pack(pack.pack_id, "done", "errored", "a bug")
+
+
+def ledger_at(folder: Path) -> Ledger:
+    """A new ledger in ``folder``."""
+    return Ledger(folder / "ledger.db")
+
+
+def noise(num_steps: int, seed: int = 0, level: float = 2.0, spread: float = 0.05) -> np.ndarray:
+    """A loss that stays where it is, with normal noise."""
+    return level + spread * np.random.default_rng(seed).standard_normal(num_steps)
+
+
+def learning(num_steps: int, seed: int = 0, changes: Sequence[tuple[int, int, float]] = ()) -> np.ndarray:
+    """A loss that falls from 5 towards 2, with noise; each of ``changes`` is (from, to, rise)."""
+    curve = 2 + 3 * np.exp(-np.arange(num_steps) / (num_steps / 8)) + noise(num_steps, seed, 0.0)
+    for first, end, rise in changes:
+        curve[first:end] += rise
+    return curve

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from objectives.base import GptConfig
+from objectives.gpt import GptTrainer, start
+
+SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4, "depth": 2}
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
+    return (str(path),)
+
+
+def plain_loss(trainer: GptTrainer, member: int, tokens_BT: torch.Tensor):
+    """One member as an ordinary, unstacked transformer: its loss and its weights."""
+    weights = {name: w[member].detach().clone().requires_grad_() for name, w in trainer.weights.items()}
+    shape = trainer.shape
+    D, heads, T = shape.width, shape.heads, shape.context
+
+    def norm(x, gain):
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * gain
+
+    x = weights["embedding"][tokens_BT[:, :-1]] + weights["position"][:T]
+    mask = torch.full((T, T), -math.inf).triu(1)
+    for i in range(shape.depth):
+        q, k, v = (norm(x, weights[f"{i}.attention_norm"]) @ weights[f"{i}.qkv"]).split(D, dim=-1)
+        q, k, v = (z.view(*z.shape[:2], heads, D // heads).transpose(1, 2) for z in (q, k, v))
+        if shape.qk_norm:
+            q, k = norm(q, weights[f"{i}.q_norm"]), norm(k, weights[f"{i}.k_norm"])
+        scores = q @ k.transpose(-1, -2) / math.sqrt(D // heads) + mask
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+        x = x + mixed @ weights[f"{i}.attention_out"]
+        x = x + F.gelu(norm(x, weights[f"{i}.mlp_norm"]) @ weights[f"{i}.mlp_in"]) @ weights[f"{i}.mlp_out"]
+    logits = norm(x, weights["final_norm"]) @ weights["head"]
+    return F.cross_entropy(logits.reshape(-1, 256), tokens_BT[:, 1:].reshape(-1)), weights
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_each_member_is_an_ordinary_transformer(text, qk_norm: bool) -> None:
+    config = GptConfig(text=text, qk_norm=qk_norm, lr=1e-1, **SHAPE)
+    trainer = start([config, config], [0, 1], "cpu")
+    for _ in range(3):  # away from the tiny initial weights
+        trainer.step()
+    tokens_KBT = trainer.batches.batch(trainer.num_steps)
+    losses = trainer.losses()
+    grads = torch.autograd.grad(losses.sum(), list(trainer.weights.values()))
+    for member in range(2):
+        loss, weights = plain_loss(trainer, member, tokens_KBT[member])
+        expected = torch.autograd.grad(loss, list(weights.values()))
+        torch.testing.assert_close(losses[member], loss, rtol=1e-5, atol=1e-6)
+        for name, found, wanted in zip(weights, grads, expected, strict=True):
+            torch.testing.assert_close(found[member], wanted, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_before_training_every_byte_is_about_as_likely(text) -> None:
+    trainer = start([GptConfig(text=text, **SHAPE)], [0], "cpu")
+    assert float(trainer.step()["loss"]) == pytest.approx(math.log(256), abs=0.05)
+
+
+def test_validation_does_not_depend_on_the_seed_of_the_data(text) -> None:
+    trainer = start([GptConfig(text=text, **SHAPE)] * 2, [0, 1], "cpu")
+    with torch.no_grad():
+        for weight in trainer.weights.values():
+            weight[1] = weight[0]
+    first, second = trainer.validate().tolist()
+    assert first == pytest.approx(second, rel=1e-6)
+
+
+GOLDEN = {"loss": 5.541652, "grad_norm": 1.085077, "update_norm": 0.8286704, "lr": 0.01}
+
+
+def test_one_golden_step(text) -> None:
+    config = GptConfig(text=text, lr=1e-2, clip=1.0, weight_decay=0.1, **SHAPE)
+    metrics = {name: float(value) for name, value in start([config], [0], "cpu").step().items()}
+    assert metrics == pytest.approx(GOLDEN, rel=1e-4), (
+        "One step of the built-in transformer no longer gives the numbers that it gave. If you changed the\n"
+        "model, its initial weights, the batches or the optimizer on purpose, every result in users'\n"
+        "ledgers was made by another trainer: say so in CHANGELOG.md, change the pinned numbers here to\n"
+        f"{metrics}, and make the reference map of the README again with `make run`. If not, this is a bug."
+    )
