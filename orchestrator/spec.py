@@ -378,7 +378,7 @@ def _checked_axes(file: SweepFile, objective: Objective, document: Document, pro
         axis = _axis(name, section, file, objective, document, problems)
         if axis is None:
             continue
-        candidates = axis.values or (axis.at(0.0), axis.at(1.0))
+        candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
         wrong = (_field_problem(objective, name, value, ("axes", name), document) for value in candidates)
         if problem := next(filter(None, wrong), None):
             problems.append(problem)

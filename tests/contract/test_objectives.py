@@ -132,6 +132,8 @@ def test_metrics_and_validation_have_one_number_per_member(objective: Objective)
 
 
 def test_training_lowers_the_loss(objective: Objective) -> None:
-    trainer = start(objective, [{"steps": 80, "lr": 1e-2, "noise": 0.0} if objective.name == "quadratic" else {"steps": 80}])
+    trainer = start(
+        objective, [{"steps": 80, "lr": 1e-2, "noise": 0.0} if objective.name == "quadratic" else {"steps": 80}]
+    )
     loss = curves(trainer, 80)["loss"][:, 0]
     assert np.median(loss[-10:]) < 0.97 * loss[0]

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweep_cases import learning, noise
 
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.outcomes import judge
-
-from sweep_cases import learning, noise
 
 CONFIG = StoppingConfig().resolved(0.1)
 

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from sweep_cases import ledger_at, record, sweep_of
+
+from orchestrator.figures import _MARKS, heatmap, short_number, tick_label
+from orchestrator.runner import driver_facts
+from orchestrator.space import Axis
+from orchestrator.stability import StabilityMap, stability_map
+
+ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned"]
+
+
+def map_of(folder: Path, body: str, labels: list[str] | None = None, losses=None) -> StabilityMap:
+    sweep = sweep_of(body)
+    cycle = itertools.islice(itertools.cycle(labels or ALL), len(sweep.trials))
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep, list(cycle), losses)
+        return stability_map(ledger)
+
+
+SHAPES = {
+    "one cell": ("axes: {lr: {values: [0.1]}}", ["stable"]),
+    "one row": ("axes: {lr: {log: [1e-4, 1], num: 6}}", None),
+    "one column": ("axes: {lr: {values: [0.1]}, eps: {log: [1e-12, 1e-2], num: 6}}", None),
+    "grid": ("axes: {beta2: {log1m: [0.5, 0.9999], num: 5}, eps: {log: [1e-12, 1e-2], num: 6}}", None),
+    "all diverged": ("axes: {lr: {values: [1, 2]}, eps: {values: [1e-8, 1e-4]}}", ["diverged"]),
+    "nothing run": ("axes: {lr: {values: [1, 2]}, eps: {values: [1e-8, 1e-4]}}", ["planned"]),
+    "words": ("axes: {schedule: {values: [constant, linear, cosine]}, clip: {values: [1, null]}}", None),
+    "sampled": ("axes: {lr: {log: [1e-4, 1]}, beta2: {log1m: [0.5, 0.999]}}\nsample: {method: sobol, num: 12}", None),
+    "sampled row": ("axes: {lr: {log: [1e-4, 1]}}\nsample: {method: random, num: 6}", None),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str) -> None:
+    body, labels = SHAPES[shape]
+    stability = map_of(tmp_path, body + "\n", labels)
+    for file_format, magic in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert heatmap(stability, file_format).startswith(magic)
+
+
+def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
+    sweep = sweep_of("axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
+        assert heatmap(stability_map(ledger), "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) -> None:
+    body = SHAPES["grid"][0] + "\n"
+    pictures = {heatmap(map_of(tmp_path / str(i), body), file_format) for i in range(2)}
+    assert len(pictures) == 1
+
+
+def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) -> None:
+    picture = heatmap(map_of(tmp_path, "axes: {lr: {log: [1e-4, 1], num: 6}}\n"), "svg").decode()
+    for words in ("diverged", "spiked", "stalled", "errored", "not run", "all seeds stable"):
+        assert f"<!-- {words}" in picture or words in picture
+    assert len({mark for mark, _ in _MARKS.values()}) == len(_MARKS)
+
+
+def test_diverged_losses_do_not_flatten_the_colours_of_the_others(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [1, 2, 3]}}\n"
+    picture = heatmap(map_of(tmp_path, body, ["stable", "stable", "diverged"], [2.0, 2.5, 1e12]), "svg").decode()
+    assert "colour clipped" in picture
+    assert "1e12" in picture
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="png, svg, pdf"):
+        heatmap(map_of(tmp_path, "axes: {lr: {values: [1]}}\n"), "gif")
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "label"),
+    [
+        ("log", 1e-8, "$10^{-8}$"),
+        ("log", 0.03, "0.03"),
+        ("log1m", 0.5, "0.5"),
+        ("log1m", 0.9999, "0.9999"),
+        ("log1m", 0.99989, "0.99989"),
+        ("values", None, "none"),
+        ("values", True, "true"),
+        ("linear", 12, "12"),
+    ],
+)
+def test_ticks_read_as_a_person_writes_them(scale: str, value, label: str) -> None:
+    assert tick_label(Axis("x", scale, ()), value) == label
+
+
+def test_numbers_are_short() -> None:
+    numbers = [0.0, 2.4567, 137.0, 5.8e6, 3.21e-7, -4e12]
+    assert [short_number(n) for n in numbers] == ["0", "2.46", "137", "5.8e6", "3.2e-7", "-4e12"]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import finished, ledger_at, record, sweep_of
+
+from orchestrator.errors import InputError, StorageError
+from orchestrator.ledger import Ledger
+from orchestrator.packing import make_packs
+from orchestrator.reports import Report
+
+THREE = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
+
+
+def begin(ledger: Ledger, sweep, trials=None):
+    (pack,) = make_packs(sweep, trials or sweep.trials, 1)
+    ledger.start_pack(pack, "test")
+    return pack
+
+
+def report(pack, **changes) -> Report:
+    return Report(**({"pack_id": pack.pack_id, "steps_done": 5, "member_steps": 5, "seconds": 1.0} | changes))
+
+
+def test_planning_twice_changes_nothing_and_a_removed_cell_stays_outside_the_map(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(THREE), ["stable", "diverged", "planned"])
+        rows = ledger.trials()
+        ledger.plan("quadratic", sweep_of(THREE).trials, {})
+        assert ledger.trials() == rows
+        fewer = sweep_of("axes: {lr: {values: [0.2, 0.4]}}\n")
+        ledger.plan("quadratic", fewer.trials, {})
+        assert [(row["cell"]["lr"], row["status"]) for row in ledger.trials()] == [(0.2, "finished"), (0.4, "planned")]
+        assert len(ledger.trials(removed=True)) == 4
+
+
+def test_curves_come_back_as_they_were_in_one_piece_with_what_is_not_finite(tmp_path: Path) -> None:
+    sweep = sweep_of("")
+    loss = np.array([1.0, np.inf, -np.inf, np.nan, 5e-324, 1 / 3])
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        pack = begin(ledger, sweep)
+        for low, high in ((0, 2), (2, 6)):
+            piece = {"step": np.arange(low, high), "loss": loss[low:high]}
+            ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
+        found = ledger.trace(pack.trial_ids[0])
+        np.testing.assert_array_equal(found["loss"], loss)
+        np.testing.assert_array_equal(found["step"], np.arange(6))
+        begin(ledger, sweep)
+        assert ledger.trace(pack.trial_ids[0]) == {}, "a new attempt begins a new curve"
+
+
+def test_numbers_that_are_not_finite_become_null_with_a_reason(tmp_path: Path) -> None:
+    sweep = sweep_of("")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        pack = begin(ledger, sweep)
+        bad = finished(pack.trial_ids[0], "diverged", final_loss=float("nan"), peak_loss=float("inf"))
+        ledger.record(report(pack, finished=(bad,)))
+        (row,) = ledger.trials()
+        assert (row["final_loss"], row["peak_loss"], row["reason"]) == (None, None, "because")
+
+
+def test_reports_of_a_pack_that_no_longer_owns_a_trial_are_ignored(tmp_path: Path) -> None:
+    sweep = sweep_of("")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        zombie = begin(ledger, sweep)
+        ledger.end_pack(zombie.pack_id, "lost", "lost", "it was killed")
+        heir = begin(ledger, sweep)
+        curve = {"step": np.arange(2), "loss": np.ones(2)}
+        late = report(zombie, finished=(finished(zombie.trial_ids[0], "stable"),), traces={zombie.trial_ids[0]: curve})
+        ledger.record(late)
+        (row,) = ledger.trials()
+        assert (row["status"], row["pack_id"], row["num_attempts"]) == ("running", heir.pack_id, 2)
+        assert ledger.trace(row["trial_id"]) == {}
+
+
+def test_what_a_dead_driver_left_running_is_lost_and_results_stay(tmp_path: Path) -> None:
+    sweep = sweep_of(THREE)
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        pack = begin(ledger, sweep)
+        ledger.record(report(pack, finished=(finished(pack.trial_ids[0], "stable"),)))
+        assert ledger.release_abandoned() == 2
+        assert [row["status"] for row in ledger.trials()] == ["finished", "lost", "lost"]
+        assert ledger.packs()[0]["ended"] == "lost"
+
+
+def test_speed_is_that_of_one_worker_over_all_packs(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        assert ledger.member_steps_per_second() is None
+        record(ledger, sweep_of(THREE), ["stable"] * 3)
+        assert ledger.member_steps_per_second() == 40.0
+
+
+def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    ledger_at(tmp_path).close()
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(InputError, match="newer"):
+        ledger_at(tmp_path)
+
+
+def test_a_file_that_is_no_ledger_is_a_storage_fault_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"not a database at all" * 50)
+    with pytest.raises(StorageError, match=r"ledger\.db"):
+        ledger_at(tmp_path)
+    with pytest.raises(StorageError, match=r"missing\.db"):
+        Ledger(tmp_path / "missing.db", read_only=True)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_kill_9_in_the_middle_of_writing_loses_no_acknowledged_result(tmp_path: Path, attempt: int) -> None:
+    code = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from sweep_cases import *
+from orchestrator.packing import make_packs
+sweep = sweep_of("axes: {lr: {linear: [0.1, 1], num: 400}}\\nresources: {pack: 1}\\n")
+with ledger_at(Path(sys.argv[1])) as ledger:
+    ledger.plan("quadratic", sweep.trials, {})
+    for pack in make_packs(sweep, sweep.trials, 1):
+        ledger.start_pack(pack, "test")
+        ledger.record(Report(pack.pack_id, 1, 1, 1.0, {}, (finished(pack.trial_ids[0], "stable"),), True))
+        print(pack.trial_ids[0], flush=True)
+"""
+    tests = str(Path(__file__).parents[1])
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), tests], stdout=subprocess.PIPE, text=True)
+    with child:
+        acknowledged = [child.stdout.readline().strip() for _ in range(5 + 20 * attempt)]
+        child.kill()
+        acknowledged += [line.strip() for line in child.stdout if len(line.strip()) == 16]
+    with ledger_at(tmp_path) as ledger:
+        done = {row["trial_id"] for row in ledger.trials() if row["status"] == "finished"}
+        assert set(acknowledged) <= done
+        assert len(done) <= len(acknowledged) + 1

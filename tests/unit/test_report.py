@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from sweep_cases import ledger_at, record, sweep_of
+
+from orchestrator.exports import are_current, existing_exports, export_all, export_heatmap
+from orchestrator.files import FROZEN_SWEEP, LEDGER
+from orchestrator.ledger import Ledger
+from orchestrator.report import report_html
+from orchestrator.stability import stability_map
+
+GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
+HOSTILE = '<script>alert("x")</script>'
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs) -> None:
+        self.names.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href") and not (value or "").startswith("#")]
+
+
+def page(folder: Path, sweep_text: str = "name: case\n") -> str:
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged", "errored", "planned"])
+        ledger.give_up([ledger.trials()[2]["trial_id"]], HOSTILE)
+        picture = "<?xml version='1.0'?><svg><g/></svg>"
+        return report_html(ledger, stability_map(ledger), picture, sweep_text)
+
+
+def test_the_page_loads_nothing_and_has_the_map_and_the_failures(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    tags = Tags()
+    tags.feed(text)
+    assert "svg" in tags.names
+    assert tags.links == []
+    assert "script" not in tags.names
+    assert "Trials without a result" in text
+    assert "lr=0.2 eps=1e-08 seed=0" in text
+
+
+def test_text_from_configs_and_errors_is_escaped(tmp_path: Path) -> None:
+    text = page(tmp_path, f"# {HOSTILE}\n")
+    assert HOSTILE not in text
+    assert text.count("&lt;script&gt;") == 2
+
+
+def exported(folder: Path) -> list[Path]:
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged", "stable", "stable"])
+    (folder / FROZEN_SWEEP).write_text(sweep_of(GRID).text)
+    return export_all(folder)
+
+
+def test_exports_are_made_again_only_after_something_changed(tmp_path: Path) -> None:
+    assert [path.name for path in exported(tmp_path)] == ["heatmap.png", "map.csv", "report.html"]
+    assert existing_exports(tmp_path) == [tmp_path / name for name in ("heatmap.png", "map.csv", "report.html")]
+    assert are_current(tmp_path)
+    with Ledger(tmp_path / LEDGER) as ledger:
+        record(ledger, sweep_of(GRID + "seeds: [1]\n"), ["stable"] * 4)
+    assert not are_current(tmp_path)
+
+
+def test_exports_of_one_ledger_are_the_same_bytes(tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in exported(tmp_path)}
+    assert {path.name: path.read_bytes() for path in export_all(tmp_path)} == before
+
+
+def test_the_map_as_csv_goes_where_it_is_asked(tmp_path: Path) -> None:
+    exported(tmp_path)
+    path = export_heatmap(tmp_path, "csv", output=tmp_path / "out" / "map of mine.csv")
+    rows = path.read_text().splitlines()
+    assert re.match("lr,eps,num_seeds", rows[0])
+    assert len(rows) == 5
+
+
+def test_a_sweep_without_axes_has_a_report_and_no_map(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of("seeds: [0, 1]\n"), ["stable", "diverged"])
+    (tmp_path / FROZEN_SWEEP).write_text("name: case\n")
+    assert [path.name for path in export_all(tmp_path)] == ["report.html"]
