@@ -32,6 +32,7 @@ lint: $(READY)
 # The build tools are pinned by the same file as everything else.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed; say make PYTHON=python3.12")'
+	@echo "setting up $(VENV); the first time takes some minutes"
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[test,lint]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --editable '.[test,lint]'
 	@touch $(READY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from objectives.optim import PackedOptimizer
 Weights = dict[str, torch.Tensor]
 
 
-class PackedTrainer:
+class PackedTrainer(ABC):
     """A pack of K members whose parameters are rows of one (K, n) buffer.
 
     A subclass gives ``losses``: the loss of each member, shape (K,), a differentiable function of
@@ -49,9 +50,9 @@ class PackedTrainer:
         """How many members are still in the pack."""
         return len(self.seeds)
 
+    @abstractmethod
     def losses(self) -> torch.Tensor:
         """Loss of each member on this step's data, shape (K,)."""
-        raise NotImplementedError
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """The gradient that the optimizer sees; a place for noise, nothing by default."""
@@ -76,7 +77,7 @@ class PackedTrainer:
         self.optimizer.keep(kept, self._params_Kn)
         self.members_changed()
 
-    def members_changed(self) -> None:
+    def members_changed(self) -> None:  # noqa: B027 - optional for subclasses
         """Called after ``keep``, for subclasses with tensors of their own along the members."""
 
     def validate(self) -> torch.Tensor:
@@ -101,7 +102,7 @@ class PackedTrainer:
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional for subclasses
         """Nothing to release beyond memory."""
 
     def _bind(self, params_Kn: torch.Tensor) -> None:

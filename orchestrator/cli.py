@@ -16,7 +16,8 @@ from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepErro
 
 if TYPE_CHECKING:
     from orchestrator.executors import Executor
-    from orchestrator.spec import Overrides, Sweep
+    from orchestrator.overrides import Overrides
+from orchestrator.spec import Sweep
 
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
@@ -243,7 +244,7 @@ def printable(text: str) -> str:
 
 
 def _overrides(axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None) -> Overrides:
-    from orchestrator.spec import Overrides
+    from orchestrator.overrides import Overrides
 
     return Overrides(tuple(axes), tuple(sets), seeds, steps, name)
 

@@ -171,7 +171,7 @@ def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
 
 def serve_ui(results: Path, uri: str | None, port: int) -> int:
     """Serve MLflow's pages on loopback until interrupted; returns the exit code."""
-    from orchestrator.spec import TrackingConfig
+    from orchestrator.sections import TrackingConfig
     from orchestrator.tracking import server_command, tracking_uri
 
     store = tracking_uri(TrackingConfig(uri=uri), results)

@@ -8,9 +8,9 @@ from pathlib import Path
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.ledger import Ledger
-from orchestrator.stability import map_table, stability_map
+from orchestrator.stability import map_table, stability_map, trial_table
 
-HEATMAP, MAP_TABLE, REPORT = "heatmap.png", "map.csv", "report.html"
+HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
 
 
 def export_heatmap(
@@ -52,11 +52,11 @@ def are_current(folder: Path) -> bool:
 
 def existing_exports(folder: Path) -> list[Path]:
     """The exports that are there."""
-    return [path for name in (HEATMAP, MAP_TABLE, REPORT) if (path := folder / name).is_file()]
+    return [path for name in (HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT) if (path := folder / name).is_file()]
 
 
 def export_all(folder: Path) -> list[Path]:
-    """Write heatmap, map table and report of the sweep in ``folder``; returns what was written."""
+    """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
     from orchestrator.figures import heatmap
     from orchestrator.report import report_html
 
@@ -70,6 +70,7 @@ def export_all(folder: Path) -> list[Path]:
             written[HEATMAP] = heatmap(stability, "png")
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
             drawing = heatmap(stability, "svg").decode()
+        written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
         written[REPORT] = report_html(ledger, stability, drawing, text)
     for name, content in written.items():

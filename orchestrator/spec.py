@@ -9,99 +9,21 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import OBJECTIVES, Objective, TrainingConfig
 from orchestrator.detection import StoppingConfig
 from orchestrator.errors import InputError, Problem
+from orchestrator.overrides import Overrides, apply
 from orchestrator.sampling import sample_cells
+from orchestrator.sections import SECTIONS, AxisSection, ResourcesConfig, SweepFile, TrackingConfig
 from orchestrator.space import SCALES, Axis, Trial, format_value, grid_cells, trial_id
-from orchestrator.strict_yaml import Document, parse_document, parse_scalar
+from orchestrator.strict_yaml import Document, parse_document
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 _MAX_PROBLEMS = 20
-
-
-class AxisSection(BaseModel):
-    """One axis as it is written: a list of values, or a range with a scale."""
-
-    model_config = _STRICT
-    values: list[Any] | None = Field(None, min_length=1)
-    linear: list[float] | None = Field(None, min_length=2, max_length=2)
-    log: list[float] | None = Field(None, min_length=2, max_length=2)
-    log1m: list[float] | None = Field(None, min_length=2, max_length=2)
-    num: int | None = Field(None, ge=1, le=100_000)
-
-
-class SampleSection(BaseModel):
-    """Sampled cells in place of a grid."""
-
-    model_config = _STRICT
-    method: Literal["random", "sobol"]
-    num: int = Field(ge=1, le=1_000_000)
-    seed: int = Field(0, ge=0)
-
-
-class ResourcesConfig(BaseModel):
-    """What a pack gets, and how many run at a time."""
-
-    model_config = _STRICT
-    cpus: int = Field(1, ge=1, description="CPU cores, and torch threads, of one pack")
-    gpus: float = Field(0.0, ge=0, description="GPUs of one pack; a fraction shares one")
-    pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="members of one pack")
-    workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="packs trained at a time")
-
-
-class TrackingConfig(BaseModel):
-    """Where MLflow mirrors the ledger."""
-
-    model_config = _STRICT
-    enabled: bool = Field(True, description="mirror the ledger to MLflow")
-    uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
-    experiment: str = Field("sweep", min_length=1, max_length=250, description="MLflow experiment")
-    every: int = Field(1, ge=1, description="log every n-th step")
-
-
-class SweepFile(BaseModel):
-    """The keys of a sweep file."""
-
-    model_config = _STRICT
-    name: str = Field(pattern=NAME_PATTERN)
-    objective: str
-    steps: int = Field(ge=1, le=10_000_000)
-    seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
-    axes: dict[str, AxisSection] = Field(default={})
-    fixed: dict[str, Any] = Field(default={})
-    sample: SampleSection | None = None
-    stopping: StoppingConfig = StoppingConfig()
-    resources: ResourcesConfig = ResourcesConfig()
-    tracking: TrackingConfig = TrackingConfig()
-    max_trials: int = Field(10_000, ge=1, le=1_000_000)
-
-
-_SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
-    (): SweepFile,
-    ("axes", "*"): AxisSection,
-    ("sample",): SampleSection,
-    ("stopping",): StoppingConfig,
-    ("resources",): ResourcesConfig,
-    ("tracking",): TrackingConfig,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What the command line changes in a sweep file."""
-
-    axes: Sequence[str] = ()
-    sets: Sequence[str] = ()
-    seeds: str | None = None
-    steps: int | None = None
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +74,7 @@ def read_document(path: Path) -> Document:
 
 def build_sweep(document: Document, overrides: Overrides = Overrides()) -> Sweep:
     """Check ``document`` with the command line's changes and span its trials."""
-    _apply(overrides, document)
+    apply(overrides, document)
     file = _validated(document)
     objective = _objective(file, document)
     problems: list[Problem] = []
@@ -181,74 +103,6 @@ def build_sweep(document: Document, overrides: Overrides = Overrides()) -> Sweep
         tracking=file.tracking,
         text=_as_file(document, fixed),
     )
-
-
-# --- the command line's changes ------------------------------------------------------------------
-
-
-def _apply(overrides: Overrides, document: Document) -> None:
-    data = document.data
-    for text in overrides.axes:
-        name, section = _parse_axis(text)
-        _section(data, "axes", document)[name] = section
-        _section(data, "fixed", document).pop(name, None)
-        document.places[("axes", name)] = f"--axis {text}"
-    for text in overrides.sets:
-        path, value = _parse_set(text)
-        target = data
-        for part in path[:-1]:
-            target = _section(target, part, document)
-        target[path[-1]] = value
-        if path[0] == "fixed":
-            _section(data, "axes", document).pop(path[-1], None)
-        document.places[path] = f"--set {text}"
-    if overrides.seeds is not None:
-        data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
-        document.places[("seeds",)] = f"--seeds {overrides.seeds}"
-    for key in ("steps", "name"):
-        if (value := getattr(overrides, key)) is not None:
-            data[key] = value
-            document.places[(key,)] = f"--{key} {value}"
-
-
-def _section(data: dict[str, Any], key: str, document: Document) -> dict[str, Any]:
-    if data.get(key) is None:
-        data[key] = {}
-    if not isinstance(data[key], dict):
-        raise InputError(Problem(document.place((key,)), key, "is not a mapping of keys to values"))
-    return data[key]
-
-
-def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
-    name, equals, rest = text.partition("=")
-    scale, colon, listed = rest.partition(":")
-    if not (name and equals and colon) or scale not in SCALES:
-        raise InputError(
-            Problem(
-                f"--axis {text}",
-                "",
-                "is not NAME=SCALE:NUMBERS",
-                "write e.g. lr=log:1e-4,1e-1,7 or beta2=log1m:0.5,0.9999,7 or clip=values:none,1,0.3",
-            )
-        )
-    values = [parse_scalar(word.strip()) for word in listed.split(",")]
-    if scale == "values":
-        return name, {"values": values}
-    if len(values) not in (2, 3):
-        raise InputError(
-            Problem(f"--axis {text}", "", f"a {scale} axis is low,high,num", f"write {name}={scale}:1e-4,1e-1,7")
-        )
-    section: dict[str, Any] = {scale: values[:2]}
-    return name, section | ({"num": values[2]} if len(values) == 3 else {})
-
-
-def _parse_set(text: str) -> tuple[tuple[str, ...], Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not all(key.split(".")):
-        raise InputError(Problem(f"--set {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
-    if value[:1] in "[{" and value:
-        return tuple(key.split(".")), parse_document(f"value: {value}", f"--set {text}").data["value"]
-    return tuple(key.split(".")), parse_scalar(value)
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -291,7 +145,7 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
 
 def _known_keys(path: Sequence[str | int]) -> list[str]:
     pattern = ("axes", "*") if len(path) == 2 and path[0] == "axes" else tuple(path)
-    section = _SECTIONS.get(pattern)  # type: ignore[arg-type]
+    section = SECTIONS.get(pattern)  # type: ignore[arg-type]
     return list(section.model_fields) if section else []
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from annotated_types import Ge, Gt, Le, Lt
 
 from objectives.base import OBJECTIVES, Objective
-from orchestrator.spec import Overrides, build_sweep
+from orchestrator.overrides import Overrides
+from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
 
 _STARTER = """\

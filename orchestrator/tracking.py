@@ -24,8 +24,8 @@ from orchestrator.files import LEDGER, MIRRORED, atomic_write, waiting_lock
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.reports import Finished
+from orchestrator.sections import TrackingConfig
 from orchestrator.space import Trial
-from orchestrator.spec import TrackingConfig
 
 # A store that is down must cost seconds, not MLflow's default of minutes.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")

@@ -11,9 +11,10 @@ from conftest import QUADRATIC
 
 from orchestrator.executors import Executor
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.overrides import Overrides
 from orchestrator.packing import make_packs
 from orchestrator.reports import Event, PackStarted, Report
-from orchestrator.spec import Overrides, build_sweep
+from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
 from orchestrator.worker import run_pack
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.detection import StoppingConfig
-from orchestrator.spec import ResourcesConfig, TrackingConfig, build_sweep
+from orchestrator.sections import ResourcesConfig, TrackingConfig
+from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document, parse_scalar
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from orchestrator.cli import app
 from orchestrator.detection import StoppingConfig
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
-from orchestrator.spec import ResourcesConfig, SampleSection, SweepFile, TrackingConfig
+from orchestrator.sections import ResourcesConfig, SampleSection, SweepFile, TrackingConfig
 from orchestrator.stability import METRICS
 
 SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}

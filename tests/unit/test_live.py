@@ -6,7 +6,8 @@ from conftest import QUADRATIC
 from rich.console import Console
 
 from orchestrator.live import LiveView, format_seconds, text_map
-from orchestrator.spec import Overrides, build_sweep
+from orchestrator.overrides import Overrides
+from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
 
 

@@ -52,6 +52,9 @@ def test_text_from_configs_and_errors_is_escaped(tmp_path: Path) -> None:
     assert text.count("&lt;script&gt;") == 2
 
 
+EXPORTS = ["heatmap.png", "map.csv", "trials.csv", "report.html"]
+
+
 def exported(folder: Path) -> list[Path]:
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged", "stable", "stable"])
@@ -60,8 +63,8 @@ def exported(folder: Path) -> list[Path]:
 
 
 def test_exports_are_made_again_only_after_something_changed(tmp_path: Path) -> None:
-    assert [path.name for path in exported(tmp_path)] == ["heatmap.png", "map.csv", "report.html"]
-    assert existing_exports(tmp_path) == [tmp_path / name for name in ("heatmap.png", "map.csv", "report.html")]
+    assert [path.name for path in exported(tmp_path)] == EXPORTS
+    assert existing_exports(tmp_path) == [tmp_path / name for name in EXPORTS]
     assert are_current(tmp_path)
     with Ledger(tmp_path / LEDGER) as ledger:
         record(ledger, sweep_of(GRID + "seeds: [1]\n"), ["stable"] * 4)
@@ -85,4 +88,4 @@ def test_a_sweep_without_axes_has_a_report_and_no_map(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of("seeds: [0, 1]\n"), ["stable", "diverged"])
     (tmp_path / FROZEN_SWEEP).write_text("name: case\n")
-    assert [path.name for path in export_all(tmp_path)] == ["report.html"]
+    assert [path.name for path in export_all(tmp_path)] == ["trials.csv", "report.html"]

@@ -14,9 +14,10 @@ from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
+from orchestrator.overrides import Overrides
 from orchestrator.reports import PackLost
 from orchestrator.runner import MAX_ATTEMPTS
-from orchestrator.spec import Overrides, build_sweep, load_sweep
+from orchestrator.spec import build_sweep, load_sweep
 from orchestrator.strict_yaml import parse_document
 
 

@@ -12,7 +12,8 @@ from sweep_cases import BASE, sweep_of
 
 from objectives.base import OBJECTIVES
 from orchestrator.errors import InputError
-from orchestrator.spec import Overrides, Sweep, build_sweep, load_sweep, read_document
+from orchestrator.overrides import Overrides
+from orchestrator.spec import Sweep, build_sweep, load_sweep, read_document
 from orchestrator.strict_yaml import parse_document
 
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"

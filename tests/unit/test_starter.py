@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from objectives.base import OBJECTIVES
-from orchestrator.spec import Overrides, SweepFile, build_sweep
+from orchestrator.overrides import Overrides
+from orchestrator.sections import SweepFile
+from orchestrator.spec import build_sweep
 from orchestrator.starter import objective_rows, starter_file
 from orchestrator.strict_yaml import parse_document
 

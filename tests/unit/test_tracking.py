@@ -13,7 +13,8 @@ from orchestrator.drive import drive, sync_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
-from orchestrator.spec import Overrides, build_sweep
+from orchestrator.overrides import Overrides
+from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
 from orchestrator.tracking import Mirror, TrackingError, server_command, shown_uri
 
@@ -75,7 +76,7 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
                 history = client.get_metric_history(child.info.run_id, name)
                 assert [(m.step, m.value) for m in history] == list(zip(trace["step"], trace[name], strict=True))
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {
-        "sweep.yaml", "map.csv", "heatmap.png", "report.html",
+        "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html",
     }  # fmt: skip
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["num_diverged"] == sum(row["outcome"] == "diverged" for row in rows)

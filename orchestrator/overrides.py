@@ -1,0 +1,88 @@
+"""What the command line changes in a sweep file: axes, keys, seeds, steps, name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.space import SCALES
+from orchestrator.strict_yaml import Document, parse_document, parse_scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line changes in a sweep file."""
+
+    axes: Sequence[str] = ()
+    sets: Sequence[str] = ()
+    seeds: str | None = None
+    steps: int | None = None
+    name: str | None = None
+
+
+def apply(overrides: Overrides, document: Document) -> None:
+    """Change ``document`` as the command line says. Raises InputError naming the option."""
+    data = document.data
+    for text in overrides.axes:
+        name, section = _parse_axis(text)
+        _section(data, "axes", document)[name] = section
+        _section(data, "fixed", document).pop(name, None)
+        document.places[("axes", name)] = f"--axis {text}"
+    for text in overrides.sets:
+        path, value = _parse_set(text)
+        target = data
+        for part in path[:-1]:
+            target = _section(target, part, document)
+        target[path[-1]] = value
+        if path[0] == "fixed":
+            _section(data, "axes", document).pop(path[-1], None)
+        document.places[path] = f"--set {text}"
+    if overrides.seeds is not None:
+        data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
+        document.places[("seeds",)] = f"--seeds {overrides.seeds}"
+    for key in ("steps", "name"):
+        if (value := getattr(overrides, key)) is not None:
+            data[key] = value
+            document.places[(key,)] = f"--{key} {value}"
+
+
+def _section(data: dict[str, Any], key: str, document: Document) -> dict[str, Any]:
+    if data.get(key) is None:
+        data[key] = {}
+    if not isinstance(data[key], dict):
+        raise InputError(Problem(document.place((key,)), key, "is not a mapping of keys to values"))
+    return data[key]
+
+
+def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
+    name, equals, rest = text.partition("=")
+    scale, colon, listed = rest.partition(":")
+    if not (name and equals and colon) or scale not in SCALES:
+        raise InputError(
+            Problem(
+                f"--axis {text}",
+                "",
+                "is not NAME=SCALE:NUMBERS",
+                "write e.g. lr=log:1e-4,1e-1,7 or beta2=log1m:0.5,0.9999,7 or clip=values:none,1,0.3",
+            )
+        )
+    values = [parse_scalar(word.strip()) for word in listed.split(",")]
+    if scale == "values":
+        return name, {"values": values}
+    if len(values) not in (2, 3):
+        raise InputError(
+            Problem(f"--axis {text}", "", f"a {scale} axis is low,high,num", f"write {name}={scale}:1e-4,1e-1,7")
+        )
+    section: dict[str, Any] = {scale: values[:2]}
+    return name, section | ({"num": values[2]} if len(values) == 3 else {})
+
+
+def _parse_set(text: str) -> tuple[tuple[str, ...], Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise InputError(Problem(f"--set {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
+    if value[:1] in "[{" and value:
+        return tuple(key.split(".")), parse_document(f"value: {value}", f"--set {text}").data["value"]
+    return tuple(key.split(".")), parse_scalar(value)

@@ -1,0 +1,80 @@
+"""The keys of a sweep file, section by section, with their types, domains and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.detection import StoppingConfig
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class AxisSection(BaseModel):
+    """One axis as it is written: a list of values, or a range with a scale."""
+
+    model_config = _STRICT
+    values: list[Any] | None = Field(None, min_length=1)
+    linear: list[float] | None = Field(None, min_length=2, max_length=2)
+    log: list[float] | None = Field(None, min_length=2, max_length=2)
+    log1m: list[float] | None = Field(None, min_length=2, max_length=2)
+    num: int | None = Field(None, ge=1, le=100_000)
+
+
+class SampleSection(BaseModel):
+    """Sampled cells in place of a grid."""
+
+    model_config = _STRICT
+    method: Literal["random", "sobol"]
+    num: int = Field(ge=1, le=1_000_000)
+    seed: int = Field(0, ge=0)
+
+
+class ResourcesConfig(BaseModel):
+    """What a pack gets, and how many run at a time."""
+
+    model_config = _STRICT
+    cpus: int = Field(1, ge=1, description="CPU cores, and torch threads, of one pack")
+    gpus: float = Field(0.0, ge=0, description="GPUs of one pack; a fraction shares one")
+    pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="members of one pack")
+    workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="packs trained at a time")
+
+
+class TrackingConfig(BaseModel):
+    """Where MLflow mirrors the ledger."""
+
+    model_config = _STRICT
+    enabled: bool = Field(True, description="mirror the ledger to MLflow")
+    uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
+    experiment: str = Field("sweep", min_length=1, max_length=250, description="MLflow experiment")
+    every: int = Field(1, ge=1, description="log every n-th step")
+
+
+class SweepFile(BaseModel):
+    """The keys of a sweep file."""
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME_PATTERN)
+    objective: str
+    steps: int = Field(ge=1, le=10_000_000)
+    seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
+    axes: dict[str, AxisSection] = Field(default={})
+    fixed: dict[str, Any] = Field(default={})
+    sample: SampleSection | None = None
+    stopping: StoppingConfig = StoppingConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    max_trials: int = Field(10_000, ge=1, le=1_000_000)
+
+
+SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
+    (): SweepFile,
+    ("axes", "*"): AxisSection,
+    ("sample",): SampleSection,
+    ("stopping",): StoppingConfig,
+    ("resources",): ResourcesConfig,
+    ("tracking",): TrackingConfig,
+}
