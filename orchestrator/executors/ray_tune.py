@@ -12,6 +12,7 @@ import math
 import os
 import queue
 import shutil
+import socket
 import tempfile
 import threading
 from typing import Any
@@ -41,6 +42,7 @@ from orchestrator.reports import Event, Pack, PackLost, PackStarted, Report  # n
 from orchestrator.worker import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
 
 
 def train_pack(config: dict[str, Any]) -> None:
@@ -157,7 +159,9 @@ class RayTuneExecutor:
 
         Raises InputError when the cluster can never hold one pack.
         """
-        if address is None:
+        if address is not None:
+            _refuse_unreachable(address)
+        else:
             # A stale address must not send a private sweep to somebody's cluster.
             os.environ.pop("RAY_ADDRESS", None)
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * (workers or 1)) if address is None else None
@@ -250,6 +254,20 @@ class RayTuneExecutor:
             tuner.fit()
         except BaseException as error:
             self._failure = error
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Raise InputError when nobody listens at host:port; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        if address != "auto":
+            raise InputError(Problem("--address", "", f"{address!r} is not HOST:PORT", "write e.g. 10.0.0.1:6379"))
+        return
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        remedy = "`ray status` on the cluster tells its address; without --address a private Ray is started"
+        raise InputError(Problem("--address", "", f"nothing answers at {address}: {error}", remedy)) from None
 
 
 def _trial_name(trial: Any) -> str:
