@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from objectives.base import OBJECTIVES, Objective, Trainer
+from objectives.schedules import schedule_factor
 
 STEPS = 12
+# Small enough to be quick; an objective that is not named here is tested at its defaults.
 SMALL: dict[str, dict] = {
     "gpt": {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2},
     "function_fit": {"width": 8, "num_points": 20},
     "quadratic": {"noise": 0.1},
 }
-# For each axis the values that the members of one pack get.
-AXES = {
+# For each field that may differ inside a pack the values that its members get.
+VALUES: dict[str, list] = {
     "lr": [1e-3, 1e-2, 3e-1],
     "warmup": [0, 3, 12],
     "beta1": [0.0, 0.9, 0.99],
     "beta2": [0.5, 0.95, 0.9999],
     "eps": [1e-12, 1e-8, 1e-2],
-    "clip": [None, 1.0, 1e-3],
+    "clip": [None, 1e-1, 1e-3],
     "weight_decay": [0.0, 0.1, 1.0],
+    "curvature": [0.5, 1.0, 4.0],
+    "noise": [0.0, 0.1, 1.0],
 }
+AXES = [(objective, field) for objective in OBJECTIVES.values() for field in sorted(objective.per_member_fields)]
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
+
+Curves = Mapping[str, np.ndarray]
 
 
 @pytest.fixture(params=OBJECTIVES.values(), ids=OBJECTIVES.keys())
@@ -35,91 +43,188 @@ def objective(request) -> Objective:
 
 
 def start(objective: Objective, changes: Sequence[dict], seeds: Sequence[int] | None = None) -> Trainer:
-    fixed = {"steps": STEPS, "lr": 1e-2, **SMALL[objective.name]}
+    fixed = {"steps": STEPS, "lr": 1e-2, **SMALL.get(objective.name, {})}
     configs = [objective.config_class(**(fixed | change)) for change in changes]
     return objective.start(configs, list(seeds) if seeds else [0] * len(configs), "cpu")
 
 
-def curves(trainer: Trainer, num_steps: int = STEPS) -> dict[str, np.ndarray]:
+def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
     """Metrics of the next steps, (T, K) each."""
     rows = [trainer.step() for _ in range(num_steps)]
     return {name: torch.stack([row[name] for row in rows]).double().numpy() for name in METRICS}
 
 
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+def members(found: Curves, index: Sequence[int], since: int = 0) -> Curves:
+    return {name: values[since:, list(index)] for name, values in found.items()}
+
+
+def assert_same(found: Curves, expected: Curves) -> None:
     """Equal but for rounding: a batched product may sum in another order than a single one."""
     for name in METRICS:
         np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("axis", AXES)
-def test_a_member_of_a_pack_trains_as_it_would_alone(objective: Objective, axis: str) -> None:
-    together = curves(start(objective, [{axis: value} for value in AXES[axis]]))
-    for k, value in enumerate(AXES[axis]):
-        alone = curves(start(objective, [{axis: value}]))
-        assert_same({name: together[name][:, k : k + 1] for name in METRICS}, alone)
-    assert len({tuple(together["update_norm"][:, k]) for k in range(3)}) > 1, f"{axis} changes something"
+def assert_identical(found: Curves, expected: Curves) -> None:
+    """Equal bit for bit, NaN included."""
+    for name in METRICS:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All that dictionaries hold, however deep, and their keys."""
+    if type(value) is dict:
+        for key, inner in value.items():
+            yield key
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+@pytest.mark.parametrize(("objective", "field"), AXES, ids=[f"{o.name}-{field}" for o, field in AXES])
+def test_a_member_of_a_pack_trains_as_it_would_alone(objective: Objective, field: str) -> None:
+    assert field in VALUES, f"{objective.name} lets {field} differ inside a pack: give it three values in VALUES"
+    changes = [{field: value} for value in VALUES[field]]
+    together = curves(start(objective, changes))
+    for k, change in enumerate(changes):
+        assert_same(members(together, [k]), curves(start(objective, [change])))
+    # Without this, a trainer that ignores the field would pass.
+    assert len({together["update_norm"][:, k].tobytes() for k in range(len(changes))}) == len(changes)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_members_that_differ_in_everything_train_as_they_would_alone(
+    objective: Objective, optimizer: str, schedule: str
+) -> None:
+    shared = {"optimizer": optimizer, "schedule": schedule, "final_lr_fraction": 0.1}
+    fields = sorted(objective.per_member_fields)
+    # Shifted by one from field to field, so that values meet in many combinations.
+    changes = [shared | {field: VALUES[field][(i + k) % 3] for i, field in enumerate(fields)} for k in range(3)]
+    seeds = [5, 0, 5]
+    together = curves(start(objective, changes, seeds))
+    for k, (change, seed) in enumerate(zip(changes, seeds, strict=True)):
+        assert_same(members(together, [k]), curves(start(objective, [change], [seed])))
 
 
 def test_members_of_different_seeds_train_as_they_would_alone(objective: Objective) -> None:
     seeds = [3, 0, 3, 7]
     together = curves(start(objective, [{}] * 4, seeds))
     for k, seed in enumerate(seeds):
-        assert_same({name: together[name][:, k : k + 1] for name in METRICS}, curves(start(objective, [{}], [seed])))
-    np.testing.assert_array_equal(together["loss"][:, 0], together["loss"][:, 2])
-    assert together["grad_norm"][0, 0] != together["grad_norm"][0, 1]
+        assert_same(members(together, [k]), curves(start(objective, [{}], [seed])))
+
+
+def test_equal_seeds_train_alike_and_different_seeds_do_not(objective: Objective) -> None:
+    found = curves(start(objective, [{}] * 4, [3, 0, 3, 7]))
+    assert_identical(members(found, [0]), members(found, [2]))
+    assert_identical(found, curves(start(objective, [{}] * 4, [3, 0, 3, 7])))
+    # From the first step on. The loss alone would not do: a quadratic starts at the same one in every direction.
+    assert len(set(found["grad_norm"][0])) == 3
 
 
 def test_batch_size_is_structural_and_changes_training(objective: Objective) -> None:
     assert "batch_size" not in objective.per_member_fields
     small, large = (curves(start(objective, [{"batch_size": size}])) for size in (2, 16))
-    assert not np.array_equal(small["update_norm"], large["update_norm"])
+    assert np.isfinite(small["loss"]).all()
+    assert np.isfinite(large["loss"]).all()
+    # The first loss may be equal: it is exact where only the gradient is noisy.
+    assert (small["loss"][1:] != large["loss"][1:]).all()
 
 
-def test_who_stays_in_the_pack_does_not_notice_who_leaves(objective: Objective) -> None:
-    changes, seeds = [{"lr": lr} for lr in (1e-3, 1e-2, 3e-2, 1e-1)], [0, 1, 2, 3]
-    whole = curves(start(objective, changes, seeds))
-    trainer = start(objective, changes, seeds)
-    curves(trainer, 4)
-    trainer.keep([1, 3])
-    assert trainer.num_members == 2
-    rest = curves(trainer, STEPS - 4)
-    assert_same(rest, {name: whole[name][4:, [1, 3]] for name in METRICS})
+def test_loss_and_gradient_of_a_step_belong_to_the_weights_before_it(objective: Objective) -> None:
+    found = curves(start(objective, [{"lr": lr} for lr in VALUES["lr"]]))
+    for name in ("loss", "grad_norm"):
+        assert len(set(found[name][0])) == 1, name
+        assert len(set(found[name][1])) == 3, name
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_reported_lr_is_the_peak_times_the_schedule(objective: Objective, schedule: str) -> None:
+    warmup, lr = [0, 4, 12], [1e-3, 3e-3, 1e-2]
+    shared = {"schedule": schedule, "final_lr_fraction": 0.1}
+    found = curves(start(objective, [shared | {"lr": lr[k], "warmup": warmup[k]} for k in range(3)]))
+    for step in range(STEPS):
+        factor_K = schedule_factor(schedule, step, torch.tensor(warmup), STEPS, 0.1)
+        np.testing.assert_allclose(found["lr"][step], factor_K * torch.tensor(lr), rtol=1e-6)
+
+
+@pytest.mark.parametrize("index", [[1, 3], [2], [0, 1, 2, 3]], ids=str)
+def test_who_stays_in_the_pack_does_not_notice_who_leaves(objective: Objective, index: list[int]) -> None:
+    changes = [{"lr": lr, "warmup": 3 * k} for k, lr in enumerate((1e-3, 1e-2, 3e-2, 1e-1))]
+    stayed, shrunk = start(objective, changes, [0, 1, 2, 3]), start(objective, changes, [0, 1, 2, 3])
+    whole = curves(stayed)
+    curves(shrunk, 4)
+    shrunk.keep(index)
+    assert shrunk.num_members == len(index)
+    assert_same(curves(shrunk, STEPS - 4), members(whole, index, since=4))
+    torch.testing.assert_close(shrunk.validate(), stayed.validate()[index], rtol=2e-5, atol=1e-9, equal_nan=True)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_resumed_pack_goes_on_bit_for_bit(objective: Objective, optimizer: str) -> None:
-    changes = [{"lr": lr, "optimizer": optimizer, "warmup": 6, "schedule": "cosine"} for lr in (1e-3, 1e-2)]
-    straight, stopped = start(objective, changes, [0, 1]), start(objective, changes, [0, 1])
-    expected = {name: values[5:] for name, values in curves(straight).items()}
+    # The last member is lost at its second step, long before the snapshot.
+    lrs = (1e-3, 1e-2, 1e300)
+    changes = [{"lr": lr, "optimizer": optimizer, "warmup": 6, "schedule": "cosine"} for lr in lrs]
+    straight, stopped = start(objective, changes, [0, 1, 2]), start(objective, changes, [0, 1, 2])
+    expected = members(curves(straight), [0, 1, 2], since=5)
+    assert np.isnan(expected["loss"][:, 2]).all()
     curves(stopped, 5)
     state = stopped.state_dict()
     curves(stopped, 2)  # what is done after the snapshot must not leak into it
-    resumed = start(objective, changes, [0, 1])
+    resumed = start(objective, changes, [0, 1, 2])
     resumed.load_state_dict(state)
-    found = curves(resumed, STEPS - 5)
-    for name in METRICS:
-        np.testing.assert_array_equal(found[name], expected[name])
+    assert_identical(curves(resumed, STEPS - 5), expected)
     torch.testing.assert_close(resumed.validate(), straight.validate(), rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_checkpoint_holds_plain_values_and_tensors_only(objective: Objective, tmp_path) -> None:
-    trainer = start(objective, [{}, {}])
-    trainer.step()
-    torch.save(trainer.state_dict(), tmp_path / "state.pt")
-    start(objective, [{}, {}]).load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+def test_a_pack_that_shrank_resumes_bit_for_bit(objective: Objective) -> None:
+    changes, seeds = [{"lr": lr} for lr in (1e-3, 1e-2, 3e-2)], [0, 1, 2]
+    straight = start(objective, changes, seeds)
+    curves(straight, 3)
+    straight.keep([0, 2])
+    state = straight.state_dict()
+    resumed = start(objective, [changes[0], changes[2]], [0, 2])
+    resumed.load_state_dict(state)
+    assert_identical(curves(resumed, STEPS - 3), curves(straight, STEPS - 3))
 
 
-def test_a_member_that_blows_up_is_masked_and_touches_nobody(objective: Objective) -> None:
-    calm = [{"lr": 1e-3}, {"lr": 1e-2}]
-    expected = curves(start(objective, calm))
-    found = curves(start(objective, [calm[0], {"lr": 1e300, "optimizer": "sgd"} | {"optimizer": "adamw"}, calm[1]]))
-    assert_same({name: found[name][:, [0, 2]] for name in METRICS}, expected)
+def test_a_checkpoint_is_tensors_integers_and_strings_and_survives_the_disk(objective: Objective, tmp_path) -> None:
+    straight = start(objective, [{}, {}], [0, 1])
+    curves(straight, 3)
+    state = straight.state_dict()
+    # Exactly these: a bool, a NumPy scalar or a tensor's subclass would be one more thing to be able to read.
+    assert {type(leaf) for leaf in leaves(state)} <= {torch.Tensor, int, str}
+    torch.save(state, tmp_path / "state.pt")
+    resumed = start(objective, [{}, {}], [0, 1])
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert_identical(curves(resumed, STEPS - 3), curves(straight, STEPS - 3))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_member_that_blows_up_is_masked_and_touches_nobody(objective: Objective, optimizer: str) -> None:
+    def pack(middle_lr: float) -> Trainer:
+        return start(objective, [{"lr": lr, "optimizer": optimizer} for lr in (1e-3, middle_lr, 1e-2)], [0, 1, 2])
+
+    # Of one size, so that even rounding is the same.
+    calm, wild = pack(5e-3), pack(1e300)
+    expected, found = curves(calm), curves(wild)
+    assert_identical(members(found, [0, 2]), members(expected, [0, 2]))
     lost = ~np.isfinite(found["loss"][:, 1]) | ~np.isfinite(found["grad_norm"][:, 1])
     first = int(np.argmax(lost))
     assert lost.any()
-    assert np.isnan(found["loss"][first + 1 :, 1]).all(), "nothing is reported of it afterwards"
+    for name in METRICS:
+        assert np.isnan(found[name][first + 1 :, 1]).all(), f"{name} is reported of it afterwards"
     assert found["update_norm"][first, 1] == 0, "not even the step of the blow-up changes it"
+    others = [0, 2]
+    torch.testing.assert_close(wild.validate()[others], calm.validate()[others], rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_mask_stays_with_its_member_when_others_leave(objective: Objective) -> None:
+    trainer = start(objective, [{"lr": lr} for lr in (1e-3, 1e-2, 1e300)], [0, 1, 2])
+    curves(trainer, 6)
+    trainer.keep([1, 2])
+    found = curves(trainer, STEPS - 6)
+    assert np.isfinite(found["loss"][:, 0]).all()
+    assert np.isnan(found["loss"][:, 1]).all()
 
 
 def test_metrics_and_validation_have_one_number_per_member(objective: Objective) -> None:
@@ -132,8 +237,6 @@ def test_metrics_and_validation_have_one_number_per_member(objective: Objective)
 
 
 def test_training_lowers_the_loss(objective: Objective) -> None:
-    trainer = start(
-        objective, [{"steps": 80, "lr": 1e-2, "noise": 0.0} if objective.name == "quadratic" else {"steps": 80}]
-    )
-    loss = curves(trainer, 80)["loss"][:, 0]
+    quiet = dict.fromkeys(objective.per_member_fields & {"noise"}, 0.0)
+    loss = curves(start(objective, [{"steps": 80, "lr": 1e-2} | quiet]), 80)["loss"][:, 0]
     assert np.median(loss[-10:]) < 0.97 * loss[0]

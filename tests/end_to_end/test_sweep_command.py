@@ -33,7 +33,7 @@ resources: {pack: 2, workers: 2}
 LONG = """
 name: long
 objective: function_fit
-steps: 1500
+steps: 900
 seeds: [0, 1, 2, 3, 4, 5]
 axes: {beta2: {values: [0.9, 0.99, 0.999]}}
 resources: {pack: 3}
@@ -191,7 +191,7 @@ tracking: {enabled: false}
 
 
 def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(LONG.replace("steps: 1500", "steps: 5").replace("enabled: false", ""))
+    (tmp_path / "small.yaml").write_text(LONG.replace("steps: 900", "steps: 5").replace("enabled: false", ""))
     assert sweep(tmp_path, "run", "small.yaml", "--executor", "inline").returncode == 0
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
