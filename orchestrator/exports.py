@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.errors import InputError
-from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
+from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write, write_if_changed
 from orchestrator.ledger import Ledger
 from orchestrator.stability import map_table, stability_map, trial_table
 
@@ -36,7 +36,7 @@ def export_heatmap(
 
         content = heatmap(stability, file_format)
     path = output or folder / (MAP_TABLE if file_format == "csv" else f"heatmap.{file_format}")
-    atomic_write(path, content)
+    write_if_changed(path, content)
     return path
 
 

@@ -54,10 +54,11 @@ def atomic_write(path: Path, content: bytes | str) -> None:
             raise
 
 
-def write_if_changed(path: Path, content: str) -> None:
+def write_if_changed(path: Path, content: bytes | str) -> None:
     """Write ``path`` atomically unless it holds ``content`` already, so that its time means something."""
+    data = content.encode() if isinstance(content, str) else content
     with storage_errors(path):
-        if path.is_file() and path.read_bytes() == content.encode():
+        if path.is_file() and path.read_bytes() == data:
             return
     atomic_write(path, content)
 

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -71,18 +72,19 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What a person calls it, e.g. ``beta2=0.999 eps=1e-08 seed=0``."""
+        """What a person calls it, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
         words = [f"{key}={format_value(value)}" for key, value in self.cell.items()]
         return " ".join([*words, f"seed={self.seed}"])
 
 
 def format_value(value: Any) -> str:
-    """A value of an axis in few characters; null reads ``none``."""
+    """A value of an axis in few characters, e.g. 1e-8; null reads ``none``."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    # Python pads exponents, 1e-08, and people do not.
+    return re.sub(r"e([+-])0+", r"e\1", f"{value:.6g}") if isinstance(value, float) else str(value)
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:

@@ -43,7 +43,7 @@ def test_the_page_loads_nothing_and_has_the_map_and_the_failures(tmp_path: Path)
     assert tags.links == []
     assert "script" not in tags.names
     assert "Trials without a result" in text
-    assert "lr=0.2 eps=1e-08 seed=0" in text
+    assert "lr=0.2 eps=1e-8 seed=0" in text
 
 
 def test_text_from_configs_and_errors_is_escaped(tmp_path: Path) -> None:

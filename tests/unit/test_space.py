@@ -38,7 +38,7 @@ def test_whatever_can_change_a_result_makes_another_trial(body: str) -> None:
 
 def test_names_are_what_a_person_would_call_them() -> None:
     trial = sweep_of("axes: {beta2: {values: [0.999]}, eps: {values: [1e-8]}, clip: {values: [null]}}\n").trials[0]
-    assert trial.name == "beta2=0.999 eps=1e-08 clip=none seed=0"
+    assert trial.name == "beta2=0.999 eps=1e-8 clip=none seed=0"
     assert [format_value(value) for value in (True, "cosine", 3)] == ["true", "cosine", "3"]
 
 
