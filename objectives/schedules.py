@@ -19,7 +19,8 @@ def schedule_factor(kind: str, step: int, warmup_K: torch.Tensor, steps: int, fi
     Raises ValueError for an unknown kind.
     """
     warmup_K = warmup_K.to(torch.float64)
-    rising_K = (step + 1) / warmup_K.clamp(min=1)
+    # A number over a tensor would be a product with the reciprocal, and 49 * (1 / 49) is not 1.
+    rising_K = torch.full_like(warmup_K, step + 1) / warmup_K.clamp(min=1)
     progress_K = ((step - warmup_K) / (steps - warmup_K).clamp(min=1)).clamp(0, 1)
     if kind == "constant":
         falling_K = torch.ones_like(progress_K)

@@ -15,8 +15,8 @@ from orchestrator.stability import StabilityMap, map_table
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; }
-th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; }
+table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; max-width: 100%; }
+th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; overflow-wrap: anywhere; }
 th:first-child, td:first-child { text-align: left; }
 figure { margin: 0; background: white; border-radius: 6px; overflow-x: auto; }
 figure svg { max-width: 100%; height: auto; display: block; margin: auto; }
