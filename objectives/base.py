@@ -25,6 +25,22 @@ def structural(default: Any, unit: str, description: str, **domain: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"unit": unit, "per_member": False}, **domain)
 
 
+Kernels = Literal["default", "onednn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a pack is run: it decides the speed, and results only down to rounding.
+
+    ``width`` members train at a time, as one stacked model; ``compiled`` by torch.compile or eager;
+    matrix products by the library's default or, on a CPU, by oneDNN.
+    """
+
+    width: int
+    compiled: bool = False
+    kernels: Kernels = "default"
+
+
 class TrainingConfig(BaseModel):
     """The fields that every objective has: length, optimizer, schedule, clipping, batch size."""
 
@@ -60,6 +76,9 @@ class GptConfig(TrainingConfig):
     width: int = structural(32, "channels", "width of the residual stream; a multiple of heads", ge=2, le=16_384)
     heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
+    precision: Literal["float32", "tf32", "bfloat16"] = structural(
+        "float32", "kind", "of matrix products: tf32 acts on GPUs only, bfloat16 is autocast"
+    )
     qk_norm: bool = structural(False, "switch", "layer norm on queries and keys (Wortsman et al. 2023)")
     text: tuple[str, ...] = structural(
         (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
@@ -96,6 +115,15 @@ class QuadraticConfig(TrainingConfig):
     noise: float = per_member(0.0, "gradient", "standard deviation of one sample's gradient noise", ge=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a member of a pack is made from: ``row`` of the pack so far, or None for a fresh start."""
+
+    config: TrainingConfig
+    seed: int
+    row: int | None
+
+
 class Trainer(Protocol):
     """K members in training, K >= 1. What it reports per step is an array of shape (K,).
 
@@ -112,11 +140,15 @@ class Trainer(Protocol):
         be on a device: whoever reads them decides when to wait for them.
         """
 
-    def keep(self, index: Sequence[int]) -> None:
-        """Drop all members but those at ``index`` (increasing), and shrink the tensors."""
+    def arrange(self, places: Sequence[Place]) -> None:
+        """Make a pack of ``places`` out of this one; each member counts its own steps.
 
-    def validate(self) -> Any:
-        """The held-out loss of each member, shape (K,); NaN where an objective has no held-out data."""
+        A row may go to several places under other numbers (a fork), to one, or to none, and its tensors
+        go with it. A fresh member does what it would do in a pack of its own.
+        """
+
+    def validate(self, rows: Sequence[int]) -> Any:
+        """The held-out loss of the members in ``rows``; NaN where an objective has no held-out data."""
 
     def describe(self) -> Mapping[str, str]:
         """Facts about the data that the configuration does not hold, for the record."""
@@ -141,6 +173,7 @@ class Objective:
     # The smallest rise of the loss that is called a spike, as a fraction of its recent median. A
     # cross-entropy moves by fractions; a squared error falls over decades, and threefold is little.
     spike_rise: float
+    can_compile: bool
 
     @property
     def summary(self) -> str:
@@ -156,19 +189,19 @@ class Objective:
             if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["per_member"]
         )
 
-    def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str) -> Trainer:
+    def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> Trainer:
         """Begin training one pack on ``device``; imports torch now and not earlier.
 
-        ``configs`` agree in every structural field.
+        ``configs`` agree in every structural field. All of them train at once, whatever the width.
         """
-        return importlib.import_module(self.module).start(configs, seeds, device)
+        return importlib.import_module(self.module).start(configs, seeds, device, way)
 
 
 OBJECTIVES: Mapping[str, Objective] = {
     objective.name: objective
     for objective in (
-        Objective("gpt", GptConfig, "objectives.gpt", spike_rise=0.1),
-        Objective("function_fit", FunctionFitConfig, "objectives.function_fit", spike_rise=2.0),
-        Objective("quadratic", QuadraticConfig, "objectives.quadratic", spike_rise=2.0),
+        Objective("gpt", GptConfig, "objectives.gpt", spike_rise=0.1, can_compile=True),
+        Objective("function_fit", FunctionFitConfig, "objectives.function_fit", spike_rise=2.0, can_compile=False),
+        Objective("quadratic", QuadraticConfig, "objectives.quadratic", spike_rise=2.0, can_compile=False),
     )
 }

@@ -15,10 +15,11 @@ import torch
 
 from objectives.packed import seeded_generator
 
-# Shapes: S different seeds, K members, B sequences, T context length.
+# Shapes: S cohorts, N steps, B sequences, T context length.
 
 _HELD_OUT = 0.1
 _POSITIONS_PER_CHUNK = 256
+_STEPS_PER_DRAW = 32
 _BATCH_PURPOSE = 1
 # Tests quote broken bytes on purpose, and site-packages differ between machines.
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
@@ -75,37 +76,50 @@ def _standard_library() -> list[Path]:
 
 
 class BatchStream:
-    """Random sequences for K members; a member's data depends on its seed and the step alone."""
+    """Random sequences for cohorts; what a cohort gets depends on its seed and step alone."""
 
-    def __init__(self, corpus: Corpus, seeds: Sequence[int], batch_size: int, context: int, device: torch.device):
+    def __init__(self, corpus: Corpus, batch_size: int, context: int, device: torch.device):
         self.batch_size, self.context = batch_size, context
         self._tokens = corpus.training.to(device)
         if len(self._tokens) <= context + 1 or len(corpus.held_out) <= context + 1:
             raise ValueError(f"text {corpus.source} is too short for context = {context}")
         self._span_T = torch.arange(context + 1, device=device)
-        self.set_members(seeds)
+        self._chunk_of: dict[tuple[int, int], torch.Tensor] = {}
+        self._drawn_for: list[tuple[int, int]] = []
 
-    def set_members(self, seeds: Sequence[int]) -> None:
-        """Serve these members from now on, in this order."""
-        self._seeds = list(dict.fromkeys(seeds))
-        self._seed_of_member_K = torch.tensor([self._seeds.index(seed) for seed in seeds], device=self._tokens.device)
-        self._chunk = -1
+    def batch(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs and, shifted by one, targets."""
+        first = cohorts[0][1] - self._drawn_for[0][1] if self._drawn_for else -1
+        expected = [(seed, step + first) for seed, step in self._drawn_for]
+        if not 0 <= first < _STEPS_PER_DRAW or expected != list(cohorts):
+            self._draw(cohorts)
+            first = 0
+        positions_SB = self._positions_SNB[:, first]
+        return self._tokens[positions_SB[..., None] + self._span_T].long()
 
-    def batch(self, step: int) -> torch.Tensor:
-        """Bytes of ``step`` as int64 of shape (K, B, T + 1): inputs and, shifted by one, targets."""
+    def _draw(self, cohorts: Sequence[tuple[int, int]]) -> None:
+        """Positions of the next steps of all cohorts, moved to the device in one piece."""
+        drawn = [self._positions(seed, step) for seed, step in cohorts]
+        self._positions_SNB = torch.stack(drawn).to(self._tokens.device, non_blocking=True)
+        self._drawn_for = list(cohorts)
+        current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}
+        self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
+
+    def _positions(self, seed: int, step: int) -> torch.Tensor:
+        """Start of each sequence in the steps from ``step`` on, (N, B)."""
         chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
-        if chunk != self._chunk:
-            self._positions_SNB = torch.stack([self._positions(seed, chunk) for seed in self._seeds])
-            self._chunk = chunk
-        positions_SB = self._positions_SNB[:, offset]
-        tokens_SBT = self._tokens[positions_SB[..., None] + self._span_T].long()
-        return tokens_SBT[self._seed_of_member_K]
+        pieces = [self._chunk(seed, chunk)[offset : offset + _STEPS_PER_DRAW]]
+        if len(pieces[0]) < _STEPS_PER_DRAW:
+            pieces.append(self._chunk(seed, chunk + 1)[: _STEPS_PER_DRAW - len(pieces[0])])
+        return torch.cat(pieces)
 
-    def _positions(self, seed: int, chunk: int) -> torch.Tensor:
-        last = len(self._tokens) - self.context - 1
-        size = (_POSITIONS_PER_CHUNK, self.batch_size)
-        generator = seeded_generator(seed, _BATCH_PURPOSE, chunk)
-        return torch.randint(last + 1, size, generator=generator).to(self._tokens.device)
+    def _chunk(self, seed: int, chunk: int) -> torch.Tensor:
+        if (seed, chunk) not in self._chunk_of:
+            last = len(self._tokens) - self.context - 1
+            generator = seeded_generator(seed, _BATCH_PURPOSE, chunk)
+            size = (_POSITIONS_PER_CHUNK, self.batch_size)
+            self._chunk_of[seed, chunk] = torch.randint(last + 1, size, generator=generator)
+        return self._chunk_of[seed, chunk]
 
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from objectives.base import FunctionFitConfig
+from objectives.base import FunctionFitConfig, Way
 from objectives.packed import PackedTrainer, Weights, seeded_generator
 
 # Shapes: K members, N points, W hidden units.
@@ -20,17 +20,17 @@ from objectives.packed import PackedTrainer, Weights, seeded_generator
 _WEIGHT_PURPOSE, _BATCH_PURPOSE = 0, 1
 
 
-def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str) -> FunctionFitTrainer:
+def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> FunctionFitTrainer:
     """Begin training a pack of small networks."""
-    return FunctionFitTrainer(configs, seeds, device)
+    return FunctionFitTrainer(configs, seeds, device, way)
 
 
 class FunctionFitTrainer(PackedTrainer):
     """One hidden layer of tanh units, mean squared error on even points of [-pi, pi]."""
 
-    def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str) -> None:
+    def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> None:
         self.shape = configs[0]
-        super().__init__(configs, seeds, device, functools.partial(initial_weights, self.shape.width))
+        super().__init__(configs, seeds, device, way, functools.partial(initial_weights, self.shape.width))
         self._x_N = torch.linspace(-math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device)
         self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
 
@@ -42,11 +42,11 @@ class FunctionFitTrainer(PackedTrainer):
         return self._squared_error(self._x_N[index_KN], self._y_N[index_KN])
 
     @torch.no_grad()
-    def validate(self) -> torch.Tensor:
-        """Mean squared error half-way between the training points, shape (K,)."""
+    def validate(self, rows: Sequence[int]) -> torch.Tensor:
+        """Mean squared error half-way between the training points, of the members in ``rows``."""
         between_N = (self._x_N[1:] + self._x_N[:-1]) / 2
         target_N = torch.sin(between_N) + torch.sin(4 * between_N)
-        return self._squared_error(between_N.expand(self.num_members, -1), target_N)
+        return self._squared_error(between_N.expand(self.num_members, -1), target_N)[list(rows)]
 
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights
@@ -57,13 +57,11 @@ class FunctionFitTrainer(PackedTrainer):
     def _batch_index(self) -> torch.Tensor:
         """Points of this step, (K, batch_size), a function of seed and step."""
         size = (self.shape.batch_size,)
-        by_seed = {
-            seed: torch.randint(
-                self.shape.num_points, size, generator=seeded_generator(seed, _BATCH_PURPOSE, self.num_steps)
-            )
-            for seed in dict.fromkeys(self.seeds)
-        }
-        return torch.stack([by_seed[seed] for seed in self.seeds]).to(self.device)
+        by_cohort = [
+            torch.randint(self.shape.num_points, size, generator=seeded_generator(seed, _BATCH_PURPOSE, step))
+            for seed, step in self.cohorts()
+        ]
+        return torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
 
 
 def initial_weights(width: int, seed: int) -> Weights:

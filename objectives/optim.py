@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.compiling import Compiled
 from objectives.schedules import schedule_factor
 from objectives.telemetry import norm_per_member
 
@@ -29,101 +30,91 @@ class PackedOptimizer:
     Clipping is that of ``torch.nn.utils.clip_grad_norm_``, per member.
     """
 
-    def __init__(self, params_Kn: torch.Tensor, configs: Sequence[TrainingConfig]) -> None:
+    def __init__(self, params_Kn: torch.Tensor, configs: Sequence[TrainingConfig], *, compiled: bool) -> None:
         first = configs[0]
         self.kind, self.schedule = first.optimizer, first.schedule
         self.steps, self.final_lr_fraction = first.steps, first.final_lr_fraction
         self.params_Kn = params_Kn
+        self._read_numbers(configs)
+        device = params_Kn.device
+        self.alive_K = torch.ones(len(configs), dtype=torch.bool, device=device)
+        # Updates that each member has behind it; a member may join a pack that has begun.
+        self.age_K = torch.zeros(len(configs), dtype=torch.float64, device=device)
+        self.first_moment_Kn = torch.zeros_like(params_Kn)
+        self.second_moment_Kn = torch.zeros_like(params_Kn) if self.kind == "adamw" else None
+        update = _adamw if self.kind == "adamw" else _sgd
+        self._update = Compiled(update) if compiled else update
+
+    def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
         # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision would already
         # be off by 6e-4. They are rounded only where they meet the parameters.
-        device = params_Kn.device
         self.numbers: dict[str, torch.Tensor] = {
             name: torch.tensor(
                 [float("inf") if (value := getattr(c, name)) is None else value for c in configs],
                 dtype=torch.float64,
-                device=device,
+                device=self.params_Kn.device,
             )
             for name in _NUMBERS
         }
-        self.alive_K = torch.ones(len(configs), dtype=torch.bool, device=device)
-        self.first_moment_Kn = torch.zeros_like(params_Kn)
-        self.second_moment_Kn = torch.zeros_like(params_Kn) if self.kind == "adamw" else None
-        self.num_updates = 0
 
     def step(self, loss_K: torch.Tensor, grad_Kn: torch.Tensor) -> dict[str, torch.Tensor]:
-        """One update in place; returns the step's metrics, shape (K,) each.
+        """One update in place, which overwrites ``grad_Kn``; the step's metrics, shape (K,) each.
 
         A member whose loss or gradient norm is not finite is masked from this very update on: its
         parameters stay, and from the next step on its metrics are NaN.
         """
-        dtype = self.params_Kn.dtype
-        number = self.numbers
+        dtype, number = self.params_Kn.dtype, self.numbers
         was_alive_K = self.alive_K
-        grad_norm_K = norm_per_member(grad_Kn)
-        self.alive_K = was_alive_K & torch.isfinite(loss_K) & torch.isfinite(grad_norm_K)
-
-        clip_factor_K = (number["clip"].to(dtype) / (grad_norm_K + 1e-6)).clamp(max=1.0)
-        # where, not a product: 0 * nan would be nan.
-        grad_Kn = torch.where(self.alive_K[:, None], grad_Kn * clip_factor_K[:, None], 0.0)
-
-        factor_K = schedule_factor(
-            self.schedule, self.num_updates, number["warmup"], self.steps, self.final_lr_fraction
+        lr_K = number["lr"] * schedule_factor(
+            self.schedule, self.age_K, number["warmup"], self.steps, self.final_lr_fraction
         )
-        lr_K = number["lr"] * factor_K
-        applied_lr_K = torch.where(self.alive_K, lr_K, 0.0)
-        self.num_updates += 1
-        if self.kind == "adamw":
-            update_Kn = self._adamw_update(grad_Kn, applied_lr_K)
-        else:
-            update_Kn = self._sgd_update(grad_Kn, applied_lr_K)
-        decay_Kn = (1 - applied_lr_K * number["weight_decay"]).to(dtype)[:, None]
-        self.params_Kn.mul_(decay_Kn).sub_(update_Kn)
-
-        nan = torch.full((), float("nan"), dtype=dtype, device=loss_K.device)
-        metrics = {
-            "loss": loss_K,
-            "grad_norm": grad_norm_K,
-            "update_norm": norm_per_member(update_Kn),
-            "lr": lr_K.to(dtype),
-        }
-        return {name: torch.where(was_alive_K, value, nan) for name, value in metrics.items()}
-
-    def _adamw_update(self, grad_Kn: torch.Tensor, lr_K: torch.Tensor) -> torch.Tensor:
-        dtype = grad_Kn.dtype
-        beta1_K, beta2_K = self.numbers["beta1"], self.numbers["beta2"]
+        self.age_K = self.age_K + 1
 
         def row(value_K: torch.Tensor) -> torch.Tensor:
             return value_K.to(dtype)[:, None]
 
-        self.first_moment_Kn.lerp_(grad_Kn, row(1 - beta1_K))
-        self.second_moment_Kn.mul_(row(beta2_K)).add_(grad_Kn.square() * row(1 - beta2_K))
-        correction1_K = 1 - beta1_K**self.num_updates
-        correction2_K = 1 - beta2_K**self.num_updates
-        denominator_Kn = self.second_moment_Kn.sqrt().div_(row(correction2_K.sqrt()))
-        denominator_Kn.add_(row(self.numbers["eps"]))
-        return (self.first_moment_Kn / denominator_Kn).mul_(row(lr_K / correction1_K))
-
-    def _sgd_update(self, grad_Kn: torch.Tensor, lr_K: torch.Tensor) -> torch.Tensor:
-        dtype = grad_Kn.dtype
-        if self.num_updates == 1:
-            self.first_moment_Kn.copy_(grad_Kn)
+        beta1_K, beta2_K = number["beta1"], number["beta2"]
+        decay_K1, clip_K = row(1 - lr_K * number["weight_decay"]), number["clip"].to(dtype)
+        common = (self.params_Kn, self.first_moment_Kn, grad_Kn, loss_K, was_alive_K, clip_K, decay_K1)
+        if self.kind == "adamw":
+            step_size_K1 = row(lr_K / (1 - beta1_K**self.age_K))
+            root_K1 = row((1 - beta2_K**self.age_K).sqrt())
+            self.alive_K, grad_norm_K, update_norm_K = self._update(
+                *common,
+                self.second_moment_Kn,
+                row(1 - beta1_K),
+                row(beta2_K),
+                row(1 - beta2_K),
+                row(number["eps"]),
+                step_size_K1,
+                root_K1,
+            )
         else:
-            self.first_moment_Kn.lerp_(grad_Kn, (1 - self.numbers["beta1"]).to(dtype)[:, None])
-        return self.first_moment_Kn * lr_K.to(dtype)[:, None]
+            # The first gradient is taken whole.
+            weight_K1 = row(torch.where(self.age_K == 1, 1.0, 1 - beta1_K))
+            self.alive_K, grad_norm_K, update_norm_K = self._update(*common, weight_K1, row(lr_K))
+        metrics = {"loss": loss_K, "grad_norm": grad_norm_K, "update_norm": update_norm_K, "lr": lr_K.to(dtype)}
+        return {name: value.masked_fill(~was_alive_K, float("nan")) for name, value in metrics.items()}
 
-    def keep(self, index: torch.Tensor, params_Kn: torch.Tensor) -> None:
-        """Keep the members at ``index`` only; ``params_Kn`` is their new parameter buffer."""
+    def arrange(self, rows: torch.Tensor, params_Kn: torch.Tensor, configs: Sequence[TrainingConfig]) -> None:
+        """Go on with members that continue ``rows`` of the old pack, -1 for a fresh one.
+
+        ``params_Kn`` is their parameter buffer, ``configs`` their numbers.
+        """
+        fresh_K = rows < 0
+        source = rows.clamp(min=0)
         self.params_Kn = params_Kn
-        self.numbers = {name: value[index] for name, value in self.numbers.items()}
-        self.alive_K = self.alive_K[index]
-        self.first_moment_Kn = self.first_moment_Kn[index].contiguous()
+        self._read_numbers(configs)
+        self.alive_K = self.alive_K[source] | fresh_K
+        self.age_K = self.age_K[source].masked_fill(fresh_K, 0.0)
+        self.first_moment_Kn = self.first_moment_Kn[source].masked_fill(fresh_K[:, None], 0.0)
         if self.second_moment_Kn is not None:
-            self.second_moment_Kn = self.second_moment_Kn[index].contiguous()
+            self.second_moment_Kn = self.second_moment_Kn[source].masked_fill(fresh_K[:, None], 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, mask and the number of updates; the hyperparameters come from the configs."""
+        """Moments, mask and ages; the hyperparameters come from the configs."""
         state = {
-            "num_updates": self.num_updates,
+            "age": self.age_K.clone(),
             "alive": self.alive_K.clone(),
             "first_moment": self.first_moment_Kn.clone(),
         }
@@ -133,8 +124,68 @@ class PackedOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state_dict`` of an optimizer with the same members."""
-        self.num_updates = state["num_updates"]
-        self.alive_K = state["alive"].clone()
+        self.age_K, self.alive_K = state["age"].clone(), state["alive"].clone()
         self.first_moment_Kn.copy_(state["first_moment"])
         if self.second_moment_Kn is not None:
             self.second_moment_Kn.copy_(state["second_moment"])
+
+
+def _clipped(
+    grad_Kn: torch.Tensor, loss_K: torch.Tensor, alive_K: torch.Tensor, clip_K: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Who is alive after this step's loss and gradient, the gradient's norms, and what the update may use."""
+    norm_K = norm_per_member(grad_Kn)
+    alive_K = alive_K & torch.isfinite(loss_K) & torch.isfinite(norm_K)
+    factor_K = (clip_K / (norm_K + 1e-6)).clamp(max=1.0)
+    # A masked fill, not a product: 0 * nan would be nan.
+    return alive_K, norm_K, grad_Kn.mul_(factor_K[:, None]).masked_fill_(~alive_K[:, None], 0.0)
+
+
+def _adamw(
+    params_Kn: torch.Tensor,
+    first_Kn: torch.Tensor,
+    grad_Kn: torch.Tensor,
+    loss_K: torch.Tensor,
+    alive_K: torch.Tensor,
+    clip_K: torch.Tensor,
+    decay_K1: torch.Tensor,
+    second_Kn: torch.Tensor,
+    first_weight_K1: torch.Tensor,
+    beta2_K1: torch.Tensor,
+    second_weight_K1: torch.Tensor,
+    eps_K1: torch.Tensor,
+    step_size_K1: torch.Tensor,
+    root_K1: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    alive_K, norm_K, grad_Kn = _clipped(grad_Kn, loss_K, alive_K, clip_K)
+    first_Kn.lerp_(grad_Kn, first_weight_K1)
+    second_Kn.mul_(beta2_K1).add_(grad_Kn.square_().mul_(second_weight_K1))
+    denominator_Kn = second_Kn.sqrt().div_(root_K1).add_(eps_K1)
+    update_Kn = torch.div(first_Kn, denominator_Kn).mul_(step_size_K1)
+    return alive_K, norm_K, _apply(params_Kn, update_Kn, alive_K, decay_K1)
+
+
+def _sgd(
+    params_Kn: torch.Tensor,
+    first_Kn: torch.Tensor,
+    grad_Kn: torch.Tensor,
+    loss_K: torch.Tensor,
+    alive_K: torch.Tensor,
+    clip_K: torch.Tensor,
+    decay_K1: torch.Tensor,
+    first_weight_K1: torch.Tensor,
+    lr_K1: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    alive_K, norm_K, grad_Kn = _clipped(grad_Kn, loss_K, alive_K, clip_K)
+    first_Kn.lerp_(grad_Kn, first_weight_K1)
+    return alive_K, norm_K, _apply(params_Kn, first_Kn * lr_K1, alive_K, decay_K1)
+
+
+def _apply(
+    params_Kn: torch.Tensor, update_Kn: torch.Tensor, alive_K: torch.Tensor, decay_K1: torch.Tensor
+) -> torch.Tensor:
+    """Move the members that are alive, in place; the size of each update, (K,)."""
+    masked_K1 = ~alive_K[:, None]
+    update_Kn = update_Kn.masked_fill_(masked_K1, 0.0)
+    params_Kn.mul_(decay_K1.masked_fill(masked_K1, 1.0)).sub_(update_Kn)
+    return norm_per_member(update_Kn)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from objectives.base import TrainingConfig
+from objectives.base import Place, TrainingConfig, Way
 from objectives.optim import PackedOptimizer
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters of one member, S cohorts.
 
 Weights = dict[str, torch.Tensor]
 
@@ -22,6 +22,7 @@ class PackedTrainer(ABC):
 
     A subclass gives ``losses``: the loss of each member, shape (K,), a differentiable function of
     ``self.weights`` (name -> tensor of shape (K, ...), views into the buffer) that mixes no members.
+    Members of equal seed and age see the same data and noise: they are a cohort.
     """
 
     def __init__(
@@ -29,21 +30,16 @@ class PackedTrainer(ABC):
         configs: Sequence[TrainingConfig],
         seeds: Sequence[int],
         device: str,
+        way: Way,
         initial_weights: Callable[[int], Weights],
     ) -> None:
         """``initial_weights(seed)`` makes one member's weights; equal seeds start from equal weights."""
-        self.configs, self.seeds = list(configs), list(seeds)
-        self.device = torch.device(device)
-        self.num_steps = 0
-        weights_by_seed = {seed: initial_weights(seed) for seed in dict.fromkeys(seeds)}
-        first = weights_by_seed[self.seeds[0]]
-        self._shapes = {name: tuple(weight.shape) for name, weight in first.items()}
-        rows = {
-            seed: torch.cat([weight.reshape(-1) for weight in weights.values()])
-            for seed, weights in weights_by_seed.items()
-        }
-        self._bind(torch.stack([rows[seed] for seed in self.seeds]).to(self.device))
-        self.optimizer = PackedOptimizer(self._params_Kn, self.configs)
+        self.device, self.way = torch.device(device), way
+        self._initial_weights = initial_weights
+        self._shapes = {name: tuple(weight.shape) for name, weight in initial_weights(seeds[0]).items()}
+        self._set_members(configs, seeds, [0] * len(seeds))
+        self._bind(self._initial_rows(self.seeds))
+        self.optimizer = PackedOptimizer(self._params_Kn, self.configs, compiled=way.compiled)
 
     @property
     def num_members(self) -> int:
@@ -54,56 +50,86 @@ class PackedTrainer(ABC):
     def losses(self) -> torch.Tensor:
         """Loss of each member on this step's data, shape (K,)."""
 
+    def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
+        loss_K = self.losses()
+        # Members do not mix, so the gradient of the sum holds each member's own gradient.
+        grads = torch.autograd.grad(loss_K.sum(), list(self.weights.values()))
+        return loss_K.detach(), torch.cat([grad.reshape(self.num_members, -1) for grad in grads], dim=1)
+
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """The gradient that the optimizer sees; a place for noise, nothing by default."""
         return grad_Kn
 
     def step(self) -> dict[str, torch.Tensor]:
         """Train one step; metrics of shape (K,), still on the device."""
-        loss_K = self.losses()
-        # Members do not mix, so the gradient of the sum holds each member's own gradient.
-        grads = torch.autograd.grad(loss_K.sum(), list(self.weights.values()))
-        grad_Kn = torch.cat([grad.reshape(self.num_members, -1) for grad in grads], dim=1)
-        metrics = self.optimizer.step(loss_K.detach(), self.gradient_noise(grad_Kn))
+        loss_K, grad_Kn = self.losses_and_gradient()
+        metrics = self.optimizer.step(loss_K, self.gradient_noise(grad_Kn))
         self.num_steps += 1
         return metrics
 
-    def keep(self, index: Sequence[int]) -> None:
-        """Drop all members but those at ``index`` and shrink the tensors."""
-        kept = torch.as_tensor(list(index), dtype=torch.long, device=self.device)
-        self.configs = [self.configs[i] for i in index]
-        self.seeds = [self.seeds[i] for i in index]
-        self._bind(self._params_Kn[kept].clone())
-        self.optimizer.keep(kept, self._params_Kn)
+    def cohorts(self) -> list[tuple[int, int]]:
+        """(seed, step) of each cohort now; ``cohort_of_member_K`` says who belongs to which."""
+        return [(seed, age + self.num_steps) for seed, age in self._cohorts]
+
+    def arrange(self, places: Sequence[Place]) -> None:
+        """Make a pack of ``places``: members that go on, part in two, or start afresh."""
+        rows = [-1 if place.row is None else place.row for place in places]
+        ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in rows]
+        self._set_members([place.config for place in places], [place.seed for place in places], ages)
+        index = torch.tensor(rows, device=self.device)
+        params_Kn = self._params_Kn[index.clamp(min=0)]
+        fresh = [k for k, row in enumerate(rows) if row < 0]
+        if fresh:
+            params_Kn[fresh] = self._initial_rows([self.seeds[k] for k in fresh])
+        self._bind(params_Kn)
+        self.optimizer.arrange(index, self._params_Kn, self.configs)
         self.members_changed()
 
     def members_changed(self) -> None:  # noqa: B027 - optional for subclasses
-        """Called after ``keep``, for subclasses with tensors of their own along the members."""
+        """Called after ``arrange``, for subclasses with tensors of their own along the members."""
 
-    def validate(self) -> torch.Tensor:
-        """Held-out loss of each member, shape (K,); NaN without held-out data."""
-        return torch.full((self.num_members,), math.nan)
+    def validate(self, rows: Sequence[int]) -> torch.Tensor:
+        """Held-out loss of the members in ``rows``; NaN without held-out data."""
+        return torch.full((len(rows),), math.nan)
 
     def describe(self) -> Mapping[str, str]:
         """Facts about the data that the configuration does not hold."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimizer and step; data and noise are functions of seed and step."""
+        """Parameters, optimizer and ages; data and noise are functions of seed and age."""
         return {
-            "num_steps": self.num_steps,
+            "ages": torch.tensor(self._ages) + self.num_steps,
             "params": self._params_Kn.clone(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state_dict`` of a pack with the same members."""
-        self.num_steps = state["num_steps"]
+        self._set_members(self.configs, self.seeds, state["ages"].tolist())
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.members_changed()
 
     def close(self) -> None:  # noqa: B027 - optional for subclasses
         """Nothing to release beyond memory."""
+
+    def _set_members(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], ages: Sequence[int]) -> None:
+        """``ages`` are the steps that each member has behind it; they are counted from here on."""
+        self.configs, self.seeds, self._ages, self.num_steps = list(configs), list(seeds), list(ages), 0
+        members = list(zip(self.seeds, self._ages, strict=True))
+        self._cohorts = list(dict.fromkeys(members))
+        number = {cohort: s for s, cohort in enumerate(self._cohorts)}
+        self.cohort_of_member_K = torch.tensor([number[member] for member in members], device=self.device)
+
+    def _initial_rows(self, seeds: Sequence[int]) -> torch.Tensor:
+        """Initial parameters of members with these seeds, (K, n)."""
+        by_seed = {
+            seed: torch.cat([weight.reshape(-1) for weight in self._initial_weights(seed).values()])
+            for seed in dict.fromkeys(seeds)
+        }
+        return torch.stack([by_seed[seed] for seed in seeds]).to(self.device)
 
     def _bind(self, params_Kn: torch.Tensor) -> None:
         """Make ``weights`` differentiable leaves that share memory with the flat buffer."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from objectives.base import QuadraticConfig
+from objectives.base import QuadraticConfig, Way
 from objectives.packed import PackedTrainer, hyperparameter, seeded_generator
 
 # Shapes: K members, n coordinates.
@@ -20,15 +20,15 @@ from objectives.packed import PackedTrainer, hyperparameter, seeded_generator
 _WEIGHT_PURPOSE, _NOISE_PURPOSE = 0, 1
 
 
-def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str) -> QuadraticTrainer:
+def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, way: Way) -> QuadraticTrainer:
     """Begin training a pack of quadratics."""
-    return QuadraticTrainer(configs, seeds, device)
+    return QuadraticTrainer(configs, seeds, device, way)
 
 
 class QuadraticTrainer(PackedTrainer):
     """Double precision; gradient noise falls with the square root of the batch size."""
 
-    def __init__(self, configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str) -> None:
+    def __init__(self, configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, way: Way) -> None:
         self.shape = configs[0]
 
         def initial_weights(seed: int) -> dict[str, torch.Tensor]:
@@ -36,7 +36,7 @@ class QuadraticTrainer(PackedTrainer):
             x = torch.randn(self.shape.dimension, generator=generator, dtype=torch.float64)
             return {"x": x / x.norm()}
 
-        super().__init__(configs, seeds, device, initial_weights)
+        super().__init__(configs, seeds, device, way, initial_weights)
         self.members_changed()
 
     def losses(self) -> torch.Tensor:
@@ -47,15 +47,13 @@ class QuadraticTrainer(PackedTrainer):
         """Add this step's noise, a function of seed and step, to every member that has some."""
         if not self._is_noisy:
             return grad_Kn
-        by_seed = {
-            seed: torch.randn(
-                self.shape.dimension,
-                generator=seeded_generator(seed, _NOISE_PURPOSE, self.num_steps),
-                dtype=torch.float64,
+        by_cohort = [
+            torch.randn(
+                self.shape.dimension, generator=seeded_generator(seed, _NOISE_PURPOSE, step), dtype=torch.float64
             )
-            for seed in dict.fromkeys(self.seeds)
-        }
-        noise_Kn = torch.stack([by_seed[seed] for seed in self.seeds]).to(self.device)
+            for seed, step in self.cohorts()
+        ]
+        noise_Kn = torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
         return grad_Kn + noise_Kn * self._noise_K[:, None]
 
     def members_changed(self) -> None:

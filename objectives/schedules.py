@@ -9,8 +9,10 @@ import torch
 # Shapes: K members.
 
 
-def schedule_factor(kind: str, step: int, warmup_K: torch.Tensor, steps: int, final_fraction: float) -> torch.Tensor:
-    """Factor on the peak learning rate at ``step`` (0, 1, ... steps - 1), shape (K,), float64.
+def schedule_factor(
+    kind: str, step_K: torch.Tensor, warmup_K: torch.Tensor, steps: int, final_fraction: float
+) -> torch.Tensor:
+    """Factor on the peak learning rate at each member's step (0, 1, ... steps - 1), shape (K,), float64.
 
     Warmup is linear and its last step reaches the peak: step t of a warmup of w has (t + 1) / w.
     Afterwards the factor is constant, or falls along a line or half a cosine so that it would be
@@ -18,10 +20,9 @@ def schedule_factor(kind: str, step: int, warmup_K: torch.Tensor, steps: int, fi
 
     Raises ValueError for an unknown kind.
     """
-    warmup_K = warmup_K.to(torch.float64)
-    # A number over a tensor would be a product with the reciprocal, and 49 * (1 / 49) is not 1.
-    rising_K = torch.full_like(warmup_K, step + 1) / warmup_K.clamp(min=1)
-    progress_K = ((step - warmup_K) / (steps - warmup_K).clamp(min=1)).clamp(0, 1)
+    step_K, warmup_K = step_K.to(torch.float64), warmup_K.to(torch.float64)
+    rising_K = (step_K + 1) / warmup_K.clamp(min=1)
+    progress_K = ((step_K - warmup_K) / (steps - warmup_K).clamp(min=1)).clamp(0, 1)
     if kind == "constant":
         falling_K = torch.ones_like(progress_K)
     elif kind == "linear":
@@ -30,4 +31,4 @@ def schedule_factor(kind: str, step: int, warmup_K: torch.Tensor, steps: int, fi
         falling_K = final_fraction + (1 - final_fraction) * 0.5 * (1 + torch.cos(math.pi * progress_K))
     else:
         raise ValueError(f"schedule {kind!r} is unknown: use constant, linear or cosine")
-    return torch.where(step < warmup_K, rising_K, falling_K)
+    return torch.where(step_K < warmup_K, rising_K, falling_K)

@@ -86,7 +86,7 @@ class MemberRecord:
 
 
 class SpikeDetector:
-    """Streaming detector for K members; ``update`` takes one step's losses, shape (K,).
+    """Streaming detector for K members; ``update`` takes one step's losses, shape (K,). Members count their own steps.
 
     A loss is off its trend when it exceeds the median of the last ``window`` accepted losses by more
     than ``spike_sigma`` robust deviations (1.4826 times the median absolute deviation), by more than
@@ -115,8 +115,8 @@ class SpikeDetector:
         self._lost_reason: list[str | None] = [None] * num_members
         self._episodes: list[list[Episode]] = [[] for _ in range(num_members)]
 
-    def update(self, step: int, loss_K: np.ndarray, grad_norm_K: np.ndarray | None = None) -> np.ndarray:
-        """Judge one step; returns the mask (K,) of members that are lost by now.
+    def update(self, loss_K: np.ndarray, grad_norm_K: np.ndarray | None = None) -> np.ndarray:
+        """Judge the next step of each member; returns the mask (K,) of members that are lost by now.
 
         ``grad_norm_K`` serves the finite guard alone and may be left out.
         """
@@ -125,10 +125,10 @@ class SpikeDetector:
         finite_K = np.isfinite(loss_K)
         if grad_norm_K is not None:
             finite_K &= np.isfinite(grad_norm_K)
-        self._declare_non_finite(step, loss_K, undecided_K & ~finite_K)
+        self._declare_non_finite(loss_K, undecided_K & ~finite_K)
         watched_K = undecided_K & finite_K
         if watched_K.any():
-            self._judge(step, np.where(watched_K, loss_K, 0.0), watched_K)
+            self._judge(np.where(watched_K, loss_K, 0.0), watched_K)
         self._num_steps_K += undecided_K
         return self._lost_step_K >= 0
 
@@ -155,14 +155,15 @@ class SpikeDetector:
             episodes=tuple(e for e in self._episodes[member] if e.num_steps >= self.config.spike_steps),
         )
 
-    def keep(self, index: Sequence[int]) -> None:
-        """Forget all members but those at ``index``."""
-        index = list(index)
+    def arrange(self, rows: Sequence[int | None]) -> None:
+        """Go on with members that continue ``rows`` (each one at most once), None for a fresh one."""
+        fresh = SpikeDetector(1, self.config, steps=1)
+        continued = [len(self._episodes) if row is None else row for row in rows]
         for name, value in vars(self).items():
             if name.endswith(("_K", "_KW", "_KR")):
-                setattr(self, name, value[index])
-        self._lost_reason = [self._lost_reason[i] for i in index]
-        self._episodes = [self._episodes[i] for i in index]
+                setattr(self, name, np.concatenate([value, getattr(fresh, name)])[continued])
+        self._lost_reason = [None if row is None else self._lost_reason[row] for row in rows]
+        self._episodes = [[] if row is None else self._episodes[row] for row in rows]
 
     def state_dict(self) -> dict[str, Any]:
         """Arrays and plain values for a checkpoint."""
@@ -177,9 +178,10 @@ class SpikeDetector:
         self._lost_reason = list(state["lost_reason"])
         self._episodes = [[Episode(**episode) for episode in member] for member in state["episodes"]]
 
-    def _declare_non_finite(self, step: int, loss_K: np.ndarray, broken_K: np.ndarray) -> None:
+    def _declare_non_finite(self, loss_K: np.ndarray, broken_K: np.ndarray) -> None:
         self._is_finite_K &= ~broken_K
         for member in np.flatnonzero(broken_K):
+            step = int(self._num_steps_K[member])
             # A blow-up that ends in NaN began where its last episode began.
             onset = self._episodes[member][-1].onset_step if self._in_episode_K[member] else step
             what = "loss" if not np.isfinite(loss_K[member]) else "gradient norm"
@@ -190,18 +192,19 @@ class SpikeDetector:
         self._lost_onset_K[member] = onset
         self._lost_reason[member] = reason
 
-    def _judge(self, step: int, loss_K: np.ndarray, watched_K: np.ndarray) -> None:
+    def _judge(self, loss_K: np.ndarray, watched_K: np.ndarray) -> None:
+        step_K = self._num_steps_K
         first_K = watched_K & np.isnan(self._initial_K)
         self._initial_K[first_K] = loss_K[first_K]
-        self._recent_KR[watched_K, step % _RECENT_STEPS] = loss_K[watched_K]
+        self._recent_KR[watched_K, step_K[watched_K] % _RECENT_STEPS] = loss_K[watched_K]
 
         off_trend_K = watched_K & (loss_K > self._spike_threshold())
-        self._track_episodes(step, loss_K, off_trend_K, watched_K)
+        self._track_episodes(loss_K, off_trend_K, watched_K)
         self._accept(loss_K, watched_K & ~off_trend_K)
 
         high_K = watched_K & (loss_K > self._lost_level())
         started_K = high_K & (self._high_steps_K == 0)
-        self._high_since_K[started_K] = step
+        self._high_since_K[started_K] = step_K[started_K]
         self._high_steps_K = np.where(high_K, self._high_steps_K + 1, 0)
         for member in np.flatnonzero(self._high_steps_K >= self.patience):
             if self._lost_step_K[member] < 0:
@@ -209,7 +212,7 @@ class SpikeDetector:
                 if self._in_episode_K[member]:
                     onset = min(onset, self._episodes[member][-1].onset_step)
                 reason = f"the loss stayed far above what was learned for {self.patience} steps"
-                self._declare_lost(member, step, onset, reason)
+                self._declare_lost(member, int(step_K[member]), onset, reason)
 
     def _spike_threshold(self) -> np.ndarray:
         """Loss above which a member is off its trend, (K,)."""
@@ -252,19 +255,20 @@ class SpikeDetector:
             level = np.median(self._window_KW[filled[:, None], last % self.config.window], axis=1)
             self._best_K[filled] = np.fmin(self._best_K[filled], level)
 
-    def _track_episodes(self, step: int, loss_K: np.ndarray, off_trend_K: np.ndarray, watched_K: np.ndarray) -> None:
+    def _track_episodes(self, loss_K: np.ndarray, off_trend_K: np.ndarray, watched_K: np.ndarray) -> None:
+        step_K = self._num_steps_K
         self._calm_steps_K = np.where(off_trend_K, 0, self._calm_steps_K + watched_K)
         for member in np.flatnonzero(off_trend_K & ~self._in_episode_K):
-            self._episodes[member].append(Episode(step, step, float(loss_K[member])))
+            self._episodes[member].append(Episode(int(step_K[member]), int(step_K[member]), float(loss_K[member])))
         self._in_episode_K |= off_trend_K
         for member in np.flatnonzero(off_trend_K):
             episode = self._episodes[member][-1]
             episode.num_steps += 1
             if loss_K[member] > episode.peak_loss:
-                episode.peak_loss, episode.peak_step = float(loss_K[member]), step
+                episode.peak_loss, episode.peak_step = float(loss_K[member]), int(step_K[member])
         over_K = self._in_episode_K & watched_K & (self._calm_steps_K >= self.config.recovery_steps)
         for member in np.flatnonzero(over_K):
-            self._episodes[member][-1].recovery_step = step - self.config.recovery_steps + 1
+            self._episodes[member][-1].recovery_step = int(step_K[member]) - self.config.recovery_steps + 1
         self._in_episode_K &= ~over_K
 
 

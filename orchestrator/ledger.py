@@ -189,9 +189,22 @@ class Ledger:
                 if finished.trial_id in owned:
                     self._finish(db, finished)
 
-    def end_pack(self, pack_id: str, ended: str, status: str, reason: str, error: str | None = None) -> None:
-        """A pack is over; its trials that have not finished get ``status``."""
+    def end_pack(
+        self,
+        pack_id: str,
+        ended: str,
+        status: str,
+        reason: str,
+        error: str | None = None,
+        waited: Iterable[str] = (),
+    ) -> None:
+        """A pack is over; its trials that have not finished get ``status``, those that ``waited`` are planned."""
         with self._transaction() as db:
+            db.executemany(
+                "UPDATE trials SET status = 'planned', num_attempts = num_attempts - 1"
+                " WHERE trial_id = ? AND pack_id = ? AND status = 'running'",
+                [(trial_id, pack_id) for trial_id in waited],
+            )
             db.execute("UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, _now(), pack_id))
             db.execute(
                 "UPDATE trials SET status = ?, reason = ?, error = ? WHERE pack_id = ? AND status = 'running'",

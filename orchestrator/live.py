@@ -37,6 +37,7 @@ class LiveView:
         self._console = console
         self._live: Live | None = None
         self._next = 0.0
+        self._num_ways_said = 0
 
     def began(self, progress: Progress) -> None:
         """Training begins."""
@@ -48,6 +49,9 @@ class LiveView:
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
         """Show where the run stands, at most twice a second (plain: every ten seconds)."""
+        for way in progress.ways[self._num_ways_said :]:
+            self._console.print(f"packs: {way}", highlight=False, soft_wrap=True)
+        self._num_ways_said = len(progress.ways)
         now = time.monotonic()
         if now < self._next:
             return

@@ -1,4 +1,4 @@
-"""Trials -> packs: the same structure together, in sizes that keep every worker busy."""
+"""Trials -> packs: the same structure together, in sizes that keep every worker busy to the end."""
 
 from __future__ import annotations
 
@@ -6,27 +6,33 @@ import itertools
 import math
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from orchestrator.reports import Member, Pack
 from orchestrator.space import Trial, canonical_json
 from orchestrator.spec import Sweep
+from orchestrator.ways import best_eager, load_measurements
 
-# Stacking gains most of what it can by K = 16 at the sizes of the built-in objectives on a CPU, and a
-# pack of that size fills its cells of the map while one watches.
-_LARGEST_AUTO_PACK = 16
+# What stacking pays for on most CPUs at the sizes of a proxy; a machine that has measured knows better.
+_EXPECTED_WIDTH = 16
 
 
 def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
-    """Packs of ``trials``, in the order of the trials; equal structure never splits needlessly."""
+    """Packs of ``trials``, each of one structure.
+
+    A pack trains some members at a time and the rest as places get free. Early packs hold many, which
+    saves starts; the last ones are one round each, so that no worker waits long for another.
+    """
     by_structure: dict[str, list[Trial]] = {}
     for trial in trials:
         by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
-    return [
-        _pack(sweep, members)
-        for alike in by_structure.values()
-        for members in _split(alike, sweep.resources.pack, workers)
-    ]
+    packs: list[Pack] = []
+    for alike in by_structure.values():
+        members, done = _runs_together(alike), 0
+        for size in _sizes(len(members), expected_width(sweep, members[0]), workers):
+            steps_ahead = math.ceil((len(members) - done) * sweep.steps / workers)
+            packs.append(_pack(sweep, members[done : done + size], steps_ahead))
+            done += size
+    return packs
 
 
 def structure_of(sweep: Sweep, trial: Trial) -> str:
@@ -35,24 +41,48 @@ def structure_of(sweep: Sweep, trial: Trial) -> str:
     return canonical_json({name: value for name, value in trial.config.items() if name not in numbers})
 
 
-def _split(trials: Sequence[Trial], size: Any, workers: int) -> list[Sequence[Trial]]:
-    """Cut into packs that differ by one member at most, their number a multiple of the workers."""
-    if size == "auto":
-        num_packs = math.ceil(len(trials) / _LARGEST_AUTO_PACK)
-        num_packs = min(math.ceil(num_packs / workers) * workers, len(trials))
-    else:
-        num_packs = math.ceil(len(trials) / size)
-    edges = [round(i * len(trials) / num_packs) for i in range(num_packs + 1)]
-    return [trials[low:high] for low, high in itertools.pairwise(edges)]
+def expected_width(sweep: Sweep, trial: Trial) -> int:
+    """Members that will train at a time: what the sweep file says, or what was measured on this machine."""
+    if sweep.resources.pack != "auto":
+        return sweep.resources.pack
+    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
+    device = "cuda" if sweep.resources.gpus else "cpu"
+    known = load_measurements(sweep.objective, config, device, sweep.resources.cpus) if device == "cpu" else []
+    return best_eager(known, len(sweep.trials)).way.width if known else _EXPECTED_WIDTH
 
 
-def _pack(sweep: Sweep, trials: Sequence[Trial]) -> Pack:
+def _runs_together(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials that differ in the clip threshold alone side by side, so that they can share their first steps."""
+    runs: dict[str, list[Trial]] = {}
+    for trial in trials:
+        run = canonical_json({**trial.config, "clip": None, "seed": trial.seed})
+        runs.setdefault(run, []).append(trial)
+    return list(itertools.chain.from_iterable(runs.values()))
+
+
+def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
+    """Sizes of packs that share ``num_trials`` among ``workers``, in rounds of at most ``width`` members.
+
+    There are as many rounds for each worker, and a pack takes half of one worker's share of what is left.
+    """
+    num_rounds = math.ceil(math.ceil(num_trials / width) / workers) * workers
+    num_rounds = min(num_rounds, num_trials)
+    edges = [round(i * num_trials / num_rounds) for i in range(num_rounds + 1)]
+    taken = [0]
+    while taken[-1] < num_rounds:
+        taken.append(taken[-1] + max(1, (num_rounds - taken[-1]) // (2 * workers)))
+    return [edges[high] - edges[low] for low, high in itertools.pairwise(taken)]
+
+
+def _pack(sweep: Sweep, trials: Sequence[Trial], steps_ahead: int) -> Pack:
     return Pack(
         pack_id=uuid.uuid4().hex[:12],
         objective=sweep.objective.name,
         steps=sweep.steps,
         members=tuple(Member(trial.trial_id, trial.config, trial.seed) for trial in trials),
         stopping=sweep.stopping.model_dump(),
+        width=None if sweep.resources.pack == "auto" else sweep.resources.pack,
+        steps_ahead=steps_ahead,
         cpus=sweep.resources.cpus,
         gpus=sweep.resources.gpus,
     )

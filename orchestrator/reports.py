@@ -23,13 +23,19 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Trials to train together in one process as one stacked model."""
+    """Trials to train in one process, ``width`` at a time as one stacked model; None for what is fastest there.
+
+    ``steps_ahead`` are the member-steps that this worker can expect, this pack's and later ones': what
+    compiling has to pay for.
+    """
 
     pack_id: str
     objective: str
     steps: int
     members: tuple[Member, ...] = field(repr=False)
     stopping: Mapping[str, Any] = field(repr=False)
+    width: int | None
+    steps_ahead: int
     cpus: int = 1
     gpus: float = 0.0
 
@@ -60,18 +66,20 @@ class Finished:
 class Report:
     """News of one pack: curves since the last report, members that finished, errors.
 
-    ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that have not
-    finished are errored. ``environment`` comes with the first report.
+    ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that were in training
+    are errored, and those that ``waited`` can be trained elsewhere. ``member_steps`` are all so far,
+    ``steps_in_hand`` those of members that still train. ``environment`` comes with the first report.
     """
 
     pack_id: str
-    steps_done: int
     member_steps: int
+    steps_in_hand: int
     seconds: float
     traces: Mapping[str, Trace] = field(default_factory=dict, repr=False)
     finished: tuple[Finished, ...] = ()
     is_last: bool = False
     error: str | None = None
+    waited: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

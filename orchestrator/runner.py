@@ -42,6 +42,7 @@ class Progress:
     workers: int = 0
     member_steps: int = 0
     saved_steps: int = 0
+    ways: list[str] = field(default_factory=list)  # how packs are run and why, each one once
     started: float = field(default_factory=time.monotonic)
     running: dict[str, Report] = field(default_factory=dict)
 
@@ -54,7 +55,7 @@ class Progress:
     def steps_left(self) -> int:
         """Member-steps that are still to train, if nobody is lost."""
         unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
-        done = sum(report.steps_done for report in self.running.values() if report.steps_done)
+        done = sum(report.steps_in_hand for report in self.running.values())
         return max(0, unfinished * self.sweep.steps - done)
 
     @property
@@ -201,6 +202,8 @@ class _Run:
         before = progress.running.get(pack.pack_id)
         progress.member_steps += report.member_steps - (before.member_steps if before else 0)
         progress.running[pack.pack_id] = report
+        if (way := report.environment.get("way")) and way not in progress.ways:
+            progress.ways.append(way)
         for finished in report.finished:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome
@@ -212,8 +215,12 @@ class _Run:
             self.ledger.end_pack(pack.pack_id, "done", "errored", "the worker ended without its result")
         else:
             cause = report.error.strip().splitlines()[-1][:300]
-            self.ledger.end_pack(pack.pack_id, "errored", "errored", cause, report.error)
+            self.ledger.end_pack(pack.pack_id, "errored", "errored", cause, report.error, report.waited)
         self._forget(pack, "errored")
+        self._set_status(report.waited, "planned")
+        for trial_id in report.waited:
+            self.attempts[trial_id] -= 1
+        self.waiting.update({t.trial_id: t for t in self.sweep.trials if t.trial_id in report.waited})
 
     def _lose(self, pack: Pack, reason: str) -> None:
         """A pack's process died: its unfinished members run again, but not for ever."""

@@ -39,7 +39,9 @@ class ResourcesConfig(BaseModel):
     model_config = _STRICT
     cpus: int = Field(1, ge=1, description="CPU cores, and torch threads, of one pack")
     gpus: float = Field(0.0, ge=0, description="GPUs of one pack; a fraction shares one")
-    pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="members of one pack")
+    pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="members trained at a time by one worker; auto measures what is fastest"
+    )
     workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="packs trained at a time")
 
 
@@ -50,7 +52,9 @@ class TrackingConfig(BaseModel):
     enabled: bool = Field(True, description="mirror the ledger to MLflow")
     uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
     experiment: str = Field("sweep", min_length=1, max_length=250, description="MLflow experiment")
-    every: int = Field(1, ge=1, description="log every n-th step")
+    every: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="log every n-th step; auto for about 100 points a curve. The ledger has them all"
+    )
 
 
 class SweepFile(BaseModel):

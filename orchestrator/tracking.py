@@ -34,6 +34,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 _MAX_METRICS, _MAX_PARAMS = 1000, 100  # of one call of log_batch
 _PAGE = 1000
+_POINTS_PER_CURVE = 100
 _RESULTS = ("onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss", "validation_loss")
 _FINAL_STATUS = {"errored": "FAILED", "lost": "FAILED", "interrupted": "KILLED", "planned": "SCHEDULED"}
 
@@ -147,7 +148,7 @@ class Mirror:
         entities = self._entities
         trace = ledger.trace(trial_id) if row["status"] == "finished" else {}
         started_ms = int(1000 * (row["started_at"] or 0))
-        metrics = [*self._curve(trace, started_ms), *self._results(row, started_ms)]
+        metrics = [*self._curve(trace, row["steps"], started_ms), *self._results(row, started_ms)]
         for start in range(0, len(metrics), _MAX_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
         tags = {"sweep.mirrored": version, "status": row["status"], "outcome": row["outcome"], "reason": row["reason"]}
@@ -172,17 +173,18 @@ class Mirror:
             self._client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
         return run_id
 
-    def _curve(self, trace: Mapping[str, Any], started_ms: int) -> list[Any]:
+    def _curve(self, trace: Mapping[str, Any], num_steps: int, started_ms: int) -> list[Any]:
         """Every n-th step's finite numbers; MLflow would store infinity as 1.8e308 and hide NaN."""
         if not trace:
             return []
         steps = trace["step"]
+        every = self.tracking.every if self.tracking.every != "auto" else max(1, round(num_steps / _POINTS_PER_CURVE))
         return [
             self._entities.Metric(name, float(value), started_ms + int(step), int(step))
             for name, values in trace.items()
             if name != "step"
             for step, value in zip(steps, values, strict=True)
-            if step % self.tracking.every == 0 and math.isfinite(value)
+            if step % every == 0 and math.isfinite(value)
         ]
 
     def _results(self, row: Mapping[str, Any], started_ms: int) -> list[Any]:

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, Trainer
+from objectives.base import OBJECTIVES, Trainer, Way
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.outcomes import judge
 from orchestrator.reports import Finished, Pack, Report, Trace
+from orchestrator.roster import Roster
+from orchestrator.ways import Choice, choose_way, prepare_process
 
 # Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
 # their curves end at the verdict all the same, so results do not depend on it.
@@ -33,6 +35,7 @@ _ERROR_LINES = 30
 def run_pack(pack: Pack) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second and a last one."""
     started = time.perf_counter()
+    prepare_process()
     run = _PackRun(pack)
     try:
         yield from run.reports(started)
@@ -50,40 +53,41 @@ class _PackRun:
 
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
-        self.trial_ids = pack.trial_ids
         self.stopping = StoppingConfig(**pack.stopping)
-        self.detector = SpikeDetector(len(pack.members), self.stopping, pack.steps)
+        self.detector = SpikeDetector(0, self.stopping, pack.steps)
         self.trainer: Trainer | None = None
-        self.steps_done = self.member_steps = 0
+        self.roster: Roster | None = None
+        self.way = Way(1)
+        self.age_of: dict[int, int] = {}
+        self.member_steps = 0
         self.environment: Mapping[str, str] = {}
         self._traces: dict[str, list[Trace]] = {}
         self._finished: list[Finished] = []
 
     def reports(self, started: float) -> Iterator[Report]:
-        self.trainer = trainer = self._start()
+        self.roster = roster = self._start()
         last_report = time.perf_counter()
-        while self.steps_done < self.pack.steps and self.trial_ids:
-            num_steps = min(_STEPS_PER_LOOK, self.pack.steps - self.steps_done)
-            metrics = to_host([trainer.step() for _ in range(num_steps)])
-            self._look(metrics, num_steps)
+        while roster.training:
+            num_steps = min(_STEPS_PER_LOOK, self.pack.steps - max(self.age_of[m] for m in roster.training))
+            self._look(self._train(num_steps), num_steps)
             if time.perf_counter() - last_report >= _SECONDS_PER_REPORT:
                 last_report = time.perf_counter()
                 yield self.report(started)
-        if self.trial_ids:
-            self._finish_rest(to_host([{"validation": trainer.validate()}])["validation"][0])
         yield self.report(started, is_last=True)
 
     def report(self, started: float, *, is_last: bool = False, error: str | None = None) -> Report:
         """Everything since the last report."""
+        waiting = self.roster.waiting if self.roster is not None and error else ()
         report = Report(
             pack_id=self.pack.pack_id,
-            steps_done=self.steps_done,
             member_steps=self.member_steps,
+            steps_in_hand=sum(self.age_of.values()),
             seconds=time.perf_counter() - started,
             traces={trial_id: _joined(pieces) for trial_id, pieces in self._traces.items()},
             finished=tuple(self._finished),
             is_last=is_last,
             error=error,
+            waited=tuple(self.pack.trial_ids[member] for member in waiting),
             environment=self.environment,
         )
         self._traces, self._finished, self.environment = {}, [], {}
@@ -97,57 +101,118 @@ class _PackRun:
             except Exception:
                 traceback.print_exc()
 
-    def _start(self) -> Trainer:
+    def _start(self) -> Roster:
         import torch
 
-        torch.set_num_threads(self.pack.cpus)
-        if self.pack.gpus and not torch.cuda.is_available():
+        pack = self.pack
+        torch.set_num_threads(pack.cpus)
+        if pack.gpus and not torch.cuda.is_available():
             raise RuntimeError("resources.gpus asks for a GPU, but torch sees none on this worker")
-        device = "cuda" if self.pack.gpus else "cpu"
-        objective = OBJECTIVES[self.pack.objective]
+        device = "cuda" if pack.gpus else "cpu"
+        objective = OBJECTIVES[pack.objective]
         # Configurations were checked strictly when they were read; JSON has no tuples.
-        configs = [objective.config_class.model_validate(m.config, strict=False) for m in self.pack.members]
-        trainer = objective.start(configs, [member.seed for member in self.pack.members], device)
-        self.environment = {**describe_process(), "device": device, **trainer.describe()}
-        return trainer
+        configs = [objective.config_class.model_validate(m.config, strict=False) for m in pack.members]
+        if pack.width is None:
+            choice = choose_way(objective, configs[0], device, pack.cpus, len(configs), pack.steps_ahead)
+        else:
+            choice = Choice(Way(pack.width), f"{pack.width} at a time, as resources.pack says")
+        self.way = choice.way
+        # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
+        num_rounds = math.ceil(len(configs) / self.way.width)
+        at_a_time = math.ceil(len(configs) / num_rounds)
+        roster = Roster(configs, [member.seed for member in pack.members], at_a_time)
+        roster.admit()
+        places = roster.places(self._num_rows(len(roster.training)))
+        self.trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
+        self.detector.arrange([None] * len(roster.training))
+        self.age_of = dict.fromkeys(roster.training, 0)
+        self.environment = {
+            **describe_process(),
+            "device": device,
+            "way": choice.reason,
+            **self.trainer.describe(),
+        }
+        return roster
+
+    def _num_rows(self, num_rows: int) -> int:
+        """Rows of the trainer for ``num_rows`` that count: a compiled pack only ever halves."""
+        if not self.way.compiled:
+            return num_rows
+        size = self.way.width
+        while size // 2 >= num_rows:
+            size //= 2
+        return size
+
+    def _train(self, num_steps: int) -> dict[str, np.ndarray]:
+        """Metrics of the next steps, (T, K) each, for the members in the roster's order."""
+        roster, trainer = self.roster, self.trainer
+        before = trainer.state_dict() if roster.is_shared else None
+        metrics = to_host([trainer.step() for _ in range(num_steps)])
+        if before is not None:
+            # Members that share a row must part before the step at which clipping tells them apart. That
+            # step is known only now: go back, part, and train these steps again.
+            members_before = roster.training
+            num_rows = max(roster.row_of) + 1
+            highest_norm = np.fmax.reduce(metrics["grad_norm"][:, :num_rows], axis=0)
+            if roster.part(np.nan_to_num(highest_norm, nan=0.0, posinf=np.inf)):
+                trainer.load_state_dict(before)
+                self._arrange(members_before)
+                metrics = to_host([trainer.step() for _ in range(num_steps)])
+        return {name: values[:, roster.row_of] for name, values in metrics.items()}
 
     def _look(self, metrics: Mapping[str, np.ndarray], num_steps: int) -> None:
-        """Feed ``num_steps`` rows of metrics, (T, K) each, to the detector; let lost members go."""
-        steps = np.arange(self.steps_done, self.steps_done + num_steps)
-        lost_at_K = np.full(len(self.trial_ids), num_steps)
-        for row, step in enumerate(steps):
-            lost_K = self.detector.update(int(step), metrics["loss"][row], metrics["grad_norm"][row])
+        """Feed ``num_steps`` rows of metrics, (T, K) each, to the detector; let members that end go."""
+        members = self.roster.training
+        age_K = np.array([self.age_of[member] for member in members])
+        lost_at_K = np.full(len(members), num_steps)
+        for row in range(num_steps):
+            lost_K = self.detector.update(metrics["loss"][row], metrics["grad_norm"][row])
             if self.stopping.early_stop:
                 lost_at_K[lost_K] = np.minimum(lost_at_K[lost_K], row)
-        self.steps_done += num_steps
-        self.member_steps += num_steps * len(self.trial_ids)
-        for k, trial_id in enumerate(self.trial_ids):
+        self.member_steps += num_steps * len(members)
+        for k, member in enumerate(members):
             rows = slice(0, lost_at_K[k] + 1)
+            steps = age_K[k] + np.arange(num_steps)[rows]
             columns = {name: values[rows, k] for name, values in metrics.items()}
-            self._traces.setdefault(trial_id, []).append({"step": steps[rows], **columns})
-        lost = np.flatnonzero(lost_at_K < num_steps)
-        if len(lost):
-            for k in lost:
-                steps_done = int(steps[lost_at_K[k]]) + 1
-                self._finished.append(_result(self.trial_ids[k], self.detector.record(k), self.stopping, steps_done))
-            self._keep([k for k in range(len(self.trial_ids)) if lost_at_K[k] == num_steps])
+            self._traces.setdefault(self.pack.trial_ids[member], []).append({"step": steps, **columns})
+            self.age_of[member] = int(age_K[k]) + num_steps
+        is_lost_K = lost_at_K < num_steps
+        is_complete_K = ~is_lost_K & (age_K + num_steps == self.pack.steps)
+        if is_complete_K.any():
+            self._finish(np.flatnonzero(is_complete_K), self._validate(np.flatnonzero(is_complete_K)))
+        for k in np.flatnonzero(is_lost_K):
+            self._finish([k], [math.nan], steps_done=int(age_K[k] + lost_at_K[k]) + 1)
+        ended = {members[k] for k in np.flatnonzero(is_lost_K | is_complete_K)}
+        if ended:
+            self.roster.drop(ended)
+            self.roster.admit()
+            self._arrange(members)
 
-    def _keep(self, index: Sequence[int]) -> None:
-        assert self.trainer is not None
-        if index:
-            self.trainer.keep(index)
-        self.detector.keep(index)
-        self.trial_ids = [self.trial_ids[k] for k in index]
+    def _arrange(self, members_before: Sequence[int]) -> None:
+        """Make trainer and detector hold those who train now."""
+        members = self.roster.training
+        position = {member: k for k, member in enumerate(members_before)}
+        self.detector.arrange([position.get(member) for member in members])
+        self.age_of = {member: self.age_of.get(member, 0) for member in members}
+        if members:
+            num_rows = max(self.roster.row_of) + 1
+            self.trainer.arrange(self.roster.places(self._num_rows(num_rows)))
 
-    def _finish_rest(self, validation_K: np.ndarray) -> None:
-        for k, trial_id in enumerate(self.trial_ids):
-            result = _result(trial_id, self.detector.record(k), self.stopping, self.steps_done, float(validation_K[k]))
-            self._finished.append(result)
-        self.trial_ids = []
+    def _validate(self, positions: Sequence[int]) -> np.ndarray:
+        rows = [self.roster.row_of[k] for k in positions]
+        distinct = list(dict.fromkeys(rows))
+        losses = to_host([{"validation": self.trainer.validate(distinct)}])["validation"][0]
+        return losses[[distinct.index(row) for row in rows]]
+
+    def _finish(self, positions: Sequence[int], validation: Sequence[float], steps_done: int | None = None) -> None:
+        for k, loss in zip(positions, validation, strict=True):
+            trial_id = self.pack.trial_ids[self.roster.training[k]]
+            done = self.pack.steps if steps_done is None else steps_done
+            self._finished.append(_result(trial_id, self.detector.record(k), self.stopping, done, float(loss)))
 
 
 def _result(
-    trial_id: str, record: MemberRecord, stopping: StoppingConfig, steps_done: int, validation: float = math.nan
+    trial_id: str, record: MemberRecord, stopping: StoppingConfig, steps_done: int, validation: float
 ) -> Finished:
     verdict = judge(record, stopping)
     return Finished(

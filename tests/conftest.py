@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,17 @@ axes:
 fixed: {optimizer: sgd}
 tracking: {enabled: false}
 """
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is measured of this machine in tests stays out of the user's cache."""
+    before = os.environ.get("SWEEP_CACHE")
+    os.environ["SWEEP_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    os.environ.pop("SWEEP_CACHE")
+    if before is not None:
+        os.environ["SWEEP_CACHE"] = before
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,7 @@ def record(ledger: Ledger, sweep: Sweep, labels: Sequence[str], losses: Sequence
         if label != "errored":
             results = (finished(trial.trial_id, label, final_loss=losses[i] if losses else 1.0),)
         curve = {"step": np.arange(20), "loss": np.linspace(2, 1, 20)}
-        ledger.record(Report(pack.pack_id, 20, 20, 0.5, {trial.trial_id: curve}, results, True))
+        ledger.record(Report(pack.pack_id, 20, 0, 0.5, {trial.trial_id: curve}, results, True))
         ledger.end_pack(pack.pack_id, "done", "errored", "a bug")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pack_cases import everyone, keep, trainer_of
 
 from objectives.base import OBJECTIVES, Objective, Trainer
 from objectives.schedules import schedule_factor
@@ -45,7 +46,7 @@ def objective(request) -> Objective:
 def start(objective: Objective, changes: Sequence[dict], seeds: Sequence[int] | None = None) -> Trainer:
     fixed = {"steps": STEPS, "lr": 1e-2, **SMALL.get(objective.name, {})}
     configs = [objective.config_class(**(fixed | change)) for change in changes]
-    return objective.start(configs, list(seeds) if seeds else [0] * len(configs), "cpu")
+    return trainer_of(objective.name, configs, list(seeds) if seeds else [0] * len(configs))
 
 
 def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
@@ -143,7 +144,7 @@ def test_the_reported_lr_is_the_peak_times_the_schedule(objective: Objective, sc
     shared = {"schedule": schedule, "final_lr_fraction": 0.1}
     found = curves(start(objective, [shared | {"lr": lr[k], "warmup": warmup[k]} for k in range(3)]))
     for step in range(STEPS):
-        factor_K = schedule_factor(schedule, step, torch.tensor(warmup), STEPS, 0.1)
+        factor_K = schedule_factor(schedule, torch.tensor(step), torch.tensor(warmup), STEPS, 0.1)
         np.testing.assert_allclose(found["lr"][step], factor_K * torch.tensor(lr), rtol=1e-6)
 
 
@@ -153,10 +154,16 @@ def test_who_stays_in_the_pack_does_not_notice_who_leaves(objective: Objective, 
     stayed, shrunk = start(objective, changes, [0, 1, 2, 3]), start(objective, changes, [0, 1, 2, 3])
     whole = curves(stayed)
     curves(shrunk, 4)
-    shrunk.keep(index)
+    keep(shrunk, index)
     assert shrunk.num_members == len(index)
     assert_same(curves(shrunk, STEPS - 4), members(whole, index, since=4))
-    torch.testing.assert_close(shrunk.validate(), stayed.validate()[index], rtol=2e-5, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(
+        shrunk.validate(everyone(shrunk)),
+        stayed.validate(everyone(stayed))[index],
+        rtol=2e-5,
+        atol=1e-9,
+        equal_nan=True,
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -173,14 +180,16 @@ def test_a_resumed_pack_goes_on_bit_for_bit(objective: Objective, optimizer: str
     resumed = start(objective, changes, [0, 1, 2])
     resumed.load_state_dict(state)
     assert_identical(curves(resumed, STEPS - 5), expected)
-    torch.testing.assert_close(resumed.validate(), straight.validate(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        resumed.validate(everyone(resumed)), straight.validate(everyone(straight)), rtol=0, atol=0, equal_nan=True
+    )
 
 
 def test_a_pack_that_shrank_resumes_bit_for_bit(objective: Objective) -> None:
     changes, seeds = [{"lr": lr} for lr in (1e-3, 1e-2, 3e-2)], [0, 1, 2]
     straight = start(objective, changes, seeds)
     curves(straight, 3)
-    straight.keep([0, 2])
+    keep(straight, [0, 2])
     state = straight.state_dict()
     resumed = start(objective, [changes[0], changes[2]], [0, 2])
     resumed.load_state_dict(state)
@@ -215,13 +224,15 @@ def test_a_member_that_blows_up_is_masked_and_touches_nobody(objective: Objectiv
         assert np.isnan(found[name][first + 1 :, 1]).all(), f"{name} is reported of it afterwards"
     assert found["update_norm"][first, 1] == 0, "not even the step of the blow-up changes it"
     others = [0, 2]
-    torch.testing.assert_close(wild.validate()[others], calm.validate()[others], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        wild.validate(everyone(wild))[others], calm.validate(everyone(calm))[others], rtol=0, atol=0, equal_nan=True
+    )
 
 
 def test_the_mask_stays_with_its_member_when_others_leave(objective: Objective) -> None:
     trainer = start(objective, [{"lr": lr} for lr in (1e-3, 1e-2, 1e300)], [0, 1, 2])
     curves(trainer, 6)
-    trainer.keep([1, 2])
+    keep(trainer, [1, 2])
     found = curves(trainer, STEPS - 6)
     assert np.isfinite(found["loss"][:, 0]).all()
     assert np.isnan(found["loss"][:, 1]).all()
@@ -231,7 +242,7 @@ def test_metrics_and_validation_have_one_number_per_member(objective: Objective)
     trainer = start(objective, [{}, {}, {}])
     metrics = trainer.step()
     assert {name: tuple(value.shape) for name, value in metrics.items()} == dict.fromkeys(METRICS, (3,))
-    assert tuple(trainer.validate().shape) == (3,)
+    assert tuple(trainer.validate(everyone(trainer)).shape) == (3,)
     assert all(isinstance(value, str) for value in trainer.describe().values())
     trainer.close()
 

@@ -71,15 +71,15 @@ def test_one_pattern_without_a_file_is_refused_beside_others_that_have_some(file
 
 def test_a_context_longer_than_the_text_is_refused(files) -> None:
     with pytest.raises(ValueError, match=r"part.*too short for context = 5000"):
-        BatchStream(load_corpus((str(files / "part*.txt"),)), [0], 2, 5000, CPU)
+        BatchStream(load_corpus((str(files / "part*.txt"),)), 2, 5000, CPU)
 
 
 def test_batches_are_spans_of_the_training_part_and_reach_all_of_it() -> None:
     # Byte i is i, and held out is 255: a sequence shows where it was cut.
     training = torch.arange(20, dtype=torch.uint8)
     corpus = Corpus(training, torch.full((20,), 255, dtype=torch.uint8), "counting", "")
-    stream = BatchStream(corpus, [0, 1], 4, 16, CPU)
-    sequences = torch.cat([stream.batch(step) for step in range(40)], dim=1)
+    stream = BatchStream(corpus, 4, 16, CPU)
+    sequences = torch.cat([stream.batch([(0, step), (1, step)]) for step in range(40)], dim=1)
     assert sequences.shape == (2, 160, 17)
     starts = sequences[..., :1]
     assert torch.equal(sequences, starts + torch.arange(17))
@@ -89,23 +89,31 @@ def test_batches_are_spans_of_the_training_part_and_reach_all_of_it() -> None:
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
     corpus = load_corpus(())
-    stream = BatchStream(corpus, [0, 1, 0], 4, 16, CPU)
-    first = [stream.batch(step).clone() for step in (0, 1, 255, 256, 1000)]
-    other = BatchStream(corpus, [1], 4, 16, CPU)
+    stream = BatchStream(corpus, 4, 16, CPU)
+    first = [stream.batch([(0, step), (1, step)]) for step in (0, 1, 255, 256, 1000)]
+    other = BatchStream(corpus, 4, 16, CPU)
     # Asked in another order, by another pack.
     for step, batch in reversed(list(zip((0, 1, 255, 256, 1000), first, strict=True))):
-        assert torch.equal(other.batch(step)[0], batch[1])
-        assert torch.equal(batch[0], batch[2])
+        assert torch.equal(other.batch([(1, step)])[0], batch[1])
         assert not torch.equal(batch[0], batch[1])
     assert len({tuple(batch.flatten().tolist()) for batch in first}) == 5
 
 
-def test_members_that_leave_take_no_data_of_others_along() -> None:
+def test_cohorts_that_leave_join_or_are_of_another_age_take_no_data_of_others_along() -> None:
     corpus = load_corpus(())
-    stream = BatchStream(corpus, [5, 1, 7], 4, 16, CPU)
-    before = stream.batch(3)
-    stream.set_members([1, 7])
-    assert torch.equal(stream.batch(3), before[1:])
+    stream = BatchStream(corpus, 4, 16, CPU)
+    before = stream.batch([(5, 3), (1, 3), (7, 3)])
+    assert torch.equal(stream.batch([(1, 3), (7, 3)]), before[1:])
+    assert torch.equal(stream.batch([(7, 3), (5, 0), (5, 3)])[[0, 2]], before[[2, 0]])
+
+
+def test_batches_are_the_same_step_by_step_and_asked_for_one_at_a_time() -> None:
+    corpus = load_corpus(())
+    cohorts = [(0, 230), (3, 0)]
+    stream = BatchStream(corpus, 4, 16, CPU)
+    for t in range(100):
+        now = [(seed, step + t) for seed, step in cohorts]
+        assert torch.equal(stream.batch(now), BatchStream(corpus, 4, 16, CPU).batch(now))
 
 
 def test_held_out_batches_are_sequences_of_the_held_out_part(files) -> None:

@@ -18,8 +18,8 @@ def watch(curves: np.ndarray, config: StoppingConfig = CONFIG) -> SpikeDetector:
     """A detector that has seen ``curves``, (T,) or (T, K)."""
     curves = np.atleast_2d(np.asarray(curves, dtype=float).T).T
     detector = SpikeDetector(curves.shape[1], config, len(curves))
-    for step, loss_K in enumerate(curves):
-        detector.update(step, loss_K)
+    for loss_K in curves:
+        detector.update(loss_K)
     return detector
 
 
@@ -94,7 +94,7 @@ def test_what_is_not_finite_ends_the_member_at_that_step(value: float, where: st
         bad = step == 30
         loss_K = np.array([value if bad and where == "loss" else loss, loss])
         norm_K = np.array([value if bad and where != "loss" else 1.0, 1.0])
-        lost_K = detector.update(step, loss_K, norm_K)
+        lost_K = detector.update(loss_K, norm_K)
         assert lost_K.tolist() == [step >= 30, False]
     found = detector.record(0)
     assert (found.lost_step, found.lost_onset_step, found.is_finite) == (30, 30, False)
@@ -138,8 +138,8 @@ def test_members_that_stay_are_judged_as_before() -> None:
     detector = SpikeDetector(4, CONFIG, 300)
     for step in range(300):
         if step == 155:
-            detector.keep([0, 3])
-        detector.update(step, curves[step] if step < 155 else curves[step, [0, 3]])
+            detector.arrange([0, 3])
+        detector.update(curves[step] if step < 155 else curves[step, [0, 3]])
     assert [detector.record(k) for k in range(2)] == [record(CURVES[name]) for name in ("one spike", "two spikes")]
 
 
@@ -148,14 +148,14 @@ def test_a_resumed_detector_goes_on_as_if_uninterrupted(cut: int) -> None:
     curves = np.stack(list(CURVES.values()), axis=1)
     first = SpikeDetector(curves.shape[1], CONFIG, 300)
     for step in range(cut):
-        first.update(step, curves[step])
+        first.update(curves[step])
     state = first.state_dict()
     for step in range(cut, cut + 5):  # must not leak into the snapshot
-        first.update(step, curves[step] + 100)
+        first.update(curves[step] + 100)
     second = SpikeDetector(curves.shape[1], CONFIG, 300)
     second.load_state_dict(state)
     for step in range(cut, 300):
-        second.update(step, curves[step])
+        second.update(curves[step])
     assert [second.record(k) for k in range(len(CURVES))] == [record(curve) for curve in CURVES.values()]
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pack_cases import everyone, trainer_of
 
 from objectives.base import FunctionFitConfig
-from objectives.function_fit import FunctionFitTrainer, start
+from objectives.function_fit import FunctionFitTrainer
 
 
 def plain_network(trainer: FunctionFitTrainer, member: int) -> torch.nn.Module:
@@ -27,7 +28,7 @@ def squared_error(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_member_is_an_ordinary_tanh_network_in_double_precision() -> None:
-    trainer = start([FunctionFitConfig(steps=5)] * 2, [0, 1], "cpu")
+    trainer = trainer_of("function_fit", [FunctionFitConfig(steps=5)] * 2, [0, 1])
     trainer.step()
     x = torch.linspace(-torch.pi, torch.pi, 200, dtype=torch.float64)
     losses = trainer.losses()
@@ -44,16 +45,16 @@ def test_a_member_is_an_ordinary_tanh_network_in_double_precision() -> None:
 
 
 def test_validation_is_the_error_half_way_between_the_training_points() -> None:
-    trainer = start([FunctionFitConfig(steps=5, num_points=11, width=8)] * 2, [0, 1], "cpu")
+    trainer = trainer_of("function_fit", [FunctionFitConfig(steps=5, num_points=11, width=8)] * 2, [0, 1])
     spacing = 2 * torch.pi / 10
     x = -torch.pi + spacing * (torch.arange(10, dtype=torch.float64) + 0.5)
-    for k, found in enumerate(trainer.validate()):
+    for k, found in enumerate(trainer.validate(everyone(trainer))):
         torch.testing.assert_close(found, squared_error(plain_network(trainer, k), x).detach(), rtol=1e-12, atol=0)
 
 
 def test_weights_start_uniform_within_the_root_of_the_fan_in() -> None:
     width = 4096
-    trainer = start([FunctionFitConfig(steps=5, width=width)], [0], "cpu")
+    trainer = trainer_of("function_fit", [FunctionFitConfig(steps=5, width=width)], [0])
     for name, fan_in in (("in_weight", 1), ("in_bias", 1), ("out_weight", width)):
         scaled = trainer.weights[name].detach().flatten() * fan_in**0.5
         assert -1 <= scaled.min() < -0.99
@@ -62,8 +63,8 @@ def test_weights_start_uniform_within_the_root_of_the_fan_in() -> None:
 
 
 def test_full_batch_is_the_mean_over_many_small_batches() -> None:
-    full = start([FunctionFitConfig(steps=5)], [0], "cpu")
-    small = start([FunctionFitConfig(steps=5, batch_size=50)], [0], "cpu")
+    full = trainer_of("function_fit", [FunctionFitConfig(steps=5)], [0])
+    small = trainer_of("function_fit", [FunctionFitConfig(steps=5, batch_size=50)], [0])
     losses = []
     for _ in range(400):
         losses.append(small.losses().item())

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from pack_cases import everyone, trainer_of
 
 from objectives.base import GptConfig
-from objectives.gpt import GptTrainer, start
+from objectives.gpt import GptTrainer
 
 SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4, "depth": 2}
 
@@ -51,12 +52,12 @@ def plain_loss(trainer: GptTrainer, member: int, tokens_BT: torch.Tensor) -> tup
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_each_member_is_an_ordinary_transformer(text, qk_norm: bool, dtype, tolerance) -> None:
     config = GptConfig(text=text, qk_norm=qk_norm, lr=1e-2, **SHAPE)
-    trainer = start([config, config], [0, 1], "cpu")
+    trainer = trainer_of("gpt", [config, config], [0, 1])
     for _ in range(3):  # away from the tiny initial weights
         trainer.step()
     assert (f"{SHAPE['depth'] - 1}.q_norm" in trainer.weights) == qk_norm
     trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
-    tokens_KBT = trainer.batches.batch(trainer.num_steps)
+    tokens_KBT = trainer.batches.batch(trainer.cohorts())
     losses = trainer.losses()
     grads = torch.autograd.grad(losses.sum(), list(trainer.weights.values()))
     for member in range(2):
@@ -69,22 +70,22 @@ def test_each_member_is_an_ordinary_transformer(text, qk_norm: bool, dtype, tole
 
 
 def test_before_training_every_byte_is_about_as_likely(text) -> None:
-    trainer = start([GptConfig(text=text, **SHAPE)], [0], "cpu")
+    trainer = trainer_of("gpt", [GptConfig(text=text, **SHAPE)], [0])
     assert float(trainer.step()["loss"]) == pytest.approx(math.log(256), abs=0.05)
 
 
 def test_the_loss_falls_on_the_default_text() -> None:
     config = GptConfig(steps=60, lr=1e-2, width=16, context=16, batch_size=8)
-    trainer = start([config], [0], "cpu")
+    trainer = trainer_of("gpt", [config], [0])
     loss = torch.cat([trainer.step()["loss"] for _ in range(60)])
     # From ln 256 = 5.5 to below ln 64 = 4.2: it has learned which bytes there are at all.
     assert loss[:5].mean() > 5
     assert loss[-10:].mean() < math.log(64)
-    assert trainer.validate().item() < math.log(64)
+    assert trainer.validate(everyone(trainer)).item() < math.log(64)
 
 
 def test_training_and_validation_read_the_text_that_the_record_names(text) -> None:
-    trainer = start([GptConfig(text=text, **SHAPE)], [0], "cpu")
+    trainer = trainer_of("gpt", [GptConfig(text=text, **SHAPE)], [0])
     content = Path(text[0]).read_bytes()
     assert trainer.describe() == {
         "text": text[0],
@@ -95,21 +96,21 @@ def test_training_and_validation_read_the_text_that_the_record_names(text) -> No
 
 def test_validation_is_the_loss_on_held_out_text(text) -> None:
     config = GptConfig(text=text, validation_batches=3, **SHAPE)
-    trainer = start([config], [0], "cpu")
+    trainer = trainer_of("gpt", [config], [0])
     content = Path(text[0]).read_bytes()
     held_out = torch.tensor(list(content[int(0.9 * len(content)) :]))
     starts = torch.linspace(0, len(held_out) - config.context - 1, 3 * config.batch_size).long()
     tokens = torch.stack([held_out[i : i + config.context + 1] for i in starts])
     expected, _ = plain_loss(trainer, 0, tokens)
-    assert trainer.validate().item() == pytest.approx(expected.item(), rel=1e-6)
+    assert trainer.validate(everyone(trainer)).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_validation_does_not_depend_on_the_seed_of_the_data(text) -> None:
-    trainer = start([GptConfig(text=text, **SHAPE)] * 2, [0, 1], "cpu")
+    trainer = trainer_of("gpt", [GptConfig(text=text, **SHAPE)] * 2, [0, 1])
     with torch.no_grad():
         for weight in trainer.weights.values():
             weight[1] = weight[0]
-    first, second = trainer.validate().tolist()
+    first, second = trainer.validate(everyone(trainer)).tolist()
     assert first == pytest.approx(second, rel=1e-6)
 
 
@@ -118,7 +119,7 @@ GOLDEN = {"loss": 5.541652, "grad_norm": 1.085077, "update_norm": 0.8286704, "lr
 
 def test_one_golden_step(text) -> None:
     config = GptConfig(text=text, lr=1e-2, clip=1.0, weight_decay=0.1, **SHAPE)
-    metrics = {name: float(value) for name, value in start([config], [0], "cpu").step().items()}
+    metrics = {name: float(value) for name, value in trainer_of("gpt", [config], [0]).step().items()}
     assert metrics == pytest.approx(GOLDEN, rel=1e-4), (
         "One step of the built-in transformer no longer gives the numbers that it gave. If you changed the\n"
         "model, its initial weights, the batches or the optimizer on purpose, every result in users'\n"

@@ -24,7 +24,7 @@ def begin(ledger: Ledger, sweep, trials=None):
 
 
 def report(pack, **changes) -> Report:
-    return Report(**({"pack_id": pack.pack_id, "steps_done": 5, "member_steps": 5, "seconds": 1.0} | changes))
+    return Report(**({"pack_id": pack.pack_id, "member_steps": 5, "steps_in_hand": 5, "seconds": 1.0} | changes))
 
 
 def test_planning_twice_changes_nothing_and_a_removed_cell_stays_outside_the_map(tmp_path: Path) -> None:
@@ -127,7 +127,8 @@ from orchestrator.packing import make_packs
 sweep = sweep_of("axes: {lr: {linear: [0.1, 1], num: 400}}\\nresources: {pack: 1}\\n")
 with ledger_at(Path(sys.argv[1])) as ledger:
     ledger.plan("quadratic", sweep.trials, {})
-    for pack in make_packs(sweep, sweep.trials, 1):
+    for trial in sweep.trials:
+        (pack,) = make_packs(sweep, [trial], 1)
         ledger.start_pack(pack, "test")
         ledger.record(Report(pack.pack_id, 1, 1, 1.0, {}, (finished(pack.trial_ids[0], "stable"),), True))
         print(pack.trial_ids[0], flush=True)

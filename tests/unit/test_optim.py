@@ -79,10 +79,10 @@ def test_every_member_is_trained_as_by_the_optimizer_of_torch(optimizer, schedul
     start = torch.randn(len(members), SIZE, generator=torch.Generator().manual_seed(1)).to(dtype)
     grads = gradients(dtype)
     expected = [reference(config, start[k], grads[:, k]) for k, config in enumerate(members)]
-    packed = PackedOptimizer(start.clone(), members)
+    packed = PackedOptimizer(start.clone(), members, compiled=False)
     for step in range(STEPS):
         before = packed.params_Kn.clone()
-        metrics = packed.step(torch.ones(len(members), dtype=dtype), grads[step])
+        metrics = packed.step(torch.ones(len(members), dtype=dtype), grads[step].clone())
         found, wanted = packed.params_Kn, torch.stack([history[step] for history in expected])
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(metrics["grad_norm"], grads[step].norm(dim=1))
@@ -103,7 +103,7 @@ def test_every_member_is_trained_as_by_the_optimizer_of_torch(optimizer, schedul
 @pytest.mark.parametrize("when", [0, 4])
 def test_what_is_not_finite_is_masked_at_that_step_and_touches_nobody(poison, where, optimizer, victim, when) -> None:
     grads, start = gradients(torch.float32), torch.ones(len(MEMBERS), SIZE)
-    clean, poisoned = (PackedOptimizer(start.clone(), configs(optimizer=optimizer)) for _ in range(2))
+    clean, poisoned = (PackedOptimizer(start.clone(), configs(optimizer=optimizer), compiled=False) for _ in range(2))
     loss = torch.ones(len(MEMBERS))
     others = [k for k in range(len(MEMBERS)) if k != victim]
     for step in range(8):
@@ -111,8 +111,8 @@ def test_what_is_not_finite_is_masked_at_that_step_and_touches_nobody(poison, wh
         if step == when:
             kept = poisoned.params_Kn[victim].clone()
             (bad_loss if where == "loss" else grad[:, 3])[victim] = poison
-        expected = clean.step(loss, grads[step])
-        metrics = poisoned.step(bad_loss, grad)
+        expected = clean.step(loss, grads[step].clone())
+        metrics = poisoned.step(bad_loss, grad.clone())
         assert torch.equal(poisoned.params_Kn[others], clean.params_Kn[others])
         assert all(torch.equal(metrics[name][others], expected[name][others]) for name in metrics)
         if step == when:
@@ -131,16 +131,16 @@ def test_members_that_are_kept_go_on_as_before(optimizer) -> None:
     grads, start = gradients(torch.float64), torch.ones(len(MEMBERS), SIZE, dtype=torch.float64)
     loss = torch.ones(len(MEMBERS))
     loss[3] = torch.nan
-    whole, shrunk = (PackedOptimizer(start.clone(), configs(optimizer=optimizer)) for _ in range(2))
+    whole, shrunk = (PackedOptimizer(start.clone(), configs(optimizer=optimizer), compiled=False) for _ in range(2))
     index = torch.tensor([1, 3, 4])
     for step in range(12):
         # Member 3 is lost at once. That its loss is finite afterwards does not bring it back.
         loss = torch.ones(len(MEMBERS)) if step else loss
-        expected = whole.step(loss, grads[step])
+        expected = whole.step(loss, grads[step].clone())
         if step == 6:
-            shrunk.keep(index, shrunk.params_Kn[index].clone())
+            shrunk.arrange(index, shrunk.params_Kn[index], [configs(optimizer=optimizer)[k] for k in index])
         kept = torch.arange(len(MEMBERS)) if step < 6 else index
-        metrics = shrunk.step(loss[kept], grads[step][kept])
+        metrics = shrunk.step(loss[kept], grads[step][kept].clone())
     assert torch.equal(shrunk.params_Kn, whole.params_Kn[index])
     for name, value in metrics.items():
         torch.testing.assert_close(value, expected[name][index], rtol=0, atol=0, equal_nan=True)

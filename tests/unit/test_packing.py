@@ -27,14 +27,37 @@ def test_every_trial_is_in_one_pack_of_its_own_structure(cells, seeds, sizes, pa
     for p in packs:
         assert p.members
         assert len({structure_of(sweep, by_id[t]) for t in p.trial_ids}) == 1
-        assert len(p.members) <= (16 if pack == "auto" else pack)
+        assert p.width == (None if pack == "auto" else pack)
 
 
-def test_automatic_packs_are_balanced_over_the_workers() -> None:
-    sweep = sweep_of("axes: {lr: {linear: [0.1, 1], num: 126}}\n")
-    sizes = [len(pack.members) for pack in make_packs(sweep, sweep.trials, 3)]
-    assert len(sizes) % 3 == 0
-    assert max(sizes) - min(sizes) <= 1
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("trials", [1, 7, 126, 1000])
+def test_workers_end_together_when_each_takes_the_next_pack_as_it_gets_free(workers: int, trials: int) -> None:
+    sweep = sweep_of(f"resources: {{pack: 10}}\naxes: {{lr: {{linear: [0.1, 1], num: {trials}}}}}\n")
+    packs = make_packs(sweep, sweep.trials, workers)
+    free_at = [0] * workers
+    for pack in packs:
+        free_at[free_at.index(min(free_at))] += len(pack.members)
+    assert max(free_at) - min(free_at) <= 10, "at most one round of members"
+    assert max(free_at) <= max(trials / workers + 10, 1)
+    assert len(packs) <= 2 * workers * (2 + trials.bit_length()), "few starts, however many trials"
+
+
+def test_every_pack_knows_how_much_a_worker_still_has_to_do() -> None:
+    sweep = sweep_of("resources: {pack: 10}\naxes: {lr: {linear: [0.1, 1], num: 100}}\n")
+    packs = make_packs(sweep, sweep.trials, 2)
+    assert packs[0].steps_ahead == 100 * 20 / 2
+    done = 0
+    for pack in packs:
+        assert pack.steps_ahead == (100 - done) * 20 / 2
+        done += len(pack.members)
+
+
+def test_trials_that_differ_in_clip_alone_are_side_by_side() -> None:
+    sweep = sweep_of("resources: {pack: 16}\nseeds: [0, 1]\naxes: {clip: {values: [null, 1, 2]}, lr: {values: [0.1, 1.0]}}\n")
+    (pack,) = make_packs(sweep, sweep.trials, 1)
+    runs = [(member.config["lr"], member.seed) for member in pack.members]
+    assert all(len(set(runs[i : i + 3])) == 1 for i in range(0, len(runs), 3))
 
 
 @pytest.mark.parametrize(
@@ -45,5 +68,5 @@ def test_automatic_packs_are_balanced_over_the_workers() -> None:
      ("schedule: {values: [cosine, linear]}", True), ("dimension: {values: [2, 3]}", True)],
 )  # fmt: skip
 def test_numbers_share_a_pack_and_structure_splits_it(axis: str, splits: bool) -> None:
-    sweep = sweep_of(f"axes: {{{axis}}}\n")
+    sweep = sweep_of(f"resources: {{pack: 16}}\naxes: {{{axis}}}\n")
     assert len(make_packs(sweep, sweep.trials, 1)) == (2 if splits else 1)

@@ -3,15 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pack_cases import trainer_of
 
 from objectives.base import QuadraticConfig
-from objectives.quadratic import start
 
 
 def curves(members: list[dict], num_steps: int, metric: str = "loss", **common) -> np.ndarray:
     """A metric of every step and member, (T, K)."""
     configs = [QuadraticConfig(steps=num_steps, **common, **member) for member in members]
-    trainer = start(configs, [0] * len(members), "cpu")
+    trainer = trainer_of("quadratic", configs, [0] * len(members))
     return torch.stack([trainer.step()[metric] for _ in range(num_steps)]).numpy()
 
 

@@ -112,10 +112,10 @@ def test_trials_that_are_lost_too_often_are_errored_and_the_rest_goes_on(train, 
 
 
 def test_a_trainer_bug_is_errored_with_its_traceback_and_spares_the_other_packs(train, rows, monkeypatch) -> None:
-    def start(configs, seeds, device):
+    def start(configs, seeds, device, way):
         if configs[0].dimension == 7:
             raise RuntimeError("seven is too many")
-        return quadratic.QuadraticTrainer(configs, seeds, device)
+        return quadratic.QuadraticTrainer(configs, seeds, device, way)
 
     monkeypatch.setattr(quadratic, "start", start)
     sweep = sweep_with("axes.dimension.values=[4, 7]")

@@ -25,7 +25,7 @@ def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:
         )
         for i, lr in enumerate(lrs)
     )
-    return Pack("pack", "quadratic", steps, members, STOPPING.model_dump())
+    return Pack("pack", "quadratic", steps, members, STOPPING.model_dump(), len(members), 0)
 
 
 def results(reports: Sequence[Report]) -> dict:

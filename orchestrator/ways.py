@@ -1,0 +1,250 @@
+"""How a pack is run on this machine: measured in a second or two, kept in a cache, never guessed.
+
+How many members train at a time, eager or compiled, by which matrix products: what is fastest depends on
+the model's size, the processor and the libraries, so each structure is tried on the machine that trains it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from objectives.base import Objective, TrainingConfig, Way
+from orchestrator.errors import StorageError
+from orchestrator.files import atomic_write, waiting_lock
+from orchestrator.space import canonical_json
+
+_WIDTHS = {"cpu": (1, 4, 16, 32), "cuda": (1, 4, 16, 64, 256, 512)}
+_SECONDS_PER_WAY = 0.25
+# A wider pack must be this much faster, and another way than eager too: a measurement has noise.
+_MARGIN = 1.05
+# What compiling costs and gains where it has not been measured yet (2 cores, 17 to 25 s; 1.1 to 1.5 times).
+_EXPECTED_COMPILE_S, _EXPECTED_GAIN = 25.0, 1.25
+# A compilation that the cache has takes this share of the first one.
+_CACHED_SHARE = 0.25
+_MEMORY_SHARE = 0.5
+# A width is tried while it is less than this many times the members there are.
+_FILLED = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One way, timed: ``compile_s`` is the first step's time, ``bytes_per_member`` what a member adds."""
+
+    way: Way
+    member_steps_per_second: float
+    compile_s: float
+    bytes_per_member: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The way to take and why, in one line."""
+
+    way: Way
+    reason: str
+
+
+def prepare_process() -> None:
+    """Settings of a worker process: memory is kept instead of being returned after every step.
+
+    By default glibc gives large buffers back to the kernel at once and takes them again, up to 10,000
+    page faults for one step of a pack. Elsewhere than on glibc nothing happens.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+        mallopt(mmap_threshold, 32 * 2**20)  # the largest that glibc takes
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 64 * 2**20)
+
+
+def choose_way(
+    objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
+) -> Choice:
+    """The fastest way for packs of this structure, measured here unless the cache has it.
+
+    ``num_members`` are there to train, ``steps_ahead`` member-steps of this structure for this worker.
+    """
+    known = load_measurements(objective, config, device, cpus)
+    if not known:
+        known = measure_widths(objective, config, device, num_members)
+        save_measurements(objective, config, device, cpus, known)
+    best = best_eager(known, num_members)
+    compiled = next((m for m in known if m.way == Way(best.way.width, True, best.way.kernels)), None)
+    is_filled = num_members * _FILLED > best.way.width
+    if compiled is None and objective.can_compile and is_filled and _compiling_pays(best, None, steps_ahead):
+        compiled = measure(objective, config, device, Way(best.way.width, True, best.way.kernels))
+        known = [*known, compiled]
+        save_measurements(objective, config, device, cpus, known)
+    is_compiled = compiled is not None and _compiling_pays(best, compiled, steps_ahead)
+    chosen = compiled if is_compiled else best
+    return Choice(chosen.way, explain(chosen, known, objective, best, compiled))
+
+
+def best_eager(known: Sequence[Measurement], num_members: int) -> Measurement:
+    """The fastest eager way that ``num_members`` can fill, the narrowest of those that are nearly as fast."""
+    eager = [m for m in known if not m.way.compiled and m.way.width < max(2, _FILLED * num_members)]
+    fastest = max(m.member_steps_per_second for m in eager)
+    return next(m for m in sorted(eager, key=lambda m: m.way.width) if m.member_steps_per_second * _MARGIN >= fastest)
+
+
+def explain(
+    chosen: Measurement,
+    known: Sequence[Measurement],
+    objective: Objective,
+    eager: Measurement,
+    compiled: Measurement | None,
+) -> str:
+    """One line: what was picked, the measured curve, and from where on compiling would pay."""
+    curve = ", ".join(
+        f"{_name(m.way)}: {m.member_steps_per_second:,.0f}" for m in sorted(known, key=lambda m: astuple(m.way))
+    )
+    text = f"{_name(chosen.way)} (member-steps/s a worker, measured: {curve})"
+    if objective.can_compile and not chosen.way.compiled:
+        text += f"; compiling would pay from {break_even_steps(eager, compiled):,.0f} member-steps a worker on"
+    return text
+
+
+def break_even_steps(eager: Measurement, compiled: Measurement | None) -> float:
+    """Member-steps from which a compiled pack ends sooner than an eager one."""
+    if compiled is None:
+        cost = _EXPECTED_COMPILE_S * (1 + _CACHED_SHARE)
+        rate = eager.member_steps_per_second * _EXPECTED_GAIN
+    else:
+        cost = compiled.compile_s * _CACHED_SHARE
+        rate = compiled.member_steps_per_second
+    saved_per_step = 1 / eager.member_steps_per_second - 1 / rate
+    return cost / saved_per_step if saved_per_step > 0 else float("inf")
+
+
+def _compiling_pays(eager: Measurement, compiled: Measurement | None, steps_ahead: int) -> bool:
+    return steps_ahead > break_even_steps(eager, compiled)
+
+
+def measure_widths(objective: Objective, config: TrainingConfig, device: str, num_members: int) -> list[Measurement]:
+    """Time eager packs of growing width until they gain nothing or memory ends."""
+    known: list[Measurement] = []
+    for width in _WIDTHS[device]:
+        needed_bytes = width * known[-1].bytes_per_member if known else 0
+        if known and (width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * free_memory(device)):
+            break
+        known.append(measure(objective, config, device, Way(width)))
+        if len(known) > 1 and known[-1].member_steps_per_second < known[-2].member_steps_per_second * _MARGIN:
+            break
+    if objective.can_compile and device == "cpu" and best_eager(known, num_members).way.width <= 4:
+        known.append(measure(objective, config, device, Way(1, kernels="onednn")))
+    return known
+
+
+def measure(objective: Objective, config: TrainingConfig, device: str, way: Way) -> Measurement:
+    """Train a throwaway pack for a moment."""
+    memory_before = _memory_in_use(device)
+    trainer = objective.start([config] * way.width, [k % 3 for k in range(way.width)], device, way)
+    try:
+        began = time.perf_counter()
+        _ = float(trainer.step()["loss"][0])
+        compile_s = time.perf_counter() - began
+        num_steps, began = 0, time.perf_counter()
+        while num_steps < 2 or time.perf_counter() - began < _SECONDS_PER_WAY:
+            metrics = trainer.step()
+            _ = float(metrics["loss"][0]) if num_steps % 10 == 0 else None
+            num_steps += 1
+        _ = float(metrics["loss"][0])
+        seconds = time.perf_counter() - began
+    finally:
+        trainer.close()
+    added = max(0, _memory_in_use(device) - memory_before)
+    return Measurement(way, way.width * num_steps / seconds, compile_s, added // way.width)
+
+
+def free_memory(device: str) -> int:
+    """Bytes that packs may use on ``device`` now."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info()[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory_in_use(device: str) -> int:
+    """The most bytes that this process has used so far."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def load_measurements(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> list[Measurement]:
+    """What the cache knows of this structure on this machine; nothing is no error."""
+    entry = _read_cache().get(_key(objective, config, device, cpus), [])
+    return [Measurement(**{**found, "way": Way(**found["way"])}) for found in entry]
+
+
+def save_measurements(
+    objective: Objective, config: TrainingConfig, device: str, cpus: int, known: Sequence[Measurement]
+) -> None:
+    """Keep ``known`` for later packs and sweeps; a cache that cannot be written is done without."""
+    with contextlib.suppress(StorageError):
+        with waiting_lock(cache_folder() / "ways.lock"):
+            entries = {**_read_cache(), _key(objective, config, device, cpus): [asdict(m) for m in known]}
+            atomic_write(cache_folder() / "ways.json", json.dumps(entries, indent=1).encode())
+
+
+def cache_folder() -> Path:
+    """Where measurements and compiled packs are kept: ``SWEEP_CACHE``, or ``sweep`` in the user's cache."""
+    if chosen := os.environ.get("SWEEP_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweep"
+
+
+def _read_cache() -> Mapping[str, Any]:
+    try:
+        return json.loads((cache_folder() / "ways.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> str:
+    """Everything that the speed depends on, hashed."""
+    numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
+    structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
+    what = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), _torch_version()]
+    return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
+
+
+def _processor(device: str) -> str:
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip() + platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _torch_version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("torch")
+
+
+def _name(way: Way) -> str:
+    parts = [f"{way.width} at a time"]
+    parts += ["compiled"] if way.compiled else []
+    parts += ["oneDNN"] if way.kernels == "onednn" else []
+    return " ".join(parts)
