@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow lint help
+.PHONY: run test test-slow bench lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
 	@echo "make test       set up, run the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make lint       check the style"
 
 run: $(READY)
@@ -24,6 +25,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+bench: $(READY)
+	$(BIN)/python benchmarks/throughput.py --json results/throughput.json
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

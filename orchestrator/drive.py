@@ -15,12 +15,16 @@ from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, 
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
-from orchestrator.packing import make_packs
+from orchestrator.packing import make_packs, structure_of
 from orchestrator.runner import Summary, missing_trials, run_sweep
+from orchestrator.space import Trial
 from orchestrator.spec import Sweep, load_sweep
+from orchestrator.ways import known_choice
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_STRUCTURES_SHOWN = 4
 
 
 def drive(sweep: Sweep, results: Path, make_executor: Callable[[], Executor], retry_errored: bool) -> int:
@@ -110,6 +114,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     sizes = Counter(len(pack.members) for pack in packs)
     shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True))
     yield f"to train: {len(missing)} trials in {len(packs)} packs" + (f" ({shown} members)" if packs else "")
+    yield from _way_lines(sweep, missing, workers)
     yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
         f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
     )
@@ -120,6 +125,25 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     else:
         seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
         yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s a worker)"
+
+
+def _way_lines(sweep: Sweep, missing: Sequence[Trial], workers: int) -> Iterator[str]:
+    """How packs of each structure will run on this machine, as far as that has been measured."""
+    if sweep.resources.pack != "auto":
+        yield f"way:      {sweep.resources.pack} members at a time, as resources.pack says"
+        return
+    alike: dict[str, list[Trial]] = {}
+    for trial in missing:
+        alike.setdefault(structure_of(sweep, trial), []).append(trial)
+    for trials in list(alike.values())[:_STRUCTURES_SHOWN]:
+        config = sweep.objective.config_class.model_validate(trials[0].config, strict=False)
+        steps_ahead = len(trials) * sweep.steps // workers
+        choice = None
+        if not sweep.resources.gpus:
+            choice = known_choice(sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead)
+        yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
+    if len(alike) > _STRUCTURES_SHOWN:
+        yield f"          ... and {len(alike) - _STRUCTURES_SHOWN} structures more"
 
 
 def planned_workers(sweep: Sweep) -> int:

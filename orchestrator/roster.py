@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from objectives.base import Place, TrainingConfig
 
-# The norm that the optimizer compares is rounded; parting a little early changes nothing.
-_NORM_ROUNDING = 1e-5
+# Parting early changes nothing, and parting too late means training some steps again: members part when a
+# norm has come within this factor of the threshold.
+_NEAR = 1.05
+# The norm that the optimizer compares with the threshold is rounded.
+_ROUNDING = 1e-5
+
+
+_OPTIMIZER = ("lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip")
+_NO_OPTIMIZER = dict.fromkeys(_OPTIMIZER)
 
 
 @dataclass(slots=True)
@@ -32,6 +39,8 @@ class Roster:
         self.configs, self.seeds, self.width = configs, seeds, width
         self.waiting = deque(range(len(configs)))
         self._rows: list[_Row] = []
+        # The first gradient does not depend on the optimizer, so it is known for those who come later.
+        self._first_norm: dict[object, float] = {}
 
     @property
     def training(self) -> list[int]:
@@ -47,6 +56,15 @@ class Roster:
     def is_shared(self) -> bool:
         """Whether some members are still one run."""
         return any(len(row.members) > 1 for row in self._rows)
+
+    @property
+    def is_surprise_near(self) -> bool:
+        """Whether a shared row's first norm is not known, and so may part its members at once."""
+        return any(len(row.members) > 1 and self._origin(row.members[0]) not in self._first_norm for row in self._rows)
+
+    def note_first_norms(self, norm_of_member: Mapping[int, float]) -> None:
+        """The gradient norm of some members at their first step."""
+        self._first_norm.update({self._origin(member): norm for member, norm in norm_of_member.items()})
 
     def drop(self, members: Collection[int]) -> None:
         """Let ``members`` go."""
@@ -66,14 +84,24 @@ class Roster:
                 began[run] = _Row([member])
                 self._rows.append(began[run])
 
-    def part(self, highest_norm: Sequence[float]) -> bool:
-        """Give rows of their own to members whose threshold a norm has come near.
+    def has_clipped(self, highest_norm: Sequence[float]) -> bool:
+        """Whether a norm has reached a threshold in a shared row, so that its members are no longer one run."""
+        return any(
+            clip is not None and clip <= norm * (1 + _ROUNDING) + _ROUNDING
+            for row, norm in zip(self._rows, highest_norm, strict=True)
+            for clip in (self.configs[member].clip for member in row.members)
+            if len(row.members) > 1
+        )
 
-        ``highest_norm`` of each row's gradient since the last call. Returns whether any parted.
+    def part(self, highest_norm: Sequence[float]) -> bool:
+        """Give rows of their own to members whose threshold a norm has come near; returns whether any parted.
+
+        ``highest_norm`` of each row's gradient since the last call. Below a threshold clipping does
+        nothing, so where ``has_clipped`` is false the steps since then are those of every member.
         """
         parted: list[_Row] = []
         for row, norm in zip(self._rows, highest_norm, strict=True):
-            reached = norm * (1 + _NORM_ROUNDING) + _NORM_ROUNDING
+            reached = _NEAR * norm
             leaving = [m for m in row.members if (clip := self.configs[m].clip) is not None and clip <= reached]
             if len(row.members) > 1 and leaving:
                 staying = [member for member in row.members if member not in leaving] or [leaving.pop()]
@@ -91,4 +119,11 @@ class Roster:
 
     def _run(self, member: int) -> object:
         """Equal for members that are one run until clipping parts them."""
+        clip, first_norm = self.configs[member].clip, self._first_norm.get(self._origin(member), 0.0)
+        if clip is not None and not clip > _NEAR * first_norm:
+            return member
         return self.configs[member].model_copy(update={"clip": None}), self.seeds[member]
+
+    def _origin(self, member: int) -> object:
+        """Equal for members whose first gradient is."""
+        return self.configs[member].model_copy(update=_NO_OPTIMIZER), self.seeds[member]

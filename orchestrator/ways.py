@@ -15,7 +15,7 @@ import platform
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,31 @@ def choose_way(
         known = measure_widths(objective, config, device, num_members)
         save_measurements(objective, config, device, cpus, known)
     best = best_eager(known, num_members)
-    compiled = next((m for m in known if m.way == Way(best.way.width, True, best.way.kernels)), None)
-    is_filled = num_members * _FILLED > best.way.width
-    if compiled is None and objective.can_compile and is_filled and _compiling_pays(best, None, steps_ahead):
-        compiled = measure(objective, config, device, Way(best.way.width, True, best.way.kernels))
-        known = [*known, compiled]
+    if objective.can_compile and _compiled(known, best) is None and _compiling_pays(best, None, steps_ahead):
+        known = [*known, measure(objective, config, device, replace(best.way, compiled=True))]
         save_measurements(objective, config, device, cpus, known)
+    return _choice(objective, known, num_members, steps_ahead)
+
+
+def known_choice(
+    objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
+) -> Choice | None:
+    """What ``choose_way`` would take by what the cache knows; None where it would have to measure first."""
+    known = load_measurements(objective, config, device, cpus)
+    return _choice(objective, known, num_members, steps_ahead) if known else None
+
+
+def _choice(objective: Objective, known: Sequence[Measurement], num_members: int, steps_ahead: int) -> Choice:
+    best = best_eager(known, num_members)
+    compiled = _compiled(known, best)
     is_compiled = compiled is not None and _compiling_pays(best, compiled, steps_ahead)
     chosen = compiled if is_compiled else best
     return Choice(chosen.way, explain(chosen, known, objective, best, compiled))
+
+
+def _compiled(known: Sequence[Measurement], eager: Measurement) -> Measurement | None:
+    """The measurement of the compiled counterpart of ``eager``, if there is one."""
+    return next((m for m in known if m.way == replace(eager.way, compiled=True)), None)
 
 
 def best_eager(known: Sequence[Measurement], num_members: int) -> Measurement:

@@ -68,7 +68,7 @@ class _PackRun:
         self.roster = roster = self._start()
         last_report = time.perf_counter()
         while roster.training:
-            num_steps = min(_STEPS_PER_LOOK, self.pack.steps - max(self.age_of[m] for m in roster.training))
+            num_steps = self._steps_to_next_look()
             self._look(self._train(num_steps), num_steps)
             if time.perf_counter() - last_report >= _SECONDS_PER_REPORT:
                 last_report = time.perf_counter()
@@ -143,22 +143,37 @@ class _PackRun:
             size //= 2
         return size
 
+    def _steps_to_next_look(self) -> int:
+        """Members end at their last step exactly; a shared row shows its first gradient norm at once."""
+        ages = [self.age_of[member] for member in self.roster.training]
+        if self.roster.is_surprise_near:
+            return 1
+        return min(_STEPS_PER_LOOK, self.pack.steps - max(ages))
+
     def _train(self, num_steps: int) -> dict[str, np.ndarray]:
-        """Metrics of the next steps, (T, K) each, for the members in the roster's order."""
+        """Metrics of the next steps, (T, K) each, for the members in the roster's order afterwards."""
         roster, trainer = self.roster, self.trainer
+        members, row_of = roster.training, roster.row_of
         before = trainer.state_dict() if roster.is_shared else None
         metrics = to_host([trainer.step() for _ in range(num_steps)])
         if before is not None:
-            # Members that share a row must part before the step at which clipping tells them apart. That
+            highest_norm = np.fmax.reduce(metrics["grad_norm"][:, : max(row_of) + 1], axis=0)
+            highest_norm = np.nan_to_num(highest_norm, posinf=np.inf)
+            first_norms = zip(members, metrics["grad_norm"][0, row_of], strict=True)
+            roster.note_first_norms({m: norm for m, norm in first_norms if self.age_of[m] == 0})
+            # Members of one row must part before the step at which clipping tells them apart. Where that
             # step is known only now: go back, part, and train these steps again.
-            members_before = roster.training
-            num_rows = max(roster.row_of) + 1
-            highest_norm = np.fmax.reduce(metrics["grad_norm"][:, :num_rows], axis=0)
-            if roster.part(np.nan_to_num(highest_norm, nan=0.0, posinf=np.inf)):
+            must_repeat = roster.has_clipped(highest_norm)
+            if must_repeat:
                 trainer.load_state_dict(before)
-                self._arrange(members_before)
+            if roster.part(highest_norm):
+                self._arrange(members)
+            if must_repeat:
                 metrics = to_host([trainer.step() for _ in range(num_steps)])
-        return {name: values[:, roster.row_of] for name, values in metrics.items()}
+                members, row_of = roster.training, roster.row_of
+        row_of_member = dict(zip(members, row_of, strict=True))
+        columns = [row_of_member[member] for member in roster.training]
+        return {name: values[:, columns] for name, values in metrics.items()}
 
     def _look(self, metrics: Mapping[str, np.ndarray], num_steps: int) -> None:
         """Feed ``num_steps`` rows of metrics, (T, K) each, to the detector; let members that end go."""

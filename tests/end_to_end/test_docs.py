@@ -69,7 +69,7 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
         assert parse_scalar(shown) == field.default, name
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md", "docs/packs.md"])
 def test_links_and_pictures_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

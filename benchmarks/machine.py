@@ -1,0 +1,72 @@
+"""What the numbers were measured on, and the fastest matrix product that the machine has."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+from benchmarks.crew import WORKERS, Advance, Crew, CrewFailed
+
+_WIDTH = 2048
+# Memory that malloc keeps instead of giving it back after every step: what sweep sets for its workers, given
+# to every arm alike. glibc reads them when a process starts.
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
+
+
+def machine_facts() -> dict[str, str | int]:
+    """Processor, cores and versions; nothing that names the machine or its owner."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "ray", "mlflow", "optuna")}
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def cpu_model() -> str:
+    """The processor's own name."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def measured_peak(seconds: float) -> dict[str, float | None]:
+    """Single-precision operations per second of large matrix products, two processes at a time, by library."""
+    return {kernels: _products_per_second(kernels, seconds) for kernels in ("default", "onednn")}
+
+
+def _products_per_second(kernels: str, seconds: float) -> float | None:
+    try:
+        crew = Crew(matrix_products, [(kernels, _WIDTH)] * WORKERS)
+    except CrewFailed:
+        return None  # a build of torch without oneDNN
+    try:
+        return crew.measure(seconds).member_steps_per_second * 2 * _WIDTH**3
+    finally:
+        crew.close()
+
+
+def matrix_products(kernels: str, width: int) -> Advance:
+    """Square single-precision products, each counted as one step; ``kernels`` as in a pack's way."""
+    import torch
+
+    torch.set_num_threads(1)
+    a, b = torch.randn(width, width), torch.randn(width, width)
+
+    def advance() -> int:
+        if kernels == "onednn":
+            torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+        else:
+            torch.mm(a, b)
+        return 1
+
+    return advance

@@ -1,0 +1,147 @@
+"""The trainer that a user would write without sweep: one transformer, torch.optim, one loop.
+
+The same mathematics as objectives/gpt.py from the same initial weights on the same batches, so that
+its losses can be checked against those of a pack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from objectives.base import GptConfig
+from objectives.data import BatchStream, load_corpus
+from objectives.gpt import initial_weights
+
+# Shapes: B sequences, T positions, D width, H heads, C channels of a head.
+
+NUM_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the plain trainer is set up; ``default`` is torch.optim.AdamW without any flag."""
+
+    optimizer: Literal["default", "foreach", "fused"]
+    is_compiled: bool = False
+    compile_mode: str | None = None
+
+
+class Block(nn.Module):
+    """One pre-norm transformer block."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.attention_out = nn.Linear(width, width, bias=False)
+        self.mlp_norm = nn.LayerNorm(width, bias=False)
+        self.mlp_in = nn.Linear(width, 4 * width, bias=False)
+        self.mlp_out = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        """The residual stream after this block."""
+        B, T, D = x_BTD.shape
+        qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, self.heads, D // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed_BHTC = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x_BTD = x_BTD + self.attention_out(mixed_BHTC.transpose(1, 2).reshape(B, T, D))
+        return x_BTD + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x_BTD))))
+
+
+class PlainGpt(nn.Module):
+    """Pre-norm transformer with learned positions, GELU, no biases and an untied head."""
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        if config.qk_norm:
+            raise ValueError("the plain transformer has no layer norm on queries and keys")
+        self.embedding = nn.Embedding(NUM_BYTES, config.width)
+        self.position = nn.Parameter(torch.empty(config.context, config.width))
+        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.depth))
+        self.final_norm = nn.LayerNorm(config.width, bias=False)
+        self.head = nn.Linear(config.width, NUM_BYTES, bias=False)
+
+    def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
+        """Mean next-byte cross-entropy of sequences of S = T + 1 bytes."""
+        x_BTD = self.embedding(tokens_BS[:, :-1]) + self.position
+        for block in self.blocks:
+            x_BTD = block(x_BTD)
+        logits = self.head(self.final_norm(x_BTD))
+        return F.cross_entropy(logits.reshape(-1, NUM_BYTES), tokens_BS[:, 1:].reshape(-1))
+
+    @torch.no_grad()
+    def start_from(self, config: GptConfig, seed: int) -> None:
+        """Take the initial weights that a member of a pack with this seed has."""
+        weights = initial_weights(config, seed)
+        self.embedding.weight.copy_(weights["embedding"])
+        self.position.copy_(weights["position"])
+        self.final_norm.weight.copy_(weights["final_norm"])
+        self.head.weight.copy_(weights["head"].T)
+        for layer, block in enumerate(self.blocks):
+            for name, module in block.named_children():
+                # nn.Linear keeps its matrix transposed; a norm's gain has one axis and is its own transpose.
+                weight = weights[f"{layer}.{name}"]
+                module.weight.copy_(weight.T if weight.ndim == 2 else weight)
+
+
+class PlainTrainer:
+    """One trial: a model, torch.optim.AdamW, a linear warmup, clipping, a loss read at every step."""
+
+    def __init__(self, config: GptConfig, seed: int, style: Style, device: str) -> None:
+        if config.optimizer != "adamw" or config.schedule != "constant":
+            raise ValueError("the plain trainer knows AdamW with a linear warmup only")
+        self.config, self.seed, self.device = config, seed, torch.device(device)
+        if self.device.type != "cpu":
+            torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
+        model = PlainGpt(config)
+        model.start_from(config, seed)
+        self.model = model.to(self.device)
+        self._losses = torch.compile(self.model, mode=style.compile_mode) if style.is_compiled else self.model
+        flags = {} if style.optimizer == "default" else {style.optimizer: True}
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            **flags,
+        )
+        self.batches = BatchStream(load_corpus(config.text), config.batch_size, config.context, self.device)
+        # An infinite threshold leaves the gradient alone and still tells its norm.
+        self.clip = math.inf if config.clip is None else config.clip
+        self.num_steps = 0
+        self.grad_norm: torch.Tensor | None = None
+
+    def step(self) -> float:
+        """Train one step; its loss."""
+        # Setting the learning rate by hand is cheaper than a scheduler object.
+        factor = min(1.0, (self.num_steps + 1) / max(1, self.config.warmup))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * factor
+        tokens_BS = self.batches.batch([(self.seed, self.num_steps)])[0]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            loss = self._losses(tokens_BS)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.num_steps += 1
+        return loss.item()
+
+
+def losses(config: GptConfig, seed: int, style: Style, device: str) -> Iterator[float]:
+    """Losses of one trial until it has all its steps or is no longer finite."""
+    trainer = PlainTrainer(config, seed, style, device)
+    for _ in range(config.steps):
+        loss = trainer.step()
+        yield loss
+        if not math.isfinite(loss):
+            return
