@@ -20,24 +20,23 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        torch._dynamo.config.recompile_limit = _LARGEST_NUMBER_OF_SHAPES
-        self._function = function
-        self._compiled: Callable[..., Any] | None = torch.compile(function, dynamic=False, **options)
-        self._has_run = False
+        self._function, self._options = function, options
+        self._compiled: Callable[..., Any] | None = None
         self.failure = ""
 
     def __call__(self, *arguments: Any) -> Any:
         """The function's value."""
-        if self._compiled is None:
-            return self._function(*arguments)
-        if self._has_run:
+        if self._compiled is not None:
             return self._compiled(*arguments)
+        if self.failure:
+            return self._function(*arguments)
         try:
-            result = self._compiled(*arguments)
+            torch._dynamo.config.recompile_limit = _LARGEST_NUMBER_OF_SHAPES
+            compiled = torch.compile(self._function, dynamic=False, **self._options)
+            result = compiled(*arguments)
         except (RuntimeError, OSError, ImportError) as error:  # no compiler, or one that cannot
             self.failure = f"eager, as compilation failed: {(str(error).strip() or repr(error)).splitlines()[0][:200]}"
             _log.warning(self.failure)
-            self._compiled = None
             return self._function(*arguments)
-        self._has_run = True
+        self._compiled = compiled
         return result

@@ -55,7 +55,8 @@ class PackedTrainer(ABC):
         loss_K = self.losses()
         # Members do not mix, so the gradient of the sum holds each member's own gradient.
         grads = torch.autograd.grad(loss_K.sum(), list(self.weights.values()))
-        return loss_K.detach(), torch.cat([grad.reshape(self.num_members, -1) for grad in grads], dim=1)
+        # A recorded graph of a GPU writes the next step's loss over this one.
+        return loss_K.detach().clone(), torch.cat([grad.reshape(self.num_members, -1) for grad in grads], dim=1)
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """The gradient that the optimizer sees; a place for noise, nothing by default."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from objectives.base import Way
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
@@ -19,7 +20,7 @@ from orchestrator.packing import make_packs, structure_of
 from orchestrator.runner import Summary, missing_trials, run_sweep
 from orchestrator.space import Trial
 from orchestrator.spec import Sweep, load_sweep
-from orchestrator.ways import known_choice
+from orchestrator.ways import Choice, known_choice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,36 +115,46 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     sizes = Counter(len(pack.members) for pack in packs)
     shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True))
     yield f"to train: {len(missing)} trials in {len(packs)} packs" + (f" ({shown} members)" if packs else "")
-    yield from _way_lines(sweep, missing, workers)
+    choices = _known_choices(sweep, missing, workers)
+    for choice in list(choices.values())[:_STRUCTURES_SHOWN]:
+        yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
+    if len(choices) > _STRUCTURES_SHOWN:
+        yield f"          ... and {len(choices) - _STRUCTURES_SHOWN} structures more"
     yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
         f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
     )
     if not missing:
         yield "time:     none, there is nothing to train"
-    elif speed is None:
+        return
+    speeds = [choice.member_steps_per_second if choice else None for choice in choices.values()]
+    if speed is None and all(speeds):
+        # Structures differ in speed; each has as many trials as the others, near enough.
+        speed = len(speeds) / sum(1 / found for found in speeds if found)
+    if speed is None:
         yield "time:     known once a first pack has been timed"
     else:
         seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
         yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s a worker)"
 
 
-def _way_lines(sweep: Sweep, missing: Sequence[Trial], workers: int) -> Iterator[str]:
-    """How packs of each structure will run on this machine, as far as that has been measured."""
-    if sweep.resources.pack != "auto":
-        yield f"way:      {sweep.resources.pack} members at a time, as resources.pack says"
-        return
+def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, Choice | None]:
+    """How packs of each structure will run on this machine; None where that is not measured yet."""
     alike: dict[str, list[Trial]] = {}
     for trial in missing:
         alike.setdefault(structure_of(sweep, trial), []).append(trial)
-    for trials in list(alike.values())[:_STRUCTURES_SHOWN]:
+    if sweep.resources.pack != "auto":
+        choice = Choice(Way(sweep.resources.pack), f"{sweep.resources.pack} at a time, as resources.pack says")
+        return dict.fromkeys(alike, choice)
+    if sweep.resources.gpus:
+        return dict.fromkeys(alike)  # whose cache is on the GPU's machine
+    choices: dict[str, Choice | None] = {}
+    for structure, trials in alike.items():
         config = sweep.objective.config_class.model_validate(trials[0].config, strict=False)
         steps_ahead = len(trials) * sweep.steps // workers
-        choice = None
-        if not sweep.resources.gpus:
-            choice = known_choice(sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead)
-        yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
-    if len(alike) > _STRUCTURES_SHOWN:
-        yield f"          ... and {len(alike) - _STRUCTURES_SHOWN} structures more"
+        choices[structure] = known_choice(
+            sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
+        )
+    return choices
 
 
 def planned_workers(sweep: Sweep) -> int:

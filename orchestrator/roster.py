@@ -101,7 +101,7 @@ class Roster:
         """
         parted: list[_Row] = []
         for row, norm in zip(self._rows, highest_norm, strict=True):
-            reached = _NEAR * norm
+            reached = _NEAR * norm + _ROUNDING
             leaving = [m for m in row.members if (clip := self.configs[m].clip) is not None and clip <= reached]
             if len(row.members) > 1 and leaving:
                 staying = [member for member in row.members if member not in leaving] or [leaving.pop()]

@@ -49,10 +49,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way to take and why, in one line."""
+    """The way to take and why, in one line; its measured speed where there is one."""
 
     way: Way
     reason: str
+    member_steps_per_second: float | None = None
 
 
 def prepare_process() -> None:
@@ -77,9 +78,9 @@ def choose_way(
 
     ``num_members`` are there to train, ``steps_ahead`` member-steps of this structure for this worker.
     """
-    known = load_measurements(objective, config, device, cpus)
-    if not known:
-        known = measure_widths(objective, config, device, num_members)
+    remembered = load_measurements(objective, config, device, cpus)
+    known = measure_widths(objective, config, device, num_members, remembered)
+    if known != remembered:
         save_measurements(objective, config, device, cpus, known)
     best = best_eager(known, num_members)
     if objective.can_compile and _compiled(known, best) is None and _compiling_pays(best, None, steps_ahead):
@@ -101,7 +102,8 @@ def _choice(objective: Objective, known: Sequence[Measurement], num_members: int
     compiled = _compiled(known, best)
     is_compiled = compiled is not None and _compiling_pays(best, compiled, steps_ahead)
     chosen = compiled if is_compiled else best
-    return Choice(chosen.way, explain(chosen, known, objective, best, compiled))
+    reason = explain(chosen, known, objective, best, compiled)
+    return Choice(chosen.way, reason, chosen.member_steps_per_second)
 
 
 def _compiled(known: Sequence[Measurement], eager: Measurement) -> Measurement | None:
@@ -129,7 +131,8 @@ def explain(
     )
     text = f"{_name(chosen.way)} (member-steps/s a worker, measured: {curve})"
     if objective.can_compile and not chosen.way.compiled:
-        text += f"; compiling would pay from {break_even_steps(eager, compiled):,.0f} member-steps a worker on"
+        enough = break_even_steps(eager, compiled)
+        text += f"; compiling would pay from {enough:,.0f} member-steps a worker on" if enough < float("inf") else ""
     return text
 
 
@@ -149,17 +152,25 @@ def _compiling_pays(eager: Measurement, compiled: Measurement | None, steps_ahea
     return steps_ahead > break_even_steps(eager, compiled)
 
 
-def measure_widths(objective: Objective, config: TrainingConfig, device: str, num_members: int) -> list[Measurement]:
-    """Time eager packs of growing width until they gain nothing or memory ends."""
-    known: list[Measurement] = []
+def measure_widths(
+    objective: Objective, config: TrainingConfig, device: str, num_members: int, known: Sequence[Measurement] = ()
+) -> list[Measurement]:
+    """Time eager packs of growing width until they gain nothing or memory ends, on top of what is ``known``."""
+    known = list(known)
+    curve = [m for m in known if m.way == Way(m.way.width)]
     for width in _WIDTHS[device]:
-        needed_bytes = width * known[-1].bytes_per_member if known else 0
-        if known and (width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * free_memory(device)):
-            break
-        known.append(measure(objective, config, device, Way(width)))
-        if len(known) > 1 and known[-1].member_steps_per_second < known[-2].member_steps_per_second * _MARGIN:
-            break
-    if objective.can_compile and device == "cpu" and best_eager(known, num_members).way.width <= 4:
+        if curve:
+            if width <= curve[-1].way.width:
+                continue
+            if len(curve) > 1 and curve[-1].member_steps_per_second < curve[-2].member_steps_per_second * _MARGIN:
+                break
+            needed_bytes = width * curve[-1].bytes_per_member
+            if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * free_memory(device):
+                break
+        curve.append(measure(objective, config, device, Way(width)))
+        known.append(curve[-1])
+    is_narrow = best_eager(known, num_members).way.width <= 4
+    if objective.can_compile and device == "cpu" and is_narrow and all(m.way.kernels == "default" for m in known):
         known.append(measure(objective, config, device, Way(1, kernels="onednn")))
     return known
 
@@ -206,7 +217,10 @@ def _memory_in_use(device: str) -> int:
 def load_measurements(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> list[Measurement]:
     """What the cache knows of this structure on this machine; nothing is no error."""
     entry = _read_cache().get(_key(objective, config, device, cpus), [])
-    return [Measurement(**{**found, "way": Way(**found["way"])}) for found in entry]
+    try:
+        return [Measurement(**{**found, "way": Way(**found["way"])}) for found in entry]
+    except (TypeError, KeyError):  # written by another version
+        return []
 
 
 def save_measurements(
@@ -228,9 +242,10 @@ def cache_folder() -> Path:
 
 def _read_cache() -> Mapping[str, Any]:
     try:
-        return json.loads((cache_folder() / "ways.json").read_bytes())
+        entries = json.loads((cache_folder() / "ways.json").read_bytes())
     except (OSError, ValueError):
         return {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> str:

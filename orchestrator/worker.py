@@ -122,7 +122,7 @@ class _PackRun:
         at_a_time = math.ceil(len(configs) / num_rounds)
         roster = Roster(configs, [member.seed for member in pack.members], at_a_time)
         roster.admit()
-        places = roster.places(self._num_rows(len(roster.training)))
+        places = roster.places(self._num_rows(max(roster.row_of) + 1))
         self.trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
         self.detector.arrange([None] * len(roster.training))
         self.age_of = dict.fromkeys(roster.training, 0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pack_cases import everyone, keep, trainer_of
 
-from objectives.base import OBJECTIVES, Objective, Trainer
+from objectives.base import OBJECTIVES, Objective, Place, Trainer, TrainingConfig
 from objectives.schedules import schedule_factor
 
 STEPS = 12
@@ -44,9 +44,13 @@ def objective(request) -> Objective:
 
 
 def start(objective: Objective, changes: Sequence[dict], seeds: Sequence[int] | None = None) -> Trainer:
-    fixed = {"steps": STEPS, "lr": 1e-2, **SMALL.get(objective.name, {})}
-    configs = [objective.config_class(**(fixed | change)) for change in changes]
+    configs = [config_of(objective, change) for change in changes]
     return trainer_of(objective.name, configs, list(seeds) if seeds else [0] * len(configs))
+
+
+def config_of(objective: Objective, change: dict) -> TrainingConfig:
+    fixed = {"steps": STEPS, "lr": 1e-2, **SMALL.get(objective.name, {})}
+    return objective.config_class(**(fixed | change))
 
 
 def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
@@ -194,6 +198,125 @@ def test_a_pack_that_shrank_resumes_bit_for_bit(objective: Objective) -> None:
     resumed = start(objective, [changes[0], changes[2]], [0, 2])
     resumed.load_state_dict(state)
     assert_identical(curves(resumed, STEPS - 3), curves(straight, STEPS - 3))
+
+
+# From here on members come and go: who trains in each of the phases, row by row, and for how many steps.
+# 0 is lost at once, and a fresh member begins on what it leaves behind; 1 and 2 move between rows.
+RUNS = [({"lr": 1e300}, 0), ({"lr": 1e-2}, 1), ({"lr": 3e-2, "clip": 0.05}, 1), ({"lr": 1e-3, "warmup": 6}, 0),
+        ({"lr": 1e-2, "weight_decay": 1.0}, 7)]  # fmt: skip
+PHASES = [([0, 1], 3), ([0, 1, 2], 2), ([3, 2, 1], 4), ([2, 4, 3], 3)]
+
+
+def places_of(objective: Objective, now: Sequence[int], before: Sequence[int], shared: dict) -> list[Place]:
+    """Places for the runs ``now``; those that were there ``before`` go on."""
+    return [
+        Place(config_of(objective, shared | RUNS[run][0]), RUNS[run][1], before.index(run) if run in before else None)
+        for run in now
+    ]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_members_of_many_ages_and_seeds_train_bit_for_bit_as_each_would_alone(
+    objective: Objective, optimizer: str, schedule: str
+) -> None:
+    shared = {"optimizer": optimizer, "schedule": schedule}
+    before, found = PHASES[0][0], {}
+    trainer = start(objective, [shared | RUNS[run][0] for run in before], [RUNS[run][1] for run in before])
+    for now, num_steps in PHASES:
+        if now != before:
+            trainer.arrange(places_of(objective, now, before, shared))
+        assert trainer.num_members == len(now)
+        news = curves(trainer, num_steps)
+        for k, run in enumerate(now):
+            found.setdefault(run, []).append(members(news, [k]))
+        before = now
+    validation = dict(zip(before, trainer.validate(everyone(trainer)).tolist(), strict=True))
+    for run, (change, seed) in enumerate(RUNS):
+        whole = {name: np.concatenate([piece[name] for piece in found[run]]) for name in METRICS}
+        alone = start(objective, [shared | change], [seed])
+        assert_identical(whole, curves(alone, len(whole["loss"])))
+        if run in validation:
+            np.testing.assert_array_equal(alone.validate([0]).tolist(), [validation[run]])
+
+
+def test_a_pack_of_many_ages_resumes_bit_for_bit(objective: Objective) -> None:
+    straight = start(objective, [RUNS[run][0] for run in (1, 0)], [1, 0])
+    curves(straight, 3)
+    straight.arrange(places_of(objective, [0, 2, 1], [1, 0], {}))
+    curves(straight, 2)
+    now = [4, 1, 0, 2]
+    straight.arrange(places_of(objective, now, [0, 2, 1], {}))
+    curves(straight, 1)
+    state = straight.state_dict()
+    resumed = start(objective, [RUNS[run][0] for run in now], [RUNS[run][1] for run in now])
+    curves(resumed, 2)  # what it has done so far must not matter
+    resumed.load_state_dict(state)
+    expected = curves(straight, 4)
+    assert np.isnan(expected["loss"][:, 2]).all(), "who was lost stays lost"
+    assert_identical(curves(resumed, 4), expected)
+    # Back once more, by the pack that has gone on: what a worker does when members must part.
+    straight.load_state_dict(state)
+    assert_identical(curves(straight, 4), expected)
+    straight.load_state_dict(state)
+    straight.arrange(places_of(objective, [2, 4], now, {}))
+    assert_identical(curves(straight, 4), members(expected, [3, 0]))
+
+
+def test_a_fork_goes_on_as_two_that_had_always_been_apart_while_their_numbers_did_not_act(objective: Objective) -> None:
+    num_steps = 30
+    change = {"lr": 3.0, "steps": num_steps}
+    norm = curves(start(objective, [change], [3]), num_steps)["grad_norm"][:, 0]
+    # A threshold that no gradient reaches before the last record, and that one does.
+    fork = int(np.flatnonzero(norm[1:] > np.maximum.accumulate(norm)[:-1])[-1]) + 1
+    threshold = float(norm[:fork].max() + norm[fork]) / 2
+    apart = curves(start(objective, [change, change | {"clip": threshold}], [3, 3]), num_steps)
+    assert apart["update_norm"][fork, 0] != apart["update_norm"][fork, 1], "now it acts"
+    assert_identical(members({n: v[:fork] for n, v in apart.items()}, [0]),
+                     members({n: v[:fork] for n, v in apart.items()}, [1]))  # fmt: skip
+    trainer = start(objective, [change | {"lr": 0.1}, change], [0, 3])
+    curves(trainer, fork)
+    parted = [Place(config_of(objective, change | c), 3, 1) for c in ({"clip": threshold}, {}, {"clip": threshold})]
+    trainer.arrange(parted)
+    assert_identical(curves(trainer, num_steps - fork), members(apart, [1, 0, 1], since=fork))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_the_numbers_of_a_fork_hold_from_then_on(objective: Objective, optimizer: str) -> None:
+    fields = sorted(objective.per_member_fields)
+    changes = [{"optimizer": optimizer}, *({"optimizer": optimizer, field: VALUES[field][1]} for field in fields)]
+    trainer, twins = (
+        start(objective, changes[:1], [3]),
+        start(objective, changes[:1] * len(changes), [3] * len(changes)),
+    )
+    curves(trainer, 4)
+    trainer.arrange([Place(config_of(objective, change), 3, 0) for change in changes])
+    curves(twins, 4)
+    expected = start(objective, changes, [3] * len(changes))
+    expected.load_state_dict(twins.state_dict())
+    assert_identical(curves(trainer, STEPS - 4), curves(expected, STEPS - 4))
+
+
+def test_the_order_of_places_does_not_matter(objective: Objective) -> None:
+    def arranged(order: Sequence[int]) -> Curves:
+        trainer = start(objective, [RUNS[run][0] for run in (0, 1, 3)], [0, 1, 0])
+        curves(trainer, 3)
+        places = places_of(objective, [0, 1, 2, 3, 4], [0, 1, 3], {})
+        trainer.arrange([places[i] for i in order])
+        return curves(trainer, 5)
+
+    expected = arranged(range(5))
+    for order in ([4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+        assert_identical(arranged(order), members(expected, order))
+
+
+@pytest.mark.parametrize("rows", [[2], [0, 1, 2, 3], [3, 0], [1, 1]], ids=str)
+def test_the_validation_loss_of_some_is_that_of_all(objective: Objective, rows: list[int]) -> None:
+    trainer = start(objective, [{"lr": lr} for lr in (1e-3, 1e-2, 1e300, 1e-1)], [0, 1, 2, 3])
+    curves(trainer, 5)
+    whole = trainer.validate(everyone(trainer))
+    assert len(set(whole.tolist())) == 4 or whole.isnan().all(), "no two would be mistaken for each other"
+    torch.testing.assert_close(trainer.validate(rows), whole[rows], rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_checkpoint_is_tensors_integers_and_strings_and_survives_the_disk(objective: Objective, tmp_path) -> None:

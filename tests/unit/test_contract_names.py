@@ -60,7 +60,17 @@ def test_keys_of_a_sweep_file() -> None:
 def test_fields_of_the_objectives() -> None:
     own = {name: list(objective.config_class.model_fields) for name, objective in OBJECTIVES.items()}
     assert own == {
-        "gpt": [*COMMON_FIELDS, "depth", "width", "heads", "context", "precision", "qk_norm", "text", "validation_batches"],
+        "gpt": [
+            *COMMON_FIELDS,
+            "depth",
+            "width",
+            "heads",
+            "context",
+            "precision",
+            "qk_norm",
+            "text",
+            "validation_batches",
+        ],
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],
         "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise"],
     }

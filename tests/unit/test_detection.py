@@ -143,6 +143,41 @@ def test_members_that_stay_are_judged_as_before() -> None:
     assert [detector.record(k) for k in range(2)] == [record(CURVES[name]) for name in ("one spike", "two spikes")]
 
 
+@settings(max_examples=12, deadline=None)
+@given(st.data(), st.lists(st.sampled_from(list(CURVES)), min_size=2, max_size=8), st.integers(1, 4))
+def test_members_of_different_ages_get_the_record_that_they_would_get_alone(data, names: list[str], width: int) -> None:
+    """Members take free places in any order, and some leave before their end."""
+    curves = [CURVES[name][: data.draw(st.integers(1, 300))] for name in names]
+    waiting, training, age = list(range(len(names))), [], dict.fromkeys(range(len(names)), 0)
+    detector = SpikeDetector(0, CONFIG, 300)
+    while waiting or training:
+        ended = [m for m in training if age[m] == len(curves[m])]
+        for member in ended:
+            # The patience of a run follows from the length that it was to have, not from where it ended.
+            alone = SpikeDetector(1, CONFIG, 300)
+            for loss in curves[member]:
+                alone.update(np.array([loss]))
+            assert detector.record(training.index(member)) == alone.record(0)
+        staying = data.draw(st.permutations([m for m in training if m not in ended]))
+        new = [waiting.pop(0) for _ in range(min(len(waiting), width - len(staying)))]
+        detector.arrange([training.index(m) for m in staying] + [None] * len(new))
+        training = staying + new
+        for _ in range(min((len(curves[m]) - age[m] for m in training), default=0)):
+            detector.update(np.array([curves[m][age[m]] for m in training]))
+            age.update({m: age[m] + 1 for m in training})
+
+
+def test_a_fresh_member_inherits_nothing_from_whoever_had_its_place() -> None:
+    detector = watch(np.stack([CURVES["lost"], CURVES["not finite"], CURVES["two spikes"]], axis=1))
+    detector.arrange([None, 2, None])
+    assert detector.record(0) == detector.record(2) == SpikeDetector(1, CONFIG, 300).record(0)
+    assert detector.record(1) == record(CURVES["two spikes"])
+    for loss in CURVES["one spike"]:
+        lost_K = detector.update(np.array([loss, 2.0, loss]))
+        assert not lost_K.any()
+    assert detector.record(0) == detector.record(2) == record(CURVES["one spike"])
+
+
 @pytest.mark.parametrize("cut", [1, 19, 152, 158, 222])
 def test_a_resumed_detector_goes_on_as_if_uninterrupted(cut: int) -> None:
     curves = np.stack(list(CURVES.values()), axis=1)

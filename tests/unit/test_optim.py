@@ -145,3 +145,49 @@ def test_members_that_are_kept_go_on_as_before(optimizer) -> None:
     for name, value in metrics.items():
         torch.testing.assert_close(value, expected[name][index], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(shrunk.params_Kn[1], start[3])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_members_of_different_ages_are_each_at_their_own_step(optimizer, schedule) -> None:
+    """One goes on, one forks, one is lost and gives its place to a fresh one; all by the optimizer of torch."""
+    common = {"optimizer": optimizer, "schedule": schedule, "final_lr_fraction": 0.1}
+    members, grads = configs(**common), gradients(torch.float64)
+    start = torch.randn(len(members), SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    packed = PackedOptimizer(start[:3].clone(), members[:3], compiled=False)
+    for step in range(6):
+        loss = torch.tensor([float("nan") if step == 2 else 1.0, 1.0, 1.0])
+        packed.step(loss, grads[step, :3].clone())
+    # The fresh one starts in the place of the lost; 1 and 2 go on, 2 also with the numbers of 4.
+    rows, numbers = torch.tensor([-1, 2, 1, 2]), [members[3], members[2], members[1], members[4]]
+    params = packed.params_Kn[rows.clamp(min=0)]
+    params[0] = start[3]
+    packed.arrange(rows, params, numbers)
+    own = [3, 2, 1, 2]  # whose gradients each one sees
+    for step in range(10):
+        age = [step, 6 + step, 6 + step, 6 + step]
+        grad = torch.stack([grads[a, k] for a, k in zip(age, own, strict=True)])
+        metrics = packed.step(torch.ones(4), grad)
+        lrs = [c.lr * torch_factor(schedule, a, c) for c, a in zip(numbers, age, strict=True)]
+        torch.testing.assert_close(metrics["lr"], torch.tensor(lrs, dtype=torch.float64))
+    assert packed.alive_K.all()
+    assert packed.age_K.tolist() == [10, 16, 16, 16]
+    for row, k, num_steps in ((0, 3, 10), (1, 2, 16), (2, 1, 16)):
+        expected = reference(members[k], start[k], grads[:num_steps, k])[-1]
+        torch.testing.assert_close(packed.params_Kn[row], expected, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(packed.params_Kn[1], packed.params_Kn[3]), "the fork has numbers of its own"
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_threshold_that_is_not_reached_changes_not_a_bit(optimizer) -> None:
+    # What sharing a row between members that differ in clip rests on.
+    grads, start = gradients(torch.float32)[:, 0], torch.ones(4, SIZE)
+    highest = float(grads.norm(dim=1).max())
+    clips = (None, 1e30, highest * (1 + 1e-5) + 1e-5, highest * (1 - 1e-5))
+    members = [TrainingConfig(steps=STEPS, lr=1e-2, optimizer=optimizer, clip=clip) for clip in clips]
+    packed = PackedOptimizer(start.clone(), members, compiled=False)
+    for grad in grads:
+        packed.step(torch.ones(4), grad.expand(4, -1).clone())
+    assert torch.equal(packed.params_Kn[1], packed.params_Kn[0])
+    assert torch.equal(packed.params_Kn[2], packed.params_Kn[0])
+    assert not torch.equal(packed.params_Kn[3], packed.params_Kn[0])
