@@ -70,8 +70,11 @@ class GptTrainer(PackedTrainer):
         return torch.stack([cross_entropy(shape, weights, tokens_KBS) for tokens_KBS in tokens]).mean(0)
 
     def describe(self) -> Mapping[str, str]:
-        """Which text was trained on."""
+        """Which text was trained on, and why nothing is compiled where it should be."""
+        tried = (self._differentiate, self._cross_entropy)
+        failures = [function.failure for function in tried if isinstance(function, Compiled) and function.failure]
         return {
+            **({"compilation": failures[0]} if failures else {}),
             "text": self.corpus.source,
             "text_sha256": self.corpus.sha256,
             "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),

@@ -39,12 +39,16 @@ _FILLED = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One way, timed: ``compile_s`` is the first step's time, ``bytes_per_member`` what a member adds."""
+    """One way, timed: ``compile_s`` is the first step's time, ``bytes_per_member`` what a member adds.
+
+    ``failure`` says why a compiled way ran eager after all.
+    """
 
     way: Way
     member_steps_per_second: float
     compile_s: float
     bytes_per_member: int
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def known_choice(
 def _choice(objective: Objective, known: Sequence[Measurement], num_members: int, steps_ahead: int) -> Choice:
     best = best_eager(known, num_members)
     compiled = _compiled(known, best)
-    is_compiled = compiled is not None and _compiling_pays(best, compiled, steps_ahead)
+    is_compiled = compiled is not None and not compiled.failure and _compiling_pays(best, compiled, steps_ahead)
     chosen = compiled if is_compiled else best
     reason = explain(chosen, known, objective, best, compiled)
     return Choice(chosen.way, reason, chosen.member_steps_per_second)
@@ -130,6 +134,8 @@ def explain(
         f"{_name(m.way)}: {m.member_steps_per_second:,.0f}" for m in sorted(known, key=lambda m: astuple(m.way))
     )
     text = f"{_name(chosen.way)} (member-steps/s a worker, measured: {curve})"
+    if compiled is not None and compiled.failure:
+        return f"{text}; {compiled.failure}"
     if objective.can_compile and not chosen.way.compiled:
         enough = break_even_steps(eager, compiled)
         text += f"; compiling would pay from {enough:,.0f} member-steps a worker on" if enough < float("inf") else ""
@@ -190,19 +196,20 @@ def measure(objective: Objective, config: TrainingConfig, device: str, way: Way)
             num_steps += 1
         _ = float(metrics["loss"][0])
         seconds = time.perf_counter() - began
+        failure = trainer.describe().get("compilation", "")
     finally:
         trainer.close()
     added = max(0, _memory_in_use(device) - memory_before)
-    return Measurement(way, way.width * num_steps / seconds, compile_s, added // way.width)
+    return Measurement(way, way.width * num_steps / seconds, compile_s, added // way.width, failure)
 
 
 def free_memory(device: str) -> int:
-    """Bytes that packs may use on ``device`` now."""
+    """Bytes that a pack may use on ``device`` now; a CPU's memory is shared with a pack on every other core."""
     if device == "cuda":
         import torch
 
         return torch.cuda.mem_get_info()[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (os.cpu_count() or 1)
 
 
 def _memory_in_use(device: str) -> int:

@@ -35,9 +35,9 @@ _ERROR_LINES = 30
 def run_pack(pack: Pack) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second and a last one."""
     started = time.perf_counter()
-    prepare_process()
     run = _PackRun(pack)
     try:
+        prepare_process()
         yield from run.reports(started)
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -122,7 +122,7 @@ class _PackRun:
         at_a_time = math.ceil(len(configs) / num_rounds)
         roster = Roster(configs, [member.seed for member in pack.members], at_a_time)
         roster.admit()
-        places = roster.places(self._num_rows(max(roster.row_of) + 1))
+        places = roster.places(self._num_rows(roster))
         self.trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
         self.detector.arrange([None] * len(roster.training))
         self.age_of = dict.fromkeys(roster.training, 0)
@@ -134,12 +134,13 @@ class _PackRun:
         }
         return roster
 
-    def _num_rows(self, num_rows: int) -> int:
-        """Rows of the trainer for ``num_rows`` that count: a compiled pack only ever halves."""
+    def _num_rows(self, roster: Roster) -> int:
+        """Rows of the trainer for those who train: as many as needed, or in a compiled pack its width or
+        the width halved some times, with a row for everybody, so that few sizes are ever compiled."""
         if not self.way.compiled:
-            return num_rows
+            return max(roster.row_of) + 1
         size = self.way.width
-        while size // 2 >= num_rows:
+        while size // 2 >= len(roster.training):
             size //= 2
         return size
 
@@ -210,8 +211,7 @@ class _PackRun:
         self.detector.arrange([position.get(member) for member in members])
         self.age_of = {member: self.age_of.get(member, 0) for member in members}
         if members:
-            num_rows = max(self.roster.row_of) + 1
-            self.trainer.arrange(self.roster.places(self._num_rows(num_rows)))
+            self.trainer.arrange(self.roster.places(self._num_rows(self.roster)))
 
     def _validate(self, positions: Sequence[int]) -> np.ndarray:
         rows = [self.roster.row_of[k] for k in positions]

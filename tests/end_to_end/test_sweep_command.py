@@ -172,11 +172,12 @@ def test_a_killed_ray_worker_costs_one_attempt_and_no_result(tmp_path: Path) -> 
 
 
 def test_the_map_of_function_fit_is_the_known_one(tmp_path: Path) -> None:
+    # Seed 0 sits on the edge at beta2 = 0.99, eps = 1e-3, where rounding decides; seed 2 spikes there eight times.
     (tmp_path / "fit.yaml").write_text("""
 name: fit
 objective: function_fit
 steps: 3000
-seeds: [0]
+seeds: [2]
 axes:
   beta2: {values: [0.9, 0.95, 0.99, 0.995, 0.999]}
   eps: {values: [1e-8, 1e-3, 1e-2, 1e-1]}

@@ -105,6 +105,20 @@ def test_validation_is_the_loss_on_held_out_text(text) -> None:
     assert trainer.validate(everyone(trainer)).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
+def test_bfloat16_rounds_products_and_keeps_weights_in_single_precision(text) -> None:
+    changes = {"text": text, "lr": 1e-2, "width": 32, "context": 16, "steps": 5}
+    exact, rounded = (
+        trainer_of("gpt", [GptConfig(precision=precision, **changes)] * 2, [0, 1])
+        for precision in ("float32", "bfloat16")
+    )
+    for _ in range(5):
+        found, wanted = rounded.step(), exact.step()
+        for name, tolerance in (("loss", 1e-2), ("grad_norm", 0.1)):
+            assert not torch.equal(found[name], wanted[name]), "bfloat16 changes nothing"
+            torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=0)
+    assert {weight.dtype for weight in rounded.weights.values()} == {torch.float32}
+
+
 def test_validation_does_not_depend_on_the_seed_of_the_data(text) -> None:
     trainer = trainer_of("gpt", [GptConfig(text=text, **SHAPE)] * 2, [0, 1])
     with torch.no_grad():

@@ -195,6 +195,20 @@ def test_what_compiling_gains_is_measured_once_and_then_known(machine) -> None:
     assert len(measured) == before
 
 
+def test_a_machine_without_a_compiler_trains_eager_and_the_reason_says_why(machine, monkeypatch) -> None:
+    machine(NARROW, compiled=600)
+    working = ways.measure
+
+    def measure(objective, config, device, way: Way) -> Measurement:
+        failure = "eager, as compilation failed: no g++" if way.compiled else ""
+        return replace(working(objective, config, device, way), failure=failure)
+
+    monkeypatch.setattr(ways, "measure", measure)
+    choice = choose_way(GPT, TINY, "cpu", 1, 1000, 10**7)
+    assert choice.way == Way(4)
+    assert choice.reason.endswith("compilation failed: no g++")
+
+
 def test_compiling_that_gains_nothing_is_not_taken_however_long_the_sweep(machine) -> None:
     measured = machine(NARROW, compiled=290)
     choice = choose_way(GPT, TINY, "cpu", 1, 1000, 10**9)
