@@ -287,6 +287,9 @@ class Trainer:
         self.log.append("step")
         return {"loss": [1.0]}
 
+    def describe(self) -> dict[str, str]:
+        return {}
+
     def close(self) -> None:
         self.log.append("close")
 
