@@ -15,6 +15,8 @@ from orchestrator import __version__
 from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.executors import Executor
     from orchestrator.overrides import Overrides
 from orchestrator.spec import Sweep
@@ -261,16 +263,17 @@ def _load(file: str, results: Path, overrides: Overrides) -> Sweep:
     return load_sweep(path, overrides)
 
 
-def _executor(kind: str, address: str | None, sweep: Sweep) -> Executor:
+def _executor(kind: str, address: str | None, sweep: Sweep) -> Callable[[], Executor]:
+    """Load what trains packs, which takes seconds; returns what starts it."""
     if kind == "inline":
         from orchestrator.executors.inline import InlineExecutor
 
-        return InlineExecutor()
+        return InlineExecutor
     from orchestrator.executors.ray_tune import RayTuneExecutor
 
     resources = sweep.resources
     workers = None if resources.workers == "auto" else resources.workers
-    return RayTuneExecutor(resources.cpus, resources.gpus, workers, address)
+    return lambda: RayTuneExecutor(resources.cpus, resources.gpus, workers, address)
 
 
 if __name__ == "__main__":

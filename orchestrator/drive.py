@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _STRUCTURES_SHOWN = 4
 
 
-def drive(sweep: Sweep, results: Path, make_executor: Callable[[], Executor], retry_errored: bool) -> int:
+def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], Executor]], retry_errored: bool) -> int:
     """Run ``sweep`` with everything around it; returns the exit code."""
     from rich.console import Console
 
@@ -44,7 +44,10 @@ def drive(sweep: Sweep, results: Path, make_executor: Callable[[], Executor], re
 
     def announced() -> Executor:
         _say(console, "starting workers ...")
-        return make_executor()
+        start = load_executor()
+        if mirror is not None:
+            mirror.start()  # its first seconds of work fit into the wait for the workers
+        return start()
 
     summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
     trained = f"trained for {summary.seconds:.0f} s" if summary.trained else "nothing to train: every trial has run"

@@ -57,7 +57,7 @@ def existing_exports(folder: Path) -> list[Path]:
 
 def export_all(folder: Path) -> list[Path]:
     """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
-    from orchestrator.figures import heatmap
+    from orchestrator.figures import heatmaps
     from orchestrator.report import report_html
 
     written: dict[str, bytes | str] = {}
@@ -67,9 +67,9 @@ def export_all(folder: Path) -> list[Path]:
         except InputError:
             stability, drawing = None, ""  # a sweep of seeds alone has no axes and no map
         if stability is not None:
-            written[HEATMAP] = heatmap(stability, "png")
+            pictures = heatmaps(stability, ["png", "svg"])
+            written[HEATMAP], drawing = pictures["png"], pictures["svg"].decode()
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
-            drawing = heatmap(stability, "svg").decode()
         written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
         written[REPORT] = report_html(ledger, stability, drawing, text)

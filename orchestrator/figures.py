@@ -41,13 +41,22 @@ def heatmap(stability: StabilityMap, file_format: str) -> bytes:
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    if file_format not in _SAVE_OPTIONS:
-        raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(_SAVE_OPTIONS)}")
+    return heatmaps(stability, [file_format])[file_format]
+
+
+def heatmaps(stability: StabilityMap, file_formats: Sequence[str]) -> dict[str, bytes]:
+    """The same picture in several formats, laid out once."""
+    pictures = {}
     with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": 9, "hatch.linewidth": 0.5}):
         figure = _draw(stability)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=file_format, **_SAVE_OPTIONS[file_format])
-    return buffer.getvalue()
+        for file_format in file_formats:
+            if file_format not in _SAVE_OPTIONS:
+                raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(_SAVE_OPTIONS)}")
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=file_format, **_SAVE_OPTIONS[file_format])
+            figure.set_layout_engine("none")
+            pictures[file_format] = buffer.getvalue()
+    return pictures
 
 
 def _draw(stability: StabilityMap) -> Figure:

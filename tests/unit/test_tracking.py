@@ -39,7 +39,7 @@ def results(tmp_path: Path, empty_store: Path) -> Path:
 
 
 def run(sweep, results: Path) -> int:
-    return drive(sweep, results, InlineExecutor, False)
+    return drive(sweep, results, lambda: InlineExecutor, False)
 
 
 def all_runs(results: Path):
