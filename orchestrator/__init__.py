@@ -1,3 +1,20 @@
 """sweep: where in hyperparameter space is training stable, and how far away is the edge?"""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.detection import SpikeDetector, StoppingConfig
+
 __version__ = "0.1.0"
+__all__ = ["SpikeDetector", "StoppingConfig", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only then: `sweep --help` must not wait for it."""
+    if name in ("SpikeDetector", "StoppingConfig"):
+        from orchestrator import detection
+
+        return getattr(detection, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -205,6 +205,47 @@ def report(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
 
 
 @app.command()
+def replay(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="logs, folders of logs, mlflow:RUN_ID, or finished sweeps"),
+    ],
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="the column of steps")] = None,
+    loss: Annotated[str | None, typer.Option(metavar="NAME", help="the column of training losses")] = None,
+    grad_norm: Annotated[str | None, typer.Option(metavar="NAME", help="the column of gradient norms")] = None,
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="stopping.KEY=VALUE", help="judge with another setting")
+    ] = [],  # noqa: B006
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write everything as JSON")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="folder of the pictures; results/replay by default")
+    ] = None,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="draw no pictures")] = False,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Judge training logs of any origin: outcomes, spikes, where they would have been stopped.
+
+    Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files and text with
+    lines such as `step 10 loss 3.2`. Of a finished sweep it shows which outcomes another setting changes.
+    """
+    from orchestrator.logs import Columns
+    from orchestrator.review import replay as judge_logs
+
+    folder = None if no_figures else figures or results / "replay"
+    raise typer.Exit(judge_logs(paths, Columns(step, loss, grad_norm), set_, results, json_, folder))
+
+
+@app.command()
+def audit(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
+    """Say what stopping early saved in a sweep, and how often it was wrong (stopping.audit)."""
+    from orchestrator.files import sweep_folder
+    from orchestrator.review import show_audit
+
+    for line in show_audit(sweep_folder(name, results)):
+        typer.echo(line)
+
+
+@app.command()
 def sync(
     name: NameArgument,
     results: ResultsOption = _RESULTS,

@@ -18,7 +18,7 @@ from orchestrator.errors import InputError, Problem, StorageError
 from orchestrator.reports import Finished, Pack, Report, Trace
 from orchestrator.space import Trial, canonical_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 
@@ -44,6 +44,8 @@ CREATE TABLE trials (
     final_loss REAL,
     peak_loss REAL,
     validation_loss REAL,
+    verdict_step INTEGER,          -- when it was found lost, if it was
+    is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after that
     reason TEXT,                   -- why this outcome, or what went wrong
     error TEXT,                    -- tail of the traceback of an errored trial
     pack_id TEXT,
@@ -71,6 +73,12 @@ CREATE TABLE traces (              -- curves, in the pieces in which they arrive
 );
 """
 
+# What brings the ledger of schema N to schema N + 1.
+_UPGRADES = {
+    1: "ALTER TABLE trials ADD COLUMN verdict_step INTEGER;"
+    " ALTER TABLE trials ADD COLUMN is_audited INTEGER NOT NULL DEFAULT 0;",
+}
+
 
 class Ledger:
     """The trials of one sweep, what happened to them, and their curves."""
@@ -95,6 +103,9 @@ class Ledger:
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not read_only:
                 self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            elif 0 < version < SCHEMA_VERSION and not read_only:
+                upgrades = " ".join(_UPGRADES[old] for old in range(version, SCHEMA_VERSION))
+                self._db.executescript(f"BEGIN; {upgrades} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             elif version > SCHEMA_VERSION:
                 raise InputError(
                     Problem(str(path), "", f"was written by a newer sweep (schema {version})", "upgrade sweep")
@@ -223,7 +234,8 @@ class Ledger:
         db.execute(
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
-            " validation_loss = ?, reason = ?, error = NULL, finished_at = ? WHERE trial_id = ?",
+            " validation_loss = ?, verdict_step = ?, is_audited = ?, reason = ?, error = NULL, finished_at = ?"
+            " WHERE trial_id = ?",
             (
                 finished.outcome,
                 finished.onset_step,
@@ -231,6 +243,8 @@ class Ledger:
                 finished.steps_done,
                 *map(_finite, (finished.initial_loss, finished.best_loss, finished.final_loss)),
                 *map(_finite, (finished.peak_loss, finished.validation_loss)),
+                finished.verdict_step,
+                int(finished.is_audited),
                 finished.reason,
                 _now(),
                 finished.trial_id,

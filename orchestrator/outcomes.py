@@ -25,11 +25,11 @@ class Verdict:
 
 
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
-    """The outcome of a finished (or stopped) member.
+    """The outcome of a finished (or stopped) member, by how it stands at its end.
 
-    diverged: declared lost, or it ended above the level of a lost run.
+    diverged: not finite, far above its own past, or off its trend for longer than its patience.
     stalled: it never lowered its loss by ``stall_drop``.
-    spiked: it left its trend at least once and recovered.
+    spiked: it left its trend at least once, or was taken for lost, and recovered.
     stable: none of these.
     """
     recovered = [episode for episode in record.episodes if episode.recovery_step is not None]
@@ -38,18 +38,26 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     def verdict(outcome: Outcome, onset_step: int | None, reason: str) -> Verdict:
         return Verdict(outcome, onset_step, len(recovered), peak, reason)
 
-    if record.lost_step is not None:
+    if not record.is_finite or (record.lost == "far" and record.is_far):
         return verdict("diverged", record.lost_onset_step, record.lost_reason or "lost")
-    recent, level, initial = record.recent_loss, record.lost_level, record.initial_loss
-    if recent is not None and level is not None and recent > level:
-        onset = record.episodes[-1].onset_step if record.episodes else None
-        return verdict("diverged", onset, "it ended far above what it had learned")
+    if record.is_far:
+        onset = record.far_since_step
+        if record.episodes and record.episodes[-1].recovery_step is None:
+            onset = record.episodes[-1].onset_step
+        return verdict("diverged", onset, "it ended far above its past")
+    if record.is_away:
+        return verdict("diverged", record.episodes[-1].onset_step, "it left its trend and had not come back at its end")
+    initial = record.initial_loss
     if initial is not None:
         best = initial if record.best_loss is None else min(record.best_loss, initial)
         if initial - best <= config.stall_drop * abs(initial):
-            return verdict("stalled", None, f"the loss never fell by {config.stall_drop:.0%}")
+            return verdict("stalled", None, record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}")
     if record.episodes:
-        return verdict("spiked", record.episodes[0].onset_step, "it left its trend and recovered")
+        is_back = record.episodes[-1].recovery_step is not None
+        how = "it left its trend and recovered" if is_back else "it had just left its trend when it ended"
+        return verdict("spiked", record.episodes[0].onset_step, how)
+    if record.lost is not None:
+        return verdict("spiked", record.lost_onset_step, f"{record.lost_reason}, but it came back")
     return verdict("stable", None, "it stayed on its trend")
 
 

@@ -31,7 +31,7 @@ def apply(overrides: Overrides, document: Document) -> None:
         _section(data, "fixed", document).pop(name, None)
         document.places[("axes", name)] = f"--axis {text}"
     for text in overrides.sets:
-        path, value = _parse_set(text)
+        path, value = parse_set(text)
         target = data
         for part in path[:-1]:
             target = _section(target, part, document)
@@ -79,7 +79,8 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
     return name, section | ({"num": values[2]} if len(values) == 3 else {})
 
 
-def _parse_set(text: str) -> tuple[tuple[str, ...], Any]:
+def parse_set(text: str) -> tuple[tuple[str, ...], Any]:
+    """The key path and the value of a `--set KEY=VALUE`. Raises InputError."""
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise InputError(Problem(f"--set {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))

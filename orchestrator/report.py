@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
+from orchestrator.audit import audit, audit_lines
 from orchestrator.ledger import Ledger
 from orchestrator.space import format_value
 from orchestrator.stability import StabilityMap, map_table
@@ -34,10 +36,11 @@ def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str
         counts[label] = counts.get(label, 0) + 1
     packs = ledger.packs()
     environment = packs[-1]["environment"] if packs else {}
-    saved = sum(row["steps"] - row["steps_done"] for row in rows if row["steps_done"] is not None)
+    fraction = json.loads(facts.get("stopping", "{}")).get("audit", 0.0)
+    stopping = audit_lines(audit(rows, ledger.member_steps_per_second()), fraction)
     sections = [
         f"<h1>{name}</h1>",
-        f"<p>{len(rows)} trials; {saved} member-steps saved by stopping lost trials.</p>",
+        f"<p>{len(rows)} trials.</p>",
         _table(("outcome or status", "trials"), counts.items()),
     ]
     if stability is not None:
@@ -49,6 +52,7 @@ def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str
             _frame(map_table(stability)),
             "</details>",
         ]
+    sections += ["<h2>Early stopping</h2>", *(f"<p>{html.escape(line)}</p>" for line in stopping)]
     failed = [(row["cell"], row["seed"], row["reason"]) for row in rows if row["status"] in ("errored", "lost")]
     if failed:
         shown = ((_cell_name(cell, seed), reason or "") for cell, seed, reason in failed[:50])

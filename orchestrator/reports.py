@@ -47,7 +47,10 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One member's result. Losses are finite or None; ``reason`` says why one is None."""
+    """One member's result. Losses are finite or None; ``reason`` says why one is None.
+
+    ``verdict_step`` is when it was found lost, even where it trained on because it ``is_audited``.
+    """
 
     trial_id: str
     outcome: str
@@ -60,6 +63,8 @@ class Finished:
     peak_loss: float | None
     validation_loss: float | None
     reason: str
+    verdict_step: int | None = None
+    is_audited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

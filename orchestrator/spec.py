@@ -326,7 +326,8 @@ def _resolve(
     document: Document,
 ) -> list[Trial]:
     """Every trial with its full configuration: nothing is left to a default later on."""
-    judged_by = stopping.model_dump()
+    # A trial that is audited is the same trial.
+    judged_by = stopping.model_dump(exclude={"audit"})
     trials: dict[str, Trial] = {}
     for cell in cells:
         try:

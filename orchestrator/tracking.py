@@ -20,9 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import SweepError
+from orchestrator.audit import Audit, audit
+from orchestrator.errors import InputError, Problem, SweepError
 from orchestrator.files import LEDGER, MIRRORED, atomic_write, waiting_lock
 from orchestrator.ledger import Ledger
+from orchestrator.logs import Columns, Log, Table, make_log
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.reports import Finished
 from orchestrator.sections import TrackingConfig
@@ -52,6 +54,30 @@ def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
 def shown_uri(uri: str) -> str:
     """A tracking URI that may be printed: without user and password."""
     return re.sub(r"//[^/@]*@", "//", uri)
+
+
+def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
+    """The log in an MLflow run's metrics, from MLFLOW_TRACKING_URI or else the store under ``results``.
+
+    Raises InputError when there is no such run.
+    """
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
+    name = f"mlflow:{run_id}"
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise InputError(Problem(name, "", f"no MLflow store at {shown_uri(uri)}", "set MLFLOW_TRACKING_URI"))
+    client = MlflowClient(tracking_uri=uri)
+    table = Table()
+    try:
+        for key in client.get_run(run_id).data.metrics:
+            for metric in client.get_metric_history(run_id, key):
+                table.add([("step", metric.step), (key, metric.value)])
+    except MlflowException as error:
+        cause = str(error).splitlines()[0]
+        raise InputError(Problem(name, "", shown_uri(cause), f"looked in {shown_uri(uri)}")) from None
+    return make_log(name, table, wanted)
 
 
 class Mirror:
@@ -151,6 +177,7 @@ class Mirror:
         started_ms = int(1000 * (row["started_at"] or 0))
         metrics = [*self._curve(trace, row["steps"], started_ms), *self._results(row, started_ms)]
         tags = {"sweep.mirrored": version, "status": row["status"], "outcome": row["outcome"], "reason": row["reason"]}
+        tags |= {"audited": "true"} if row.get("is_audited") else {}
         shown = [entities.RunTag(key, str(value)) for key, value in tags.items() if value is not None]
         # One call writes everything of an ordinary trial; a call costs as much as forty points.
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
@@ -207,18 +234,28 @@ class Mirror:
             **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
         }
         rows = ledger.trials()
-        counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES}
-        counts["trials"] = len(rows)
+        counts = {f"num_{outcome}": sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES}
+        counts["num_trials"] = len(rows)
+        counts |= _audit_metrics(audit(rows, None))
         entities = self._entities
         now_ms = int(1000 * max((row["finished_at"] or 0 for row in rows), default=0))
         self._client.log_batch(
             self.parent_id,
-            metrics=[entities.Metric(f"num_{key}", float(value), now_ms, 0) for key, value in counts.items()],
+            metrics=[entities.Metric(key, float(value), now_ms, 0) for key, value in counts.items()],
             tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
         )
         for path in artifacts:
             self._client.log_artifact(self.parent_id, str(path))
         self._client.set_terminated(self.parent_id, status="FINISHED" if is_over else "KILLED")
+
+
+def _audit_metrics(balance: Audit) -> dict[str, float]:
+    """What early stopping saved, and how often it was wrong where that is known."""
+    metrics: dict[str, float] = {"num_audited": balance.num_judged, "steps_saved": balance.net_steps_saved}
+    if balance.wrong_rate is not None and balance.wrong_interval is not None:
+        metrics |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
+        metrics |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))
+    return metrics
 
 
 def _param(value: Any) -> str:

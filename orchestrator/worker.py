@@ -14,11 +14,13 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, Way
+from orchestrator.audit import is_audited
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.outcomes import judge
 from orchestrator.reports import Finished, Pack, Report, Trace
@@ -54,7 +56,7 @@ class _PackRun:
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
         self.stopping = StoppingConfig(**pack.stopping)
-        self.detector = SpikeDetector(0, self.stopping, pack.steps)
+        self.detector = SpikeDetector(0, self.stopping)
         self.trainer: Trainer | None = None
         self.roster: Roster | None = None
         self.way = Way(1)
@@ -181,10 +183,16 @@ class _PackRun:
         members = self.roster.training
         age_K = np.array([self.age_of[member] for member in members])
         lost_at_K = np.full(len(members), num_steps)
+        audited_K = np.array([self._is_audited(member) for member in members])
+        # A member that ends is judged by what came up to its last step; the others by all.
+        record_of: dict[int, MemberRecord] = {}
         for row in range(num_steps):
             lost_K = self.detector.update(metrics["loss"][row], metrics["grad_norm"][row])
             if self.stopping.early_stop:
-                lost_at_K[lost_K] = np.minimum(lost_at_K[lost_K], row)
+                # What is not finite stays so: there is nothing to audit.
+                ends_K = lost_K & (~audited_K | ~self.detector.is_finite)
+                for k in np.flatnonzero(ends_K & (lost_at_K == num_steps)):
+                    lost_at_K[k], record_of[k] = row, self.detector.record(int(k))
         self.member_steps += num_steps * len(members)
         for k, member in enumerate(members):
             rows = slice(0, lost_at_K[k] + 1)
@@ -195,14 +203,19 @@ class _PackRun:
         is_lost_K = lost_at_K < num_steps
         is_complete_K = ~is_lost_K & (age_K + num_steps == self.pack.steps)
         if is_complete_K.any():
-            self._finish(np.flatnonzero(is_complete_K), self._validate(np.flatnonzero(is_complete_K)))
-        for k in np.flatnonzero(is_lost_K):
-            self._finish([k], [math.nan], steps_done=int(age_K[k] + lost_at_K[k]) + 1)
+            complete = np.flatnonzero(is_complete_K)
+            for k, loss in zip(complete, self._validate(complete), strict=True):
+                self._finish(k, self.detector.record(int(k)), self.pack.steps, float(loss))
+        for k, record in record_of.items():
+            self._finish(k, record, int(age_K[k] + lost_at_K[k]) + 1, math.nan)
         ended = {members[k] for k in np.flatnonzero(is_lost_K | is_complete_K)}
         if ended:
             self.roster.drop(ended)
             self.roster.admit()
             self._arrange(members)
+
+    def _is_audited(self, member: int) -> bool:
+        return is_audited(self.pack.trial_ids[member], self.stopping.audit)
 
     def _arrange(self, members_before: Sequence[int]) -> None:
         """Make trainer and detector hold those who train now."""
@@ -219,11 +232,10 @@ class _PackRun:
         losses = to_host([{"validation": self.trainer.validate(distinct)}])["validation"][0]
         return losses[[distinct.index(row) for row in rows]]
 
-    def _finish(self, positions: Sequence[int], validation: Sequence[float], steps_done: int | None = None) -> None:
-        for k, loss in zip(positions, validation, strict=True):
-            trial_id = self.pack.trial_ids[self.roster.training[k]]
-            done = self.pack.steps if steps_done is None else steps_done
-            self._finished.append(_result(trial_id, self.detector.record(k), self.stopping, done, float(loss)))
+    def _finish(self, position: int, record: MemberRecord, steps_done: int, validation: float) -> None:
+        member = self.roster.training[position]
+        result = _result(self.pack.trial_ids[member], record, self.stopping, steps_done, validation)
+        self._finished.append(replace(result, is_audited=self._is_audited(member)))
 
 
 def _result(
@@ -242,6 +254,7 @@ def _result(
         peak_loss=verdict.peak_loss,
         validation_loss=validation if math.isfinite(validation) else None,
         reason=verdict.reason,
+        verdict_step=record.lost_step,
     )
 
 

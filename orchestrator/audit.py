@@ -1,0 +1,106 @@
+"""What stopping early saved, and how often it was wrong: some trials that would be stopped run on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CONFIDENCE = 0.95
+
+
+def is_audited(trial_id: str, fraction: float) -> bool:
+    """Whether the trial belongs to the ``fraction`` that trains on after a verdict; its id decides."""
+    digest = hashlib.sha256(f"audit {trial_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The balance of early stopping in one sweep. Steps are member-steps.
+
+    ``num_judged`` trials trained on after the verdict that they were lost; ``wrong`` are those of them
+    that came back. ``wrong_rate`` has a 95 % Wilson interval; both are None where none was judged.
+    ``seconds_saved`` is of one worker's time, None where no speed was measured.
+    """
+
+    num_finished: int
+    num_stopped: int
+    num_judged: int
+    wrong: tuple[Mapping[str, Any], ...]
+    wrong_rate: float | None
+    wrong_interval: tuple[float, float] | None
+    steps_planned: int
+    steps_saved: int
+    steps_audited: int
+    seconds_saved: float | None
+
+    @property
+    def num_wrong(self) -> int:
+        """Trials that would have been stopped wrongly."""
+        return len(self.wrong)
+
+    @property
+    def net_steps_saved(self) -> int:
+        """Steps saved less those that the audit trained."""
+        return self.steps_saved - self.steps_audited
+
+
+def audit(trials: Sequence[Mapping[str, Any]], member_steps_per_second: float | None) -> Audit:
+    """The audit of a sweep from the rows of its ledger."""
+    finished = [row for row in trials if row["outcome"] is not None]
+    judged = [row for row in finished if row.get("is_audited") and row.get("verdict_step") is not None]
+    # Outcomes of audited trials were judged at their end, with all that came after the verdict.
+    wrong = tuple(row for row in judged if row["outcome"] not in ("diverged", "stalled"))
+    stopped = [row for row in finished if row["steps_done"] < row["steps"]]
+    saved = sum(row["steps"] - row["steps_done"] for row in stopped)
+    audited = sum(row["steps_done"] - row["verdict_step"] - 1 for row in judged)
+    return Audit(
+        num_finished=len(finished),
+        num_stopped=len(stopped),
+        num_judged=len(judged),
+        wrong=wrong,
+        wrong_rate=len(wrong) / len(judged) if judged else None,
+        wrong_interval=_wilson(len(wrong), len(judged)) if judged else None,
+        steps_planned=sum(row["steps"] for row in finished),
+        steps_saved=saved,
+        steps_audited=audited,
+        seconds_saved=(saved - audited) / member_steps_per_second if member_steps_per_second else None,
+    )
+
+
+def _wilson(num_hits: int, num: int) -> tuple[float, float]:
+    """Wilson's score interval of a share, at ``CONFIDENCE``."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(num_hits, num).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def audit_lines(balance: Audit, fraction: float) -> list[str]:
+    """The audit in words."""
+    planned = max(1, balance.steps_planned)
+    lines = [
+        f"stopped:  {balance.num_stopped} of {balance.num_finished} finished trials, "
+        f"which saved {balance.steps_saved:,} of {balance.steps_planned:,} member-steps "
+        f"({balance.steps_saved / planned:.0%})"
+    ]
+    if balance.wrong_rate is None:
+        lines.append(
+            "audited:  none was trained on after its verdict"
+            + ("; none of the chosen trials was lost" if fraction else "; stopping.audit is 0 (try 0.05)")
+        )
+    else:
+        low, high = balance.wrong_interval
+        lines += [
+            f"audited:  {balance.num_judged} trials trained on after their verdict, "
+            f"for {balance.steps_audited:,} member-steps",
+            f"wrong:    {balance.num_wrong} of them came back: {balance.wrong_rate:.0%} "
+            f"(95 % interval {low:.0%} to {high:.0%})",
+        ]
+    balance_line = f"balance:  {balance.net_steps_saved:,} member-steps saved in total"
+    if balance.seconds_saved is not None:
+        balance_line += f", about {abs(balance.seconds_saved):,.0f} s of one worker"
+        balance_line += "" if balance.seconds_saved >= 0 else " lost"
+    return [*lines, balance_line]
