@@ -26,6 +26,7 @@ _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 # The median absolute deviation collapses when noise has two levels, so a spike must also rise to twice
 # the height of the baseline's own upper tail; that is 3.3 deviations of normal noise and binds rarely.
 _UPPER_TAIL, _TAIL_FACTOR = 0.95, 2.0
+_FALLING = 0.7  # of the deviation about the median is left about a falling line where there is a descent
 _RECENT = 10  # losses in a level: enough to hide an odd batch, few enough to follow a fall
 _EARLY = 3  # losses in the trend of a start-up, where each is far below the one before
 _EARLY_RISE = 1.0  # what leaves that trend, as a fraction of it
@@ -38,6 +39,9 @@ _COMING_BACK = 0.75  # share of its excess that a run which is coming back has l
 # What a run must have learned to give it up, as a fraction of its initial loss; and the rise above its
 # best, in spikes' rises, below which no drift is a loss of the run.
 _LEARNED, _LEAST_RISE = 0.15, 4.0
+# What a run has given up, of what it learned, that has sunk: it is waited for twice as long as for a lost
+# one. Where no episode tells that from a drift, it must also have risen by 2 spikes' rises.
+_SUNK_FRACTION, _SUNK_RISE, _SUNK_PATIENCE = 0.2, 2.0, 2
 _ODD_MODE = 0.04  # odd losses a step from which they are a second mode of the noise
 # What null stands for on a log of unknown origin; a sweep asks its objective.
 _LOG_SPIKE_RISE = 0.1
@@ -109,7 +113,8 @@ class MemberRecord:
 
     ``lost_step`` is when the verdict fell, ``lost_onset_step`` when that which lost the run began.
     A member that trained on after its verdict may have come back: ``is_far`` says whether it was still as
-    high at last, ``is_away`` whether it had been off its trend for longer than its patience.
+    high at last, ``is_away`` whether it had been off its trend, or high, for longer than its patience;
+    ``up_since_step`` is when it was last half as high.
     """
 
     num_steps: int
@@ -122,7 +127,7 @@ class MemberRecord:
     lost_reason: str | None
     is_finite: bool
     is_far: bool
-    far_since_step: int | None
+    up_since_step: int | None
     is_away: bool
     episodes: tuple[Episode, ...]
 
@@ -191,8 +196,8 @@ class SpikeDetector:
             lost_reason=self._reasons[member],
             is_finite=bool(m.is_finite[member]),
             is_far=bool(m.is_far[member]),
-            far_since_step=int(m.up_since[member]) if m.is_far[member] else None,
-            is_away=is_off_trend and bool(m.age[member] >= self._patience(m.num_steps[member] - m.age[member])),
+            up_since_step=int(m.up_since[member]) if m.is_up[member] else None,
+            is_away=self._is_away(member, is_off_trend),
             episodes=tuple(episodes),
         )
 
@@ -259,7 +264,8 @@ class SpikeDetector:
         # Excess 1 is where a loss leaves its trend. The first loss of all has no trend yet.
         excess_K = np.where(seen_K & (m.num_accepted > 0), (loss_K - trend_K) / np.maximum(rise_K, _TINY), 0.0)
         self._follow_episodes(loss_K, excess_K, seen_K, trend_K)
-        self._accept(loss_K, seen_K & (excess_K <= 1))
+        # What is half-way off the trend in an episode must not lift the baseline.
+        self._accept(loss_K, seen_K & (excess_K <= np.where(m.in_episode, 0.5, 1.0)))
         self._settle(trend_K, rise_K)
         self._judge_far(loss_K, seen_K)
         self._judge_progress(loss_K, seen_K)
@@ -273,9 +279,7 @@ class SpikeDetector:
         rise_K = _EARLY_RISE * np.abs(trend_K)
         judged_K = m.num_accepted >= config.min_history
         if judged_K.any():
-            size_K = np.minimum(m.num_accepted[judged_K], config.window)
-            median_K, deviation_K, tail_K = _robust_level(m.accepted_W[judged_K], size_K)
-            m.deviation[judged_K] = deviation_K
+            median_K, deviation_K, tail_K = _robust_trend(m.accepted_W[judged_K], m.num_accepted[judged_K])
             trend_K[judged_K] = median_K
             relative_K = np.maximum(config.spike_sigma * deviation_K, self._spike_rise * np.abs(median_K))
             rise_K[judged_K] = np.maximum(relative_K, _TAIL_FACTOR * tail_K)
@@ -292,7 +296,8 @@ class SpikeDetector:
         level_K = np.where(filled_K, _level(m.accepted_W, m.num_accepted), np.inf)
         better_K = filled_K & ~(level_K >= m.best)
         m.best = np.where(better_K, level_K, m.best)
-        m.best_deviation = np.where(better_K | (m.best_deviation == 0), m.deviation, m.best_deviation)
+        better = np.flatnonzero(better_K)
+        m.best_noise[better] = _noise(m.accepted_W[better], m.num_accepted[better])
 
     def _follow_episodes(
         self, loss_K: np.ndarray, excess_K: np.ndarray, seen_K: np.ndarray, trend_K: np.ndarray
@@ -364,14 +369,15 @@ class SpikeDetector:
         m, window = self._members, self.config.window
         mixed_K = (m.odd_rate > _ODD_MODE) & ~m.in_episode & (m.num_seen >= window)
         self._rebase(mixed_K)
-        long_K = m.in_episode & (m.age >= window) & ~m.is_far
+        long_K = m.in_episode & (m.age >= window) & ~m.is_far & ~m.is_sunk
         if not long_K.any():
             return
         older_K, newer_K = (_level(m.raw_W, m.num_seen - back, window // 2) for back in (window // 2, 0))
         flat_K = long_K & (np.abs(newer_K - older_K) <= 0.5 * self._spike_rise * np.abs(newer_K))
         if not flat_K.any():
             return
-        shifted_K = flat_K & (newer_K - trend_K >= 0.5 * (m.peak - trend_K))
+        height_K, progress_K = m.peak - trend_K, m.initial - np.fmin(m.best, m.initial)
+        shifted_K = flat_K & (newer_K - trend_K >= 0.5 * height_K) & (height_K < _SUNK_FRACTION * progress_K)
         m.in_episode &= ~shifted_K
         self._close(flat_K & ~shifted_K, m.last_step)
         self._rebase(flat_K)
@@ -384,28 +390,52 @@ class SpikeDetector:
 
     def _judge_far(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
         """The verdict on a run that sits far above its own past, longer than its patience, and stays."""
-        m, config = self._members, self.config
-        lost_level_K = self._lost_level()
-        m.is_far = np.where(seen_K, m.level > lost_level_K, m.is_far)
-        # What lost a run began when its loss was last half as high; a slow divergence has no other onset.
-        half_way_K = np.fmin(m.best, m.initial) + self._given_up() / 2
-        is_up_K = np.where(seen_K, loss_K > half_way_K, m.is_up)
-        m.up_since = np.where(is_up_K & ~m.is_up, m.last_step, m.up_since)
-        m.is_up = is_up_K
-        starts_K = seen_K & m.is_far & (m.high_steps == 0)
+        m = self._members
+        self._compare_with_best(loss_K, seen_K)
+        is_high_K = m.is_far | m.is_sunk
+        starts_K = seen_K & is_high_K & (m.high_steps == 0)
         m.patience = np.where(starts_K, self._patience(m.num_steps), m.patience)
         m.excess_before = np.where(starts_K, np.inf, m.excess_before)
-        m.high_steps = np.where(m.is_far, m.high_steps + seen_K, 0)
+        m.high_steps = np.where(is_high_K, m.high_steps + seen_K, 0)
         half_K = np.maximum(1, m.patience // 2)
-        looks_K = seen_K & m.is_far & (m.high_steps % half_K == 0)
+        looks_K = seen_K & is_high_K & (m.high_steps % half_K == 0)
         if not looks_K.any():
             return
         excess_K = m.level - np.fmin(m.best, m.initial)
         comes_back_K = excess_K <= _COMING_BACK * m.excess_before
         m.excess_before = np.where(looks_K, excess_K, m.excess_before)
-        for member in np.flatnonzero(looks_K & ~comes_back_K & (m.high_steps >= m.patience)):
-            reason = f"the loss stayed far above its past for {m.high_steps[member]} steps"
+        enough_K = m.high_steps >= np.where(m.is_far, 1, _SUNK_PATIENCE) * m.patience
+        for member in np.flatnonzero(looks_K & ~comes_back_K & enough_K):
+            reason = f"the loss stayed far above its past for {m.high_steps[member]} losses in a row"
             self._lose(member, "far", m.up_since[member], reason)
+
+    def _compare_with_best(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
+        """Note who is far above its best level, who has sunk, and since when."""
+        m = self._members
+        # Outside of an episode a rise must be told from a drift and from the noise at the best level.
+        is_spike_K = m.in_episode & self._is_spike()
+        rise_K, noise_K = self._spike_rise * np.abs(m.best), self.config.spike_sigma * m.best_noise
+        far_K, progress_K = self._given_up(), m.initial - np.fmin(m.best, m.initial)
+        far_K = np.where(is_spike_K, far_K, np.fmax(far_K, np.fmax(_LEAST_RISE * rise_K, noise_K)))
+        sunk_K = _SUNK_FRACTION * progress_K
+        sunk_K = np.where(is_spike_K, sunk_K, np.fmax(sunk_K, np.fmax(_SUNK_RISE * rise_K, noise_K)))
+        above_start_K = m.initial + np.fmax(self.config.lost_fraction * np.abs(m.initial), noise_K)
+        has_learned_K = self._has_learned(m.best, _LEARNED)
+        far_level_K = np.where(has_learned_K, m.best + far_K, above_start_K)
+        m.is_far = np.where(seen_K, m.level > far_level_K, m.is_far)
+        m.is_sunk = np.where(seen_K, has_learned_K & (m.level > m.best + sunk_K), m.is_sunk)
+        # What lost a run began when its loss was last half as high; a slow divergence has no other onset.
+        half_way_K = np.fmin(m.best, m.initial) + np.fmin(self._given_up(), sunk_K) / 2
+        is_up_K = np.where(seen_K, loss_K > half_way_K, m.is_up)
+        m.up_since = np.where(is_up_K & ~m.is_up, m.last_step, m.up_since)
+        m.is_up = is_up_K
+
+    def _is_away(self, member: int, is_off_trend: bool) -> bool:
+        """Whether a run that ends now left its trend, or sank, longer ago than its patience."""
+        m = self._members
+        is_long_sunk = m.is_sunk[member] and m.high_steps[member] >= m.patience[member]
+        before = self._patience(m.num_steps[member] - m.age[member])
+        return bool(is_long_sunk or (is_off_trend and m.age[member] >= before))
 
     def _patience(self, num_steps: np.ndarray) -> np.ndarray:
         """Steps that a run may stay high after ``num_steps`` before it."""
@@ -424,22 +454,6 @@ class SpikeDetector:
         m = self._members
         return m.initial - np.fmin(level_K, m.initial) > share * np.abs(m.initial)
 
-    def _lost_level(self) -> np.ndarray:
-        """Loss that a run must not stay above, (K,).
-
-        A run that learned has given up ``lost_fraction`` of its progress there or risen by ``lost_rise``
-        above its best; one that never did is ``lost_fraction`` above its initial loss. Where no episode
-        tells a rise from a drift, it must also be large and beyond the noise at its best.
-        """
-        m, config = self._members, self.config
-        noise_K = config.spike_sigma * m.best_deviation
-        far_K = self._given_up()
-        is_spike_K = m.in_episode & self._is_spike()
-        least_K = np.fmax(_LEAST_RISE * self._spike_rise * np.abs(m.best), noise_K)
-        far_K = np.where(is_spike_K, far_K, np.fmax(far_K, least_K))
-        above_start_K = m.initial + np.fmax(config.lost_fraction * np.abs(m.initial), noise_K)
-        return np.where(self._has_learned(m.best, _LEARNED), m.best + far_K, above_start_K)
-
     def _given_up(self) -> np.ndarray:
         """The rise above its best at which a run has given up what it learned, (K,)."""
         m, config = self._members, self.config
@@ -455,12 +469,12 @@ def _fresh_members(num_members: int, window: int) -> SimpleNamespace:
 
     return SimpleNamespace(
         num_steps=each(0), last_step=each(-1), num_seen=each(0), num_accepted=each(0),
-        initial=each(np.nan), best=each(np.nan), level=each(np.nan), deviation=each(0.0), best_deviation=each(0.0),
+        initial=each(np.nan), best=each(np.nan), level=each(np.nan), best_noise=each(0.0),
         # The verdict: 0, or one more than its place in LOST.
         lost=each(0), lost_step=each(-1), lost_onset=each(-1),
         is_finite=each(True), broken_gradients=each(0), gradient_since=each(-1),
         is_far=each(False), high_steps=each(0), patience=each(1), excess_before=each(np.inf),
-        is_up=each(False), up_since=each(-1), has_fallen=each(False),
+        is_sunk=each(False), is_up=each(False), up_since=each(-1), has_fallen=each(False),
         # The episode under way, if any.
         in_episode=each(False), is_start_up=each(False), onset=each(-1), peak=each(-np.inf), peak_step=each(-1),
         age=each(0), off_steps=each(0), mass=each(0.0), calm_steps=each(0), calm_since=each(-1),
@@ -479,16 +493,49 @@ def _level(ring_KW: np.ndarray, num_K: np.ndarray, size: int = _RECENT) -> np.nd
     return _middle(ordered_KR, np.clip(num_K, 1, size))
 
 
-def _robust_level(values_KW: np.ndarray, size_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Median, robust deviation and height of the upper tail above the median, (K,) each.
+def _robust_trend(ring_KW: np.ndarray, num_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Level, robust deviation and height of the upper tail of the newest numbers in each ring, (K,) each.
 
-    Of the first ``size_K`` numbers in each row, the rest being NaN.
+    Where the numbers fall, deviation and tail are those of the residuals from a line through the medians of
+    both halves, and the level is the median of the newer half: a steep descent must not pass for noise. A
+    climb is never taken for a trend.
     """
+    width = ring_KW.shape[1]
+    size_K = np.minimum(num_K, width)
+    back = np.arange(width)  # 0 is the newest
+    values_KW = np.take_along_axis(ring_KW, (num_K[:, None] - 1 - back) % width, axis=1)
+    half_K = size_K // 2
+    is_newer_KW = back < half_K[:, None]
+    is_there_KW = back < size_K[:, None]
+    newer_K = _middle(np.sort(np.where(is_newer_KW, values_KW, np.nan), axis=1), half_K)
+    older_K = _middle(np.sort(np.where(is_there_KW & ~is_newer_KW, values_KW, np.nan), axis=1), size_K - half_K)
+    slope_K = np.minimum(0.0, (newer_K - older_K) / (size_K / 2))
+    line_KW = newer_K[:, None] + slope_K[:, None] * ((half_K[:, None] - 1) / 2 - back)
+    _, *sloped = _spread(np.where(is_there_KW, values_KW - line_KW, np.nan), size_K)
+    median_K, *flat = _spread(np.where(is_there_KW, values_KW, np.nan), size_K)
+    falls_K = sloped[0] < _FALLING * flat[0]
+    deviation_K, tail_K = np.where(falls_K, sloped, flat)
+    return np.where(falls_K, newer_K, median_K), deviation_K, tail_K
+
+
+def _spread(values_KW: np.ndarray, size_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Median, robust deviation and height of the upper tail above the median of each row's numbers, (K,) each."""
     ordered_KW = np.sort(values_KW, axis=1)  # NaN last
-    median_K = _middle(ordered_KW, size_K)
-    spread_K = _middle(np.sort(np.abs(values_KW - median_K[:, None]), axis=1), size_K)
+    middle_K = _middle(ordered_KW, size_K)
+    spread_K = _middle(np.sort(np.abs(ordered_KW - middle_K[:, None]), axis=1), size_K)
     tail_K = ordered_KW[np.arange(len(ordered_KW)), (_UPPER_TAIL * (size_K - 1)).astype(np.int64)]
-    return median_K, _MAD_TO_DEVIATION * spread_K, tail_K - median_K
+    return middle_K, _MAD_TO_DEVIATION * spread_K, tail_K - middle_K
+
+
+def _noise(ring_KW: np.ndarray, num_K: np.ndarray) -> np.ndarray:
+    """Robust deviation of the noise alone, (K,): of the steps from each number to the next, over root two."""
+    width = ring_KW.shape[1]
+    back = np.arange(width)
+    values_KW = np.take_along_axis(ring_KW, (num_K[:, None] - 1 - back) % width, axis=1)
+    steps_KW = np.abs(np.diff(values_KW, axis=1))
+    size_K = np.minimum(num_K, width) - 1
+    steps_KW = np.where(back[:-1] < size_K[:, None], steps_KW, np.nan)
+    return _MAD_TO_DEVIATION * _middle(np.sort(steps_KW, axis=1), size_K) / math.sqrt(2)
 
 
 def _middle(ordered_KW: np.ndarray, size_K: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import struct
 from array import array
@@ -22,6 +23,7 @@ import numpy as np
 from orchestrator.errors import InputError, Problem
 
 MAX_BYTES = 1024**3
+_INFINITE = 1e100
 _SHOWN_COLUMNS = 12
 _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", ".err")
 
@@ -80,11 +82,11 @@ class Table:
 
 def find_logs(path: Path) -> list[Path]:
     """The files that may be logs: ``path`` itself, or those in a folder and below, in order."""
-    if not path.exists():
-        raise InputError(Problem(str(path), "", "no such file or folder"))
-    if path.is_file():
+    if not os.path.exists(path):  # a name that is too long is no error for it
+        raise InputError(Problem(str(path), "", "no such file or folder", "give a log, a folder, or a sweep's name"))
+    if not path.is_dir():
         return [path]
-    found = [p for p in sorted(path.rglob("*")) if p.is_file() and _may_be_log(p)]
+    found = [p for p in sorted(path.rglob("*")) if p.is_file() and _may_be_log(p.relative_to(path))]
     if not found:
         kinds = ", ".join(_LOG_SUFFIXES)
         raise InputError(Problem(str(path), "", "holds no logs", f"looked for {kinds} and TensorBoard event files"))
@@ -92,7 +94,7 @@ def find_logs(path: Path) -> list[Path]:
 
 
 def _may_be_log(path: Path) -> bool:
-    if any(part.startswith(".") for part in path.parts[1:]):
+    if any(part.startswith(".") for part in path.parts):
         return False
     return "tfevents" in path.name or path.suffix.lower() in _LOG_SUFFIXES
 
@@ -106,7 +108,10 @@ def read_log(path: Path, wanted: Columns) -> Log:
     try:
         table = _read_table(path)
     except OSError as error:
-        raise InputError(Problem(str(path), "", f"cannot be read: {error.strerror or error}")) from None
+        problem = Problem(str(path), "", f"cannot be read: {error.strerror or error}", "check that you may read it")
+        raise InputError(problem) from None
+    except csv.Error as error:
+        raise InputError(Problem(str(path), "", f"is not a table: {error}", "check its first lines")) from None
     return make_log(str(path), table, wanted)
 
 
@@ -114,20 +119,26 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     """The log in ``table``. Raises InputError when its columns cannot be told."""
     chosen = _choose(name, table, wanted)
     loss_rows, losses = table.column(chosen.loss)
+    losses = _unbounded(losses)
     steps, note = _steps_of(table, chosen.step, loss_rows)
+    step = None if note else chosen.step
     if len(_kept(steps)) <= len(steps) // 2:
-        steps, note = np.arange(len(steps)), f"{chosen.step} goes back too often: points are numbered from 0"
+        step, steps, note = None, np.arange(len(steps)), f"{step} goes back too often: points are numbered from 0"
     notes = [note] if note else []
     if table.num_odd_lines:
-        notes.append(f"{table.num_odd_lines} lines were not understood")
+        notes.append(f"not understood: {table.num_odd_lines} lines or records")
     kept = _kept(steps)
     if (num_dropped := len(steps) - len(kept)) > 0:
         notes.append(f"{num_dropped} points were written again at the same or an earlier step; the later ones count")
     grad_norms = None
     if chosen.grad_norm is not None:
-        norm_rows, norms = table.column(chosen.grad_norm)
-        last = np.searchsorted(norm_rows, loss_rows, side="right") - 1
-        grad_norms = norms[np.maximum(last, 0)][kept]
+        place_N, norms = table.column(chosen.grad_norm)
+        wanted_N = loss_rows[kept]
+        norm_steps, norm_note = _steps_of(table, step, place_N)
+        if not norm_note:  # losses and norms of one step need not be of one line
+            kept_norms = _kept(norm_steps)
+            place_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
+        grad_norms = _last_of(place_N, _unbounded(norms), wanted_N)
     return Log(name, chosen, steps[kept], losses[kept], grad_norms, tuple(notes))
 
 
@@ -205,9 +216,24 @@ def _steps_of(table: Table, step: str | None, loss_rows: np.ndarray) -> tuple[np
     last = np.searchsorted(rows, loss_rows, side="right") - 1
     found = np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
     found[last < 0] = values[0]  # losses before the first named step
-    if not np.isfinite(found).all() or (found != np.round(found)).any():
+    if not (np.abs(found) < 2**53).all() or (found != np.round(found)).any():
         return numbered, f"{step} is not a whole number everywhere: points are numbered from 0"
     return found.astype(np.int64), ""
+
+
+def _unbounded(value_N: np.ndarray) -> np.ndarray:
+    """``value_N`` with infinity for what is next to it, as MLflow stores it."""
+    return np.where(np.abs(value_N) > _INFINITE, np.copysign(np.inf, value_N), value_N)
+
+
+def _last_of(place_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> np.ndarray:
+    """The value at each wanted place; where there is none the last before it that is finite."""
+    last_N = np.maximum(np.searchsorted(place_N, wanted_N, side="right") - 1, 0)
+    finite = np.flatnonzero(np.isfinite(value_N))
+    if len(finite):
+        before_N = finite[np.maximum(np.searchsorted(finite, last_N, side="right") - 1, 0)]
+        last_N = np.where(place_N[last_N] == wanted_N, last_N, before_N)
+    return value_N[last_N]
 
 
 def _kept(steps: np.ndarray) -> np.ndarray:
@@ -222,7 +248,7 @@ def _kept(steps: np.ndarray) -> np.ndarray:
 def _read_table(path: Path) -> Table:
     size = path.stat().st_size
     if size == 0:
-        raise InputError(Problem(str(path), "", "is empty"))
+        raise InputError(Problem(str(path), "", "is empty", "is the output still held back, or elsewhere?"))
     if size > MAX_BYTES:
         shown = f"{size / 1024**3:.1f} GiB"
         raise InputError(Problem(str(path), "", f"is {shown}, more than the 1 GiB that is read", "thin it first"))
@@ -245,13 +271,13 @@ def _encoding(head: bytes) -> str | None:
 
 
 def _reader(path: Path, head: str) -> Callable[[Path, str], Table]:
-    text = head.lstrip()
+    text = _COLOURS.sub("", head).lstrip()
     if text.startswith(("{", "[")):
         first_line = text.splitlines()[0]
         try:
             if isinstance(json.loads(first_line), dict):
                 return _read_json_lines if len(text.splitlines()) > 1 else _read_json
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         if path.suffix.lower() == ".json" or re.match(r'[\[{]\s*["\[{]', text):
             return _read_json
@@ -263,7 +289,7 @@ def _delimiter(lines: list[str]) -> str | None:
     """What separates the columns of a table with a header, or None for other text."""
     for delimiter in ("\t", ",", ";"):
         cells = [next(csv.reader([line], delimiter=delimiter), []) for line in lines[:2]]
-        if len(cells[0]) < 2 or len(cells[0]) != len(cells[-1]) or next(_pairs(lines[0]), None):
+        if len(cells[0]) < 2 or len(cells[0]) != len(cells[-1]) or all(next(_pairs(line), None) for line in lines[:2]):
             continue
         if len(cells) == 1 or all(_number(cell) is not None or not cell.strip() for cell in cells[1][:1]):
             return delimiter
@@ -285,20 +311,15 @@ def _read_csv(path: Path, encoding: str) -> Table:
             lines = _chain(first, lines)
         else:
             lines = _chain(first[1:], lines)
-        for row in _csv_rows(path, lines, delimiter):
+        for row in csv.reader((line for line in lines if line), delimiter=delimiter):
             if len(row) != len(header):
                 table.num_odd_lines += 1
                 continue
+            if delimiter == ";":  # what a spreadsheet writes where the comma is the decimal point
+                row = [cell.replace(",", ".") for cell in row]
             cells = ((name, _number(cell)) for name, cell in zip(header, row, strict=True))
             table.add((name, value) for name, value in cells if value is not None)
     return table
-
-
-def _csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
-    try:
-        yield from csv.reader((line for line in lines if line), delimiter=delimiter)
-    except csv.Error as error:
-        raise InputError(Problem(str(path), "", f"is not a table: {error}")) from None
 
 
 def _chain(first: Iterable[str], rest: Iterable[str]) -> Iterator[str]:
@@ -315,7 +336,7 @@ def _read_json_lines(path: Path, encoding: str) -> Table:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if isinstance(row, dict):
                 table.add(_flat(row))
@@ -328,8 +349,8 @@ def _read_json(path: Path, encoding: str) -> Table:
     """A JSON document: `log_history` of the Hugging Face trainer, a list of objects, or lists by name."""
     try:
         data = json.loads(path.read_text(encoding=encoding, errors="replace"))
-    except ValueError as error:
-        raise InputError(Problem(str(path), "", f"is not JSON: {error}")) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(str(path), "", f"is not JSON: {error}", "was it cut off or written twice?")) from None
     rows = data.get("log_history", data) if isinstance(data, dict) else data
     table = Table()
     if isinstance(rows, dict):
@@ -366,10 +387,10 @@ def _float(value: float) -> float:
 
 
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_WORD = r"(?!(?:nan|inf|infinity)\b)[A-Za-z_][\w/.\-]*"
-# A name of up to three words, maybe quoted; a colon or an equals sign, maybe; a number, maybe with a unit.
+_WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]*"
+# A name of up to three words; a colon or an equals sign, maybe; a number, maybe with a unit. Both may be quoted.
 _PAIR = re.compile(
-    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})[\"']?\s*(?:\([^)]*\))?\s*[:=]?\s*"
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=])[\"']?\s*(?:\([^)]*\))?\s*[:=]?\s*[\"']?"
     rf"({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
     re.IGNORECASE,
 )
@@ -425,7 +446,8 @@ def _read_events(path: Path) -> Table:
             try:
                 event = Event.FromString(record)
             except Exception as error:  # the protobuf runtime names its errors differently in each version
-                raise InputError(Problem(str(path), "", f"is a damaged event file: {error}")) from None
+                problem = Problem(str(path), "", f"is a damaged event file: {error}", "copy it again")
+                raise InputError(problem) from None
             for value in event.summary.value:
                 number = _scalar(value)
                 if number is not None:

@@ -40,13 +40,12 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
 
     if not record.is_finite or (record.lost == "far" and record.is_far):
         return verdict("diverged", record.lost_onset_step, record.lost_reason or "lost")
-    if record.is_far:
-        onset = record.far_since_step
+    if record.is_far or record.is_away:
+        onset = record.up_since_step
         if record.episodes and record.episodes[-1].recovery_step is None:
             onset = record.episodes[-1].onset_step
-        return verdict("diverged", onset, "it ended far above its past")
-    if record.is_away:
-        return verdict("diverged", record.episodes[-1].onset_step, "it left its trend and had not come back at its end")
+        how = "it ended far above its past" if record.is_far else "it left its trend and had not come back at its end"
+        return verdict("diverged", onset, how)
     initial = record.initial_loss
     if initial is not None:
         best = initial if record.best_loss is None else min(record.best_loss, initial)

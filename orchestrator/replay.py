@@ -111,18 +111,19 @@ def replay_sweep(ledger: Ledger, config: StoppingConfig) -> list[ReplayedTrial]:
         stops = config.early_stop and not row.get("is_audited")
         curves.append(Curve(trace["step"].astype(np.int64), trace["loss"], trace.get("grad_norm"), stops))
     return [
-        _replayed_trial(row, record, config, was_stopped=row["steps_done"] < row["steps"])
-        for row, record in zip(rows, detect(curves, config), strict=True)
+        _replayed_trial(row, record, config, curve.stops or not record.is_finite)
+        for row, curve, record in zip(rows, curves, detect(curves, config), strict=True)
     ]
 
 
 def _replayed_trial(
-    row: Mapping[str, Any], record: MemberRecord, config: StoppingConfig, was_stopped: bool
+    row: Mapping[str, Any], record: MemberRecord, config: StoppingConfig, ends_when_lost: bool
 ) -> ReplayedTrial:
     verdict = judge(record, config)
     outcome, reason = verdict.outcome, verdict.reason
-    if was_stopped and record.lost is None:
-        outcome, reason = UNKNOWN, f"not lost by step {record.num_steps - 1}, where its training was stopped"
+    was_stopped, would_stop = row["steps_done"] < row["steps"], record.lost is not None and ends_when_lost
+    if was_stopped and not would_stop:
+        outcome, reason = UNKNOWN, f"would not stop by step {record.num_steps - 1}, where its training was stopped"
     return ReplayedTrial(
         trial_id=row["trial_id"],
         cell=row["cell"],

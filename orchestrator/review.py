@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,7 +88,7 @@ def logs_config(sets: Sequence[str]) -> StoppingConfig:
 
 def _sweep_folder(path: str, results: Path) -> Path | None:
     for folder in (Path(path), results / path):
-        if (folder / LEDGER).is_file():
+        if os.path.isfile(folder / LEDGER):  # of a name that is too long it says no
             return folder
     return None
 
@@ -195,7 +196,7 @@ def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
             name = "__".join(parts[-num:]) + ".png"
             if name not in names:
                 break
-        names.append(name)
+        names.append(name if name not in names else f"{name.removesuffix('.png')}_{len(names)}.png")
     return names
 
 

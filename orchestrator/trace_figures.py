@@ -70,6 +70,11 @@ def _episodes(axes: Axes, replayed: Replayed) -> None:
         axes.axvspan(
             episode.onset_step, end, color=_SHADE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None
         )
+    onset = replayed.verdict.onset_step
+    if replayed.verdict.outcome == "diverged" and onset is not None:
+        axes.axvspan(
+            onset, last_step, facecolor="none", edgecolor=_STOP, hatch="///", alpha=0.3, label="never came back"
+        )
     if replayed.record.lost_step is not None:
         wrong = ", wrongly" if replayed.is_wrong_stop else ""
         axes.axvline(

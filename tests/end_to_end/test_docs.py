@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from orchestrator.strict_yaml import parse_document, parse_scalar
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SWEEP_FILE = (ROOT / "docs" / "sweep-file.md").read_text()
+DETECTION = (ROOT / "docs" / "detection.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -55,6 +58,28 @@ def test_the_commands_of_the_sweep_file_page_work_on_its_example(tmp_path: Path)
     run_all(commands(SWEEP_FILE), tmp_path)
 
 
+def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(blocks(DETECTION, "text")[0])
+    run_all(commands(DETECTION), tmp_path)
+    (judged,) = json.loads((tmp_path / "judged.json").read_text())
+    assert (judged["outcome"], judged["stop_step"], judged["num_points"]) == ("diverged", 40, 5)
+    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["train.log.png"]
+
+
+@pytest.mark.parametrize("page", [README, DETECTION], ids=["readme", "detection"])
+def test_the_detector_works_in_a_loop_as_shown(page: str) -> None:
+    found: dict[str, Any] = {}
+    exec(blocks(page, "python")[0], found)
+    assert found["detector"].record().lost_reason == "the loss is not finite"
+
+
+def test_the_detection_page_has_every_setting_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+?) \|", DETECTION, re.MULTILINE))
+    assert {name: parse_scalar(shown) for name, shown in rows.items()} == {
+        name: field.default for name, field in StoppingConfig.model_fields.items()
+    }
+
+
 def test_the_example_sweep_file_is_valid() -> None:
     assert len(build_sweep(parse_document(blocks(SWEEP_FILE, "yaml")[0], "example")).trials) == 84
 
@@ -69,7 +94,9 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
         assert parse_scalar(shown) == field.default, name
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md", "docs/packs.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md", "docs/packs.md", "docs/detection.md"]
+)
 def test_links_and_pictures_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
