@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import __version__
-from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError
+from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,11 +279,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-def printable(text: str) -> str:
-    """``text`` without characters that would steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def _overrides(axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None) -> Overrides:

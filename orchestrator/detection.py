@@ -167,7 +167,8 @@ class SpikeDetector:
         finite_K = np.isfinite(loss_K) & m.is_finite
         self._guard(loss_K, finite_K, grad_norm_K)
         if finite_K.any():
-            self._judge(np.where(finite_K, loss_K, 0.0), finite_K)
+            with np.errstate(over="ignore"):  # a loss of 1e306 is as far away as infinity
+                self._judge(np.where(finite_K, loss_K, 0.0), finite_K)
         m.num_steps += 1
         return m.lost > 0
 
@@ -296,8 +297,8 @@ class SpikeDetector:
         level_K = np.where(filled_K, _level(m.accepted_W, m.num_accepted), np.inf)
         better_K = filled_K & ~(level_K >= m.best)
         m.best = np.where(better_K, level_K, m.best)
-        better = np.flatnonzero(better_K)
-        m.best_noise[better] = _noise(m.accepted_W[better], m.num_accepted[better])
+        if (better := np.flatnonzero(better_K)).size:
+            m.best_noise[better] = _noise(m.accepted_W[better], m.num_accepted[better])
 
     def _follow_episodes(
         self, loss_K: np.ndarray, excess_K: np.ndarray, seen_K: np.ndarray, trend_K: np.ndarray

@@ -47,3 +47,8 @@ class InputError(SweepError):
     def __init__(self, *problems: Problem | str) -> None:
         self.problems: Sequence[Problem | str] = problems
         super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def printable(text: str) -> str:
+    """``text`` without characters that would steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -154,7 +154,7 @@ _LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train"
 _NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
                "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
                "train/gradient_norm", "optim/grad_norm")  # fmt: skip
-_NOT_TRAINING = re.compile(r"val|eval|test|held|dev_|scale|aux|z_?loss|_min$|_max$|best|ema|std")
+_NOT_TRAINING = re.compile(r"(?<![a-z])(val|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$")
 
 
 def _choose(name: str, table: Table, wanted: Columns) -> Columns:

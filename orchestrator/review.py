@@ -16,7 +16,7 @@ from rich.table import Table
 
 from orchestrator.audit import audit, audit_lines
 from orchestrator.detection import StoppingConfig
-from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem
+from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.ledger import Ledger
 from orchestrator.logs import Columns, Log, find_logs, read_log
@@ -28,6 +28,8 @@ from orchestrator.spec import load_sweep
 MLFLOW_PREFIX = "mlflow:"
 _EPISODES_SHOWN = 3
 _CHANGES_SHOWN = 20
+_UNCLEAR_SHOWN = 5
+_WIDE = 1000
 
 
 def replay(
@@ -48,9 +50,10 @@ def replay(
         _show_sweep(console, folder, trials)
         found += [{"sweep": folder.name, **_trial_json(trial)} for trial in trials]
     problems: list[InputError] = []
+    notes: list[str] = []
     if others:
         config = logs_config(sets)
-        logs = list(_read_all(others, wanted, results, problems))
+        logs = list(_read_all(others, wanted, results, problems, notes))
         replayed = _with_progress(console, logs, config)
         if replayed:
             _show_logs(console, replayed)
@@ -64,8 +67,10 @@ def replay(
     if json_file is not None:
         atomic_write(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
         console.print(f"wrote {json_file}", highlight=False, markup=False)
+    for note in notes:
+        console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
     for error in problems:
-        console.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(f"error: {error}"), highlight=False, markup=False, soft_wrap=True)
     return EXIT_BAD_INPUT if problems else EXIT_OK
 
 
@@ -93,7 +98,9 @@ def _sweep_folder(path: str, results: Path) -> Path | None:
     return None
 
 
-def _read_all(paths: Sequence[str], wanted: Columns, results: Path, problems: list[InputError]) -> Iterator[Log]:
+def _read_all(
+    paths: Sequence[str], wanted: Columns, results: Path, problems: list[InputError], notes: list[str]
+) -> Iterator[Log]:
     """The logs of all paths. In a folder, files that are no logs are counted; one that is named is an error."""
     for path in paths:
         if path.startswith(MLFLOW_PREFIX):
@@ -101,7 +108,7 @@ def _read_all(paths: Sequence[str], wanted: Columns, results: Path, problems: li
 
             yield read_run(path.removeprefix(MLFLOW_PREFIX), results, wanted)
             continue
-        is_folder = Path(path).is_dir()
+        is_folder = os.path.isdir(path)
         others: list[InputError] = []
         num_logs = 0
         for file in find_logs(Path(path)):
@@ -110,7 +117,13 @@ def _read_all(paths: Sequence[str], wanted: Columns, results: Path, problems: li
                 num_logs += 1
             except InputError as error:
                 (others if is_folder else problems).append(error)
-        if is_folder and not num_logs:
+        if is_folder and num_logs:
+            unclear = [error for error in others if "--loss" in str(error)]
+            for error in unclear[:_UNCLEAR_SHOWN]:
+                notes.append(f"left out: {error}")
+            if len(others) > len(unclear):
+                notes.append(f"left out: {len(others) - len(unclear)} files in {path} that are no logs")
+        elif is_folder:
             problems.append(InputError(Problem(path, "", f"none of its {len(others)} files is a log"), *others[:3]))
 
 
@@ -145,13 +158,13 @@ def _show_logs(console: Console, replayed: Sequence[Replayed]) -> None:
     _print_wide(console, table)
     for one in replayed:
         for note in one.log.notes:
-            console.print(f"note: {one.log.name}: {note}", highlight=False, markup=False, soft_wrap=True)
+            console.print(printable(f"note: {one.log.name}: {note}"), highlight=False, markup=False, soft_wrap=True)
     columns = sorted(
         {(str(o.log.columns.step), str(o.log.columns.loss), str(o.log.columns.grad_norm)) for o in replayed}
     )
     for step, loss, norm in columns:
         text = f"columns: step={step} loss={loss} grad-norm={norm}"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
@@ -169,7 +182,7 @@ def _print_wide(console: Console, table: Table) -> None:
     if console.is_terminal:
         console.print(table)
     else:
-        console.print(table, width=max(80, console.measure(table).maximum), soft_wrap=True)
+        Console(file=console.file, width=_WIDE).print(table)
 
 
 def _episodes_text(one: Replayed) -> str:
@@ -184,7 +197,7 @@ def _episodes_text(one: Replayed) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
+    return printable(text).replace("[", r"\[")
 
 
 def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
@@ -211,7 +224,7 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
 
 def _show_sweep(console: Console, folder: Path, trials: Sequence[ReplayedTrial]) -> None:
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     changed = [trial for trial in trials if trial.is_changed]
     say(f"{folder.name}: {len(trials)} finished trials, {len(changed)} with another outcome")

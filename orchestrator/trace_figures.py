@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from orchestrator.errors import printable
 from orchestrator.replay import Replayed
 
 _MAX_POINTS = 4000  # of a drawn line; more cannot be seen
@@ -39,7 +40,8 @@ def _draw(replayed: Replayed) -> Figure:
     for panel in panels:
         _episodes(panel, replayed)
     panels[-1].set_xlabel("step")
-    figure.suptitle(f"{PurePath(log.name).name}: {replayed.verdict.outcome}, {replayed.verdict.reason}", fontsize=10)
+    title = f"{PurePath(log.name).name}: {replayed.verdict.outcome}, {replayed.verdict.reason}"
+    figure.suptitle(printable(title).replace("$", r"\$"), fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
         panels[0].legend(handles, labels, loc="best", fontsize=8, framealpha=0.8)
