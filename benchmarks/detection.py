@@ -109,7 +109,21 @@ def read_manifest(folder: Path) -> list[Labelled]:
         raise InputError(Problem(str(path), "", "no such file", "it names file, label, onset_steps, recovery_steps"))
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    return [_labelled(folder, row) for row in rows]
+    return [_checked(folder, row, number) for number, row in enumerate(rows, start=2)]
+
+
+def _checked(folder: Path, row: Mapping[str, str], line: int) -> Labelled:
+    where = f"{folder / 'MANIFEST.tsv'}:{line}"
+    try:
+        trace = _labelled(folder, row)
+    except (KeyError, AttributeError) as error:
+        missing = error.args[0] if isinstance(error, KeyError) else "of this line"
+        raise InputError(Problem(where, "", f"the column {missing} is missing")) from None
+    except ValueError as error:
+        raise InputError(Problem(where, "", f"onset_steps and recovery_steps: {error}", "END is no recovery")) from None
+    if trace.is_lost and not trace.episodes:
+        raise InputError(Problem(where, "", f"is labelled {trace.label} but has no onset"))
+    return trace
 
 
 def _labelled(folder: Path, row: Mapping[str, str]) -> Labelled:

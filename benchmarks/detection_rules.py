@@ -26,10 +26,9 @@ def kill_loss_spike(losses: Sequence[float], norms: Sequence[float] | None) -> t
     window: deque[float] = deque(maxlen=size)
     flags, in_a_row, stop, cap = [], 0, None, math.inf
     for i, loss in enumerate(losses):
-        window.append(loss)
         is_outlier = False
         if len(window) == size:
-            if i == size - 1:
+            if i == size:
                 cap = min(10.0, max(window))
             is_outlier = loss >= 2 * fmean(window)
             in_a_row = in_a_row + 1 if is_outlier else 0
@@ -37,6 +36,7 @@ def kill_loss_spike(losses: Sequence[float], norms: Sequence[float] | None) -> t
             if stop is None and (in_a_row > 4 or is_high):
                 stop = i
         flags.append(is_outlier)
+        window.append(loss)
     return flags, stop
 
 
@@ -51,7 +51,7 @@ def six_sigma(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[F
             continue
         window: deque[float] = deque(maxlen=128)
         for i, value in enumerate(series):
-            if len(window) >= 2:
+            if len(window) == 128:
                 mean, deviation = _moments(window)
                 flags[i] |= deviation > 1e-10 and value > mean + 6 * deviation
             window.append(value)
@@ -82,7 +82,7 @@ def lightning_spike(losses: Sequence[float], norms: Sequence[float] | None) -> t
     flags, last = [], math.inf
     for i, loss in enumerate(losses):
         is_spike = not math.isfinite(loss)
-        if i >= 1 and not is_spike and loss >= last:
+        if i >= 1 and not is_spike and loss > last:
             mean = fmean(window)
             is_spike = abs(loss - mean) >= 2.0 * abs(mean)
         flags.append(is_spike)

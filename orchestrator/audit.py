@@ -20,13 +20,15 @@ def is_audited(trial_id: str, fraction: float) -> bool:
 class Audit:
     """The balance of early stopping in one sweep. Steps are member-steps.
 
-    ``num_judged`` trials trained on after the verdict that they were lost; ``wrong`` are those of them
-    that came back. ``wrong_rate`` has a 95 % Wilson interval; both are None where none was judged.
+    Of the ``num_chosen`` audited trials, and of all those of a sweep that stops none, ``num_judged`` trained
+    on after the verdict that they were lost; ``wrong`` are those of them that came back. ``wrong_rate`` has
+    a 95 % Wilson interval; both are None where none was judged.
     ``seconds_saved`` is of one worker's time, None where no speed was measured.
     """
 
     num_finished: int
     num_stopped: int
+    num_chosen: int
     num_judged: int
     wrong: tuple[Mapping[str, Any], ...]
     wrong_rate: float | None
@@ -50,15 +52,18 @@ class Audit:
 def audit(trials: Sequence[Mapping[str, Any]], member_steps_per_second: float | None) -> Audit:
     """The audit of a sweep from the rows of its ledger."""
     finished = [row for row in trials if row["outcome"] is not None]
-    judged = [row for row in finished if row.get("is_audited") and row.get("verdict_step") is not None]
-    # Outcomes of audited trials were judged at their end, with all that came after the verdict.
+    # Who trained on after a verdict: audited, or all without early stopping; not what is not finite.
+    lost = [row for row in finished if row.get("verdict_step") is not None]
+    judged = [row for row in lost if row["steps_done"] > row["verdict_step"] + 1]
+    # Their outcomes were judged at their end, with all that came after the verdict.
     wrong = tuple(row for row in judged if row["outcome"] not in ("diverged", "stalled"))
     stopped = [row for row in finished if row["steps_done"] < row["steps"]]
     saved = sum(row["steps"] - row["steps_done"] for row in stopped)
-    audited = sum(row["steps_done"] - row["verdict_step"] - 1 for row in judged)
+    audited = sum(row["steps_done"] - row["verdict_step"] - 1 for row in judged if row["is_audited"])
     return Audit(
         num_finished=len(finished),
         num_stopped=len(stopped),
+        num_chosen=sum(bool(row.get("is_audited")) for row in finished),
         num_judged=len(judged),
         wrong=wrong,
         wrong_rate=len(wrong) / len(judged) if judged else None,
@@ -78,7 +83,7 @@ def _wilson(num_hits: int, num: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def audit_lines(balance: Audit, fraction: float) -> list[str]:
+def audit_lines(balance: Audit) -> list[str]:
     """The audit in words."""
     planned = max(1, balance.steps_planned)
     lines = [
@@ -89,7 +94,7 @@ def audit_lines(balance: Audit, fraction: float) -> list[str]:
     if balance.wrong_rate is None:
         lines.append(
             "audited:  none was trained on after its verdict"
-            + ("; none of the chosen trials was lost" if fraction else "; stopping.audit is 0 (try 0.05)")
+            + ("; none of the chosen trials was lost" if balance.num_chosen else "; none was chosen (stopping.audit)")
         )
     else:
         low, high = balance.wrong_interval

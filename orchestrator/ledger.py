@@ -91,25 +91,30 @@ class Ledger:
         """
         self.path = path
         with self._errors():
-            if read_only:
-                uri = f"{path.absolute().as_uri()}?mode=ro"
-                self._db = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
-            else:
+            if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
-            self._db.row_factory = sqlite3.Row
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0 and not read_only:
-                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            elif 0 < version < SCHEMA_VERSION and not read_only:
-                upgrades = " ".join(_UPGRADES[old] for old in range(version, SCHEMA_VERSION))
-                self._db.executescript(f"BEGIN; {upgrades} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            elif version > SCHEMA_VERSION:
-                raise InputError(
-                    Problem(str(path), "", f"was written by a newer sweep (schema {version})", "upgrade sweep")
-                )
+            uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+            self._db = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
+            try:
+                self._prepare(read_only)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self, read_only: bool) -> None:
+        """Make or upgrade the tables of a file that may be written."""
+        self._db.row_factory = sqlite3.Row
+        if not read_only:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            found = f"was written by a newer sweep (schema {version})"
+            raise InputError(Problem(str(self.path), "", found, "upgrade sweep"))
+        if read_only or version == SCHEMA_VERSION:
+            return
+        script = _SCHEMA if version == 0 else " ".join(_UPGRADES[old] for old in range(version, SCHEMA_VERSION))
+        self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
     def close(self) -> None:
         """Let go of the file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,8 +35,7 @@ def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str
         counts[label] = counts.get(label, 0) + 1
     packs = ledger.packs()
     environment = packs[-1]["environment"] if packs else {}
-    fraction = json.loads(facts.get("stopping", "{}")).get("audit", 0.0)
-    stopping = audit_lines(audit(rows, ledger.member_steps_per_second()), fraction)
+    stopping = audit_lines(audit(rows, ledger.member_steps_per_second()))
     sections = [
         f"<h1>{name}</h1>",
         f"<p>{len(rows)} trials.</p>",

@@ -261,10 +261,9 @@ def _trial_json(trial: ReplayedTrial) -> dict[str, object]:
 
 def show_audit(folder: Path) -> Iterable[str]:
     """Lines that say what early stopping saved in the sweep in ``folder`` and how often it was wrong."""
-    fraction = load_sweep(folder / FROZEN_SWEEP).stopping.audit
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         balance = audit(ledger.trials(), ledger.member_steps_per_second())
-    yield from audit_lines(balance, fraction)
+    yield from audit_lines(balance)
     for row in balance.wrong[:_CHANGES_SHOWN]:
         cell = " ".join(f"{key}={format_value(value)}" for key, value in row["cell"].items())
         yield f"  {cell} seed={row['seed']}: lost at step {row['verdict_step']}, ended {row['outcome']}"

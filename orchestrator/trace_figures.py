@@ -41,7 +41,7 @@ def _draw(replayed: Replayed) -> Figure:
         _episodes(panel, replayed)
     panels[-1].set_xlabel("step")
     title = f"{PurePath(log.name).name}: {replayed.verdict.outcome}, {replayed.verdict.reason}"
-    figure.suptitle(printable(title).replace("$", r"\$"), fontsize=10)
+    figure.suptitle(_plain(title), fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
         panels[0].legend(handles, labels, loc="best", fontsize=8, framealpha=0.8)
@@ -53,7 +53,7 @@ def _curve(axes: Axes, step_N: np.ndarray, value_N: np.ndarray, label: str) -> N
     kept = thinned(np.where(finite_N, value_N, np.nan), _MAX_POINTS)
     axes.plot(step_N[kept], np.where(finite_N, value_N, np.nan)[kept], color=_LINE, linewidth=0.8)
     low, high = np.min(value_N[finite_N], initial=np.inf), np.max(value_N[finite_N], initial=-np.inf)
-    if low > 0 and high / low > _LOG_FROM:
+    if 0 < low < high and high / low > _LOG_FROM:
         axes.set_yscale("log")
     if not finite_N.all():
         broken = step_N[~finite_N]
@@ -61,7 +61,7 @@ def _curve(axes: Axes, step_N: np.ndarray, value_N: np.ndarray, label: str) -> N
             broken, np.ones(len(broken)), "x", color=_BROKEN, transform=axes.get_xaxis_transform(), clip_on=False,
             markersize=5, label="not finite",
         )  # fmt: skip
-    axes.set_ylabel(label)
+    axes.set_ylabel(_plain(label))
     axes.grid(alpha=0.25)
 
 
@@ -90,9 +90,15 @@ def thinned(value_N: np.ndarray, max_points: int) -> np.ndarray:
     if num <= max_points:
         return np.arange(num)
     edges = np.linspace(0, num, max_points // 2 + 1).astype(np.int64)
-    filled = np.nan_to_num(value_N, nan=0.0)
     kept = [0, num - 1]
     for start, end in itertools.pairwise(edges):
-        stretch = filled[start:end]
-        kept += [start + int(stretch.argmin()), start + int(stretch.argmax())]
+        there = start + np.flatnonzero(np.isfinite(value_N[start:end]))
+        if len(there):
+            kept += [int(there[value_N[there].argmin()]), int(there[value_N[there].argmax()])]
     return np.unique(kept)
+
+
+def _plain(text: str) -> str:
+    """``text`` that matplotlib takes as it is: no formulas, no characters that its font lacks."""
+    shown = "".join(c if c.isascii() else "?" for c in printable(text))
+    return shown.replace("$", r"\$")

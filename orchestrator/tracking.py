@@ -251,7 +251,11 @@ class Mirror:
 
 def _audit_metrics(balance: Audit) -> dict[str, float]:
     """What early stopping saved, and how often it was wrong where that is known."""
-    metrics: dict[str, float] = {"num_audited": balance.num_judged, "steps_saved": balance.net_steps_saved}
+    metrics: dict[str, float] = {
+        "num_audited": balance.num_judged,
+        "steps_saved": balance.steps_saved,
+        "steps_audited": balance.steps_audited,
+    }
     if balance.wrong_rate is not None and balance.wrong_interval is not None:
         metrics |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
         metrics |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))

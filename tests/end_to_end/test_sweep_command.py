@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.audit import is_audited
+
 SWEEP = str(Path(sys.executable).with_name("sweep"))
 GPT = """
 name: small
@@ -26,7 +28,7 @@ axes:
   lr: {values: [1e-2, 100.0]}
   clip: {values: [1.0, null]}
 fixed: {batch_size: 4, width: 16, warmup: 5}
-stopping: {patience: 20, min_history: 10}
+stopping: {patience: 20, min_history: 10, audit: 0.5}
 resources: {pack: 2, workers: 2}
 """
 # Long enough to be caught in the middle: half a minute alone, a pack every few seconds.
@@ -82,6 +84,10 @@ def test_a_sweep_on_ray_ends_in_a_map_and_in_mlflow(tmp_path: Path) -> None:
     # Trained on Python's own source, 1e-2 learns it; a learning rate of 100 cannot.
     for lr, outcome in table(folder, "json_extract(config, '$.lr')", "outcome"):
         assert (outcome == "diverged") == (lr == 100.0)
+    # Half of those that are lost train on, also in a worker's process.
+    for trial_id, audited, verdict, steps in table(folder, "trial_id", "is_audited", "verdict_step", "steps_done"):
+        assert audited == is_audited(trial_id, 0.5)
+        assert steps == 60 if audited or verdict is None else steps == verdict + 1
     client = MlflowClient(tracking_uri=f"sqlite:///{cwd / 'results' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("sweep")
     runs = client.search_runs([experiment.experiment_id], max_results=100)

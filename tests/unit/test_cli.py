@@ -127,6 +127,7 @@ tracking: {enabled: false}
         (["status", "nothing"], "holds no sweep"),
         (["export", "heatmap", "nothing"], "holds no sweep"),
         (["sync", "nothing"], "holds no sweep"),
+        (["audit", "nothing"], "holds no sweep"),
         (["ui"], "no MLflow store yet"),
         (["init", "Bad Name"], "not a safe name"),
         (["init", "x", "--objective", "gtp"], "did you mean `gpt`"),
@@ -178,7 +179,7 @@ def test_objectives_lists_every_field_with_its_domain(sweep_command) -> None:
 
 
 def test_help_of_every_command_suffices(sweep_command) -> None:
-    for command in ("run", "plan", "init", "objectives", "status", "report", "sync", "ui", "export"):
+    for command in ("run", "plan", "init", "objectives", "status", "report", "replay", "audit", "sync", "ui", "export"):
         code, text = sweep_command(command, "--help")
         assert code == 0
         assert "Usage: sweep" in text

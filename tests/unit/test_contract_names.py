@@ -7,6 +7,7 @@ from pathlib import Path
 
 from typer.main import get_command
 
+import orchestrator
 from objectives.base import OBJECTIVES
 from orchestrator.cli import app
 from orchestrator.detection import StoppingConfig
@@ -16,6 +17,7 @@ from orchestrator.sections import ResourcesConfig, SampleSection, SweepFile, Tra
 from orchestrator.stability import METRICS
 
 SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}
+LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
 COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip", "batch_size", "optimizer",
     "schedule", "final_lr_fraction",
@@ -36,6 +38,8 @@ def test_commands_and_options() -> None:
         "objectives": set(),
         "status": {"--results"},
         "report": {"--results"},
+        "replay": LOG_OPTIONS | {"--set", "--json", "--figures", "--no-figures", "--results"},
+        "audit": {"--results"},
         "sync": {"--results", "--tracking-uri"},
         "ui": {"--results", "--tracking-uri", "--port"},
     }
@@ -52,8 +56,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers"]
     assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
     assert list(StoppingConfig.model_fields) == [
-        "early_stop", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "recovery_steps",
-        "lost_fraction", "patience", "stall_drop",
+        "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
+        "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience", "stall_drop", "stall_steps",
     ]  # fmt: skip
 
 
@@ -91,5 +95,13 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
     assert columns == [
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
-        "validation_loss", "reason", "error", "pack_id", "started_at", "finished_at",
+        "validation_loss", "verdict_step", "is_audited", "reason", "error", "pack_id", "started_at", "finished_at",
     ]  # fmt: skip
+
+
+def test_names_for_the_training_loops_of_others() -> None:
+    assert set(orchestrator.__all__) == {"SpikeDetector", "StoppingConfig", "__version__"}
+    detector = orchestrator.SpikeDetector()
+    for loss in (3.0, 2.0, float("nan")):
+        detector.update(loss, 1.0, 10)
+    assert detector.record().lost == "not_finite"

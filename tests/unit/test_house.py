@@ -20,6 +20,7 @@ IMPORTERS = {
     "ray": {"orchestrator.executors.ray_tune"},
     "mlflow": {"orchestrator.tracking"},
     "optuna": {"orchestrator.sampling"},
+    "tensorboardX": {"orchestrator.logs"},
     "typer": {"orchestrator.cli"},
 }
 
@@ -78,6 +79,7 @@ def test_imports_go_down_the_levels_only() -> None:
         "orchestrator.executors",
         "orchestrator.runner",
         "orchestrator.drive",
+        "orchestrator.review",
         "orchestrator.cli",
     ]
 
@@ -91,8 +93,15 @@ def test_imports_go_down_the_levels_only() -> None:
                 assert there <= here, f"{module} imports {imported}"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["plan", "sweeps/beta2_eps.yaml"], ["objectives"]])
-def test_quick_commands_import_no_heavy_library(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["plan", "sweeps/beta2_eps.yaml"], ["objectives"], ["replay", "LOG", "--no-figures"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[str]) -> None:
+    log = tmp_path / "run.csv"
+    log.write_text("step,loss\n0,2.0\n1,1.5\n")
+    arguments = [str(log) if argument == "LOG" else argument for argument in arguments]
     code = (
         "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
         "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules);"

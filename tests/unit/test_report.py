@@ -4,12 +4,16 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from sweep_cases import ledger_at, record, sweep_of
+from sweep_cases import finished, ledger_at, record, sweep_of
 
+from orchestrator.audit import audit, audit_lines
 from orchestrator.exports import are_current, existing_exports, export_all, export_heatmap
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger import Ledger
+from orchestrator.packing import make_packs
 from orchestrator.report import report_html
+from orchestrator.reports import Report
+from orchestrator.runner import driver_facts
 from orchestrator.stability import stability_map
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
@@ -50,6 +54,32 @@ def test_text_from_configs_and_errors_is_escaped(tmp_path: Path) -> None:
     text = page(tmp_path, f"# {HOSTILE}\n")
     assert HOSTILE not in text
     assert text.count("&lt;script&gt;") == 2
+
+
+def test_the_page_says_what_stopping_early_saved_and_how_often_it_was_wrong(tmp_path: Path) -> None:
+    sweep = sweep_of(GRID + "stopping: {audit: 0.5}\n")
+    results = {
+        "stable": {},
+        "diverged": {"steps_done": 8, "verdict_step": 7},
+        "spiked": {"verdict_step": 4, "is_audited": True},
+        "stalled": {},
+    }
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
+        (pack,) = make_packs(sweep, sweep.trials, 1)
+        ledger.start_pack(pack, "test")
+        done = tuple(finished(t, *case[:1], **case[1]) for t, case in zip(pack.trial_ids, results.items(), strict=True))
+        ledger.record(Report(pack.pack_id, 60, 0, 2.0, finished=done, is_last=True))
+        text = report_html(ledger, stability_map(ledger), "", "name: case\n")
+        lines = audit_lines(audit(ledger.trials(), 30.0))
+    section = re.search("<h2>Early stopping</h2>\n(.*?)<h2>", text, re.DOTALL).group(1)
+    assert re.findall("<p>(.*?)</p>", section) == lines
+    assert "1 of 4 finished trials, which saved 12 of 80 member-steps (15%)" in lines[0]
+    assert "1 of them came back: 100% (95 % interval 21% to 100%)" in lines[2]
+
+
+def test_a_page_without_audit_says_how_to_have_one(tmp_path: Path) -> None:
+    assert "none was chosen (stopping.audit)" in page(tmp_path)
 
 
 EXPORTS = ["heatmap.png", "map.csv", "trials.csv", "report.html"]

@@ -27,7 +27,7 @@ def sweep_with(*sets: str):
 
 def numbers(rows: list[dict]) -> list[tuple]:
     """What a row says about training, without times and attempts."""
-    keys = ("trial_id", "status", "outcome", "onset_step", "steps_done", "final_loss", "num_spikes")
+    keys = ("trial_id", "status", "outcome", "onset_step", "steps_done", "final_loss", "num_spikes", "verdict_step")
     return [tuple(row[key] for key in keys) for row in rows]
 
 
@@ -80,6 +80,14 @@ def test_a_new_value_trains_only_its_cells_and_a_removed_one_leaves_the_map(trai
     with Ledger(tmp_path / "edge" / LEDGER, read_only=True) as ledger:
         assert len(ledger.trials(removed=True)) == 16
     assert train(sweep_with(), Never).trained == 0, "cells that come back are still there"
+
+
+def test_another_share_of_audited_trials_trains_nothing_and_is_frozen(train, rows, tmp_path: Path) -> None:
+    train(sweep_with())
+    before = rows("edge")
+    assert train(sweep_with("stopping.audit=0.5"), Never).trained == 0
+    assert rows("edge") == before
+    assert load_sweep(tmp_path / "edge" / FROZEN_SWEEP).stopping.audit == 0.5
 
 
 def test_the_frozen_sweep_is_the_same_sweep(train, tmp_path: Path, quadratic_sweep) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sweep_cases import BASE, sweep_of
 
 from objectives.base import OBJECTIVES
+from orchestrator.detection import StoppingConfig
 from orchestrator.errors import InputError
 from orchestrator.overrides import Overrides
 from orchestrator.spec import Sweep, build_sweep, load_sweep, read_document
@@ -51,6 +52,13 @@ REFUSED = [
     ("axis: {}", ["case.yaml:4", "axis", "did you mean `axes`"]),
     ("stopping: {windw: 3}", ["stopping.windw", "did you mean `window`"]),
     ("stopping: {window: 1}", ["stopping.window", "1 is refused"]),
+    ("stopping: {audit: 1.5}", ["stopping.audit", "1.5", "less than or equal to 1"]),
+    ("stopping: {audit: 5 %}", ["stopping.audit", "'5 %'", "number"]),
+    ("stopping: {spike_mass: -1}", ["stopping.spike_mass", "-1", "greater than or equal to 0"]),
+    ("stopping: {lost_rise: 0}", ["stopping.lost_rise", "greater than 0"]),
+    ("stopping: {gradient_patience: 0}", ["stopping.gradient_patience", "greater than or equal to 1"]),
+    ("stopping: {stall_steps: 9}", ["stopping.stall_steps", "greater than or equal to 10"]),
+    ("stopping: {stal_steps: 90}", ["stopping.stal_steps", "did you mean `stall_steps`"]),
     ("resources: {pack: few}", ["resources.pack", "'few'", "'auto'"]),
     ("resources: {workers: 0}", ["resources.workers", "0 is refused"]),
     ("tracking: {every: 0}", ["tracking.every"]),
@@ -146,6 +154,33 @@ def test_every_field_of_an_objective_can_be_an_axis(name: str) -> None:
         assert [trial.config[field] for trial in sweep.trials] == values
 
 
+# Each key with a value that is not its default.
+OTHER_STOPPING = {
+    "early_stop": "false", "window": "40", "min_history": "10", "spike_sigma": "5.0", "spike_rise": "0.7",
+    "spike_steps": "3", "spike_mass": "5.0", "recovery_steps": "4", "lost_fraction": "0.4", "lost_rise": "9.0",
+    "patience": "60", "gradient_patience": "2", "stall_drop": "0.1", "stall_steps": "900",
+}  # fmt: skip
+
+
+def test_a_trial_that_is_judged_otherwise_is_another_trial_but_one_that_is_audited_is_the_same() -> None:
+    assert {*OTHER_STOPPING, "audit"} == set(StoppingConfig.model_fields)
+    found = [tuple(ids(sweep_of(f"stopping: {{{key}: {value}}}\n"))) for key, value in OTHER_STOPPING.items()]
+    assert len({*found, tuple(ids(sweep_of()))}) == len(OTHER_STOPPING) + 1
+    for share in (0, 0.05, 1.0):
+        assert ids(sweep_of(f"stopping: {{audit: {share}}}\n")) == ids(sweep_of())
+
+
+def test_null_is_the_same_trial_as_the_value_that_it_stands_for() -> None:
+    rise = OBJECTIVES["quadratic"].spike_rise
+    for body in (
+        "{spike_rise: null}",
+        f"{{spike_rise: {rise}}}",
+        "{gradient_patience: null}",
+        "{gradient_patience: 1}",
+    ):
+        assert ids(sweep_of(f"stopping: {body}\n")) == ids(sweep_of()), body
+
+
 def test_a_grid_is_every_combination_of_axes_and_seeds() -> None:
     sweep = sweep_of("seeds: [5, 6]\naxes:\n  lr: {values: [0.1, 0.2, 0.3]}\n  eps: {log: [1e-8, 1e-6], num: 3}\n")
     assert len(sweep.trials) == len(set(ids(sweep))) == 18
@@ -166,7 +201,8 @@ SWEEPS = {
     "fixed": "fixed: {lr: 1.0e-17, eps: 3e-300}\nseeds: [0, 9]\n",
     "values": "axes: {clip: {values: [null, 0.1]}, optimizer: {values: [sgd, adamw]}}\n",
     "sampled": "axes: {lr: {log: [1e-4, 1]}, beta1: {linear: [0, 0.9]}}\nsample: {method: sobol, num: 9}\n",
-    "stopping": "stopping: {patience: 3, spike_sigma: 1e1}\ntracking: {enabled: false}\nresources: {pack: 2}\n",
+    "stopping": "stopping: {patience: 3, spike_sigma: 1e1, audit: 0.05, spike_mass: 0}\n",
+    "others": "tracking: {enabled: false}\nresources: {pack: 2}\n",
 }
 
 

@@ -2,21 +2,27 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import mlflow
+import numpy as np
 import pytest
 from conftest import QUADRATIC
 from mlflow import MlflowClient
+from scipy.stats import binomtest
+from sweep_cases import finished
 
 from orchestrator.drive import drive, sync_sweep
+from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
+from orchestrator.logs import Columns
 from orchestrator.overrides import Overrides
 from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
-from orchestrator.tracking import Mirror, TrackingError, server_command, shown_uri
+from orchestrator.tracking import BackgroundMirror, Mirror, TrackingError, read_run, server_command, shown_uri
 
 
 def tracked_sweep(*sets: str):
@@ -126,6 +132,127 @@ def test_every_nth_step_is_logged_when_asked(results: Path) -> None:
     client, _, children = all_runs(results)
     stable = next(child for child in children.values() if child.data.tags["outcome"] == "stable")
     assert [m.step for m in client.get_metric_history(stable.info.run_id, "loss")] == [0, 25, 50]
+
+
+AUDITED = ("steps=120", "axes={lr: {values: [0.5, 2.4]}, schedule: {values: [constant, cosine]}}", "seeds=[0, 1, 2]",
+           "fixed.beta1=0.0", "stopping={patience: 10, min_history: 10, window: 10, audit: 0.6}")  # fmt: skip
+COUNTS = {"num_stable", "num_spiked", "num_diverged", "num_stalled", "num_trials", "num_audited", "steps_saved",
+          "steps_audited"}  # fmt: skip
+RATES = {"num_wrong_stops", "wrong_stop_rate", "wrong_stop_rate_low", "wrong_stop_rate_high"}
+
+
+def test_the_parent_has_the_audit_and_audited_trials_are_tagged(results: Path) -> None:
+    assert run(tracked_sweep(*AUDITED), results) == 0
+    _, (parent,), children = all_runs(results)
+    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+        rows = {row["trial_id"]: row for row in ledger.trials()}
+    judged = [row for row in rows.values() if row["is_audited"] and row["verdict_step"] is not None]
+    num_wrong = sum(row["outcome"] == "spiked" for row in judged)
+    assert 0 < num_wrong < len(judged)
+    low, high = binomtest(num_wrong, len(judged)).proportion_ci(method="wilson")
+    saved = sum(120 - row["steps_done"] for row in rows.values())
+    trained_on = sum(119 - row["verdict_step"] for row in judged)
+    found = parent.data.metrics
+    assert set(found) == COUNTS | RATES, "names that others' dashboards rely on"
+    assert {name: found[name] for name in RATES | {"num_audited", "steps_saved", "steps_audited"}} == pytest.approx(
+        {
+            "num_audited": len(judged),
+            "steps_saved": saved,
+            "steps_audited": trained_on,
+            "num_wrong_stops": num_wrong,
+            "wrong_stop_rate": num_wrong / len(judged),
+            "wrong_stop_rate_low": low,
+            "wrong_stop_rate_high": high,
+        }
+    )
+    tagged = {trial_id for trial_id, child in children.items() if child.data.tags.get("audited") == "true"}
+    assert tagged == {trial_id for trial_id, row in rows.items() if row["is_audited"]}
+    assert all("audited" not in children[trial_id].data.tags for trial_id in set(rows) - tagged)
+
+
+def test_where_nothing_was_audited_there_is_no_rate_of_wrong_stops(results: Path) -> None:
+    run(tracked_sweep("steps=5"), results)
+    _, (parent,), _ = all_runs(results)
+    assert set(parent.data.metrics) == COUNTS
+    assert parent.data.metrics["num_audited"] == 0
+
+
+def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: Path, monkeypatch) -> None:
+    calls: Counter[str] = Counter()
+    log_batch = MlflowClient.log_batch
+
+    def counted(self, run_id, **things):
+        calls[run_id] += 1
+        assert sum(len(thing) for thing in things.values()) <= 1000, "MLflow takes no more"
+        return log_batch(self, run_id, **things)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    run(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[0]"), results)
+    client, (parent,), children = all_runs(results)
+    (child,) = children.values()
+    assert calls == {parent.info.run_id: 1, child.info.run_id: 1}
+    run(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[1]", "steps=450", "tracking.every=1"), results)
+    _, _, children = all_runs(results)
+    (long,) = (found for found in children.values() if found.info.run_id != child.info.run_id)
+    assert calls[long.info.run_id] == 3, "450 steps of four metrics and a few results, 800 at a time"
+    for name in ("loss", "grad_norm", "update_norm", "lr"):
+        assert [m.step for m in client.get_metric_history(long.info.run_id, name)] == list(range(450))
+    assert long.data.tags["status"] == "finished"
+
+
+def test_results_are_mirrored_while_others_train_once_it_has_started(results: Path) -> None:
+    sweep = tracked_sweep("tracking.enabled=false")
+    run(sweep, results)
+    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+        some = [row["trial_id"] for row in ledger.trials()][:3]
+    mirror = BackgroundMirror(results / "edge", sweep.tracking)
+    mirror.start()
+    mirror.changed(None, [finished(trial_id, "stable") for trial_id in some])
+    mirror.ended(None)
+    mirror._thread.join(60)
+    _, _, children = all_runs(results)
+    assert set(children) == set(some)
+    assert mirror.finish([], is_over=True) is None
+    _, _, children = all_runs(results)
+    assert len(children) == 12
+
+
+# --- logs from runs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_uri(monkeypatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_the_curve_of_a_run_is_read_back_as_the_ledger_has_it(results: Path, no_uri, monkeypatch) -> None:
+    run(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[0]", "tracking.every=1"), results)
+    _, _, children = all_runs(results)
+    ((trial_id, child),) = children.items()
+    log = read_run(child.info.run_id, results, Columns())
+    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+        trace = ledger.trace(trial_id)
+    assert log.columns == Columns("step", "loss", "grad_norm")
+    np.testing.assert_array_equal(log.step_N, trace["step"])
+    np.testing.assert_array_equal(log.loss_N, trace["loss"])
+    np.testing.assert_array_equal(log.grad_norm_N, trace["grad_norm"])
+    norms = read_run(child.info.run_id, results, Columns(loss="update_norm"))
+    np.testing.assert_array_equal(norms.loss_N, trace["update_norm"])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{results / 'mlflow.db'}")
+    elsewhere = read_run(child.info.run_id, results / "nowhere", Columns())
+    np.testing.assert_array_equal(elsewhere.loss_N, log.loss_N)
+
+
+def test_a_run_that_is_not_there_is_refused_with_where_it_was_looked_for(results: Path, no_uri) -> None:
+    with pytest.raises(InputError, match=r"mlflow:nobody.*") as refused:
+        read_run("nobody", results, Columns())
+    assert str(results / "mlflow.db") in str(refused.value)
+
+
+def test_without_a_store_none_is_made_to_look_into(tmp_path: Path, no_uri) -> None:
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_URI"):
+        read_run("anything", tmp_path, Columns())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_is_down_costs_one_warning_and_no_result(tmp_path: Path, capsys) -> None:

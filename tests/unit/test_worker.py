@@ -122,6 +122,37 @@ def test_without_early_stop_a_lost_member_trains_to_its_end_and_is_still_diverge
     assert (finished.outcome, finished.steps_done) == ("diverged", 200)
 
 
+def judged_by(pack: Pack, **stopping) -> Pack:
+    return replace(pack, stopping=STOPPING.model_copy(update=stopping).model_dump())
+
+
+def test_an_audited_member_trains_as_without_early_stop_and_remembers_its_verdict() -> None:
+    pack = pack_of([2.1, 0.5, 3.0])
+    stopped, audited, to_the_end = (
+        all_of([judged_by(pack, **changes)]) for changes in ({}, {"audit": 1.0}, {"early_stop": False})
+    )
+    for trial_id, finished in audited[0].items():
+        assert replace(finished, is_audited=False) == to_the_end[0][trial_id]
+        np.testing.assert_array_equal(audited[1][trial_id], to_the_end[1][trial_id])
+        assert finished.verdict_step == stopped[0][trial_id].verdict_step
+        assert finished.is_audited > stopped[0][trial_id].is_audited
+    assert {f.steps_done for f in audited[0].values()} == {200}
+    verdicts = {trial_id: f.verdict_step for trial_id, f in stopped[0].items()}
+    assert [trial_id for trial_id, verdict in verdicts.items() if verdict is None] == ["trial1"]
+    for trial_id in ("trial0", "trial2"):
+        assert stopped[0][trial_id].steps_done == verdicts[trial_id] + 1 < 200
+
+
+def test_an_audited_member_ends_when_it_is_not_finite_also_after_another_verdict() -> None:
+    # Lost as it rises, and beyond all numbers some hundred steps later.
+    pack = pack_of([30.0], steps=300)
+    stopped, audited = (all_of([judged_by(pack, audit=share)])[0]["trial0"] for share in (0.0, 1.0))
+    assert "not finite" not in stopped.reason
+    assert audited.verdict_step == stopped.verdict_step
+    assert stopped.steps_done < audited.steps_done < 300
+    assert (audited.outcome, audited.final_loss, audited.validation_loss) == ("diverged", None, None)
+
+
 # The second and third are lost at once and somewhat later, the fifth when it has taken a free place.
 LRS = {
     "gpt": (1e-3, 1e300, 1e30, 3e-3, 1e300, 1e-2, 3e-2),
@@ -131,17 +162,19 @@ LRS = {
 MEMBER_SEEDS = (0, 0, 1, 2, 0, 1, 2)
 
 
-@pytest.mark.parametrize("early_stop", [True, False], ids=["early stop", "to the end"])
+@pytest.mark.parametrize(
+    "stopping", [{}, {"early_stop": False}, {"audit": 0.5}], ids=["early stop", "to the end", "half of them audited"]
+)
 @pytest.mark.parametrize("objective", SMALL)
-def test_how_many_train_at_a_time_changes_not_a_bit_of_anyones_curve_or_result(objective: str, early_stop) -> None:
+def test_how_many_train_at_a_time_changes_not_a_bit_of_anyones_curve_or_result(objective: str, stopping) -> None:
     changes = [{"lr": lr, "warmup": 2 * i} for i, lr in enumerate(LRS[objective])]
     pack = pack_with(objective, changes, 7, MEMBER_SEEDS)
-    pack = replace(pack, stopping=STOPPING.model_copy(update={"early_stop": early_stop}).model_dump())
+    pack = judged_by(pack, **stopping)
     expected = all_of(alone(pack))
     outcomes = [finished.outcome for finished in expected[0].values()]
     assert {"diverged"} < set(outcomes)
     lengths = {len(curve[0]) for curve in expected[1].values()}
-    assert lengths == {40} if not early_stop else len(lengths) > 1
+    assert lengths == {40} if "early_stop" in stopping else len(lengths) > 1
     for width in (7, 3, 2, 1):
         assert_the_same(all_of([replace(pack, width=width)]), expected)
 
@@ -229,14 +262,20 @@ RUNS = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(RUNS, st.integers(1, 8), st.sampled_from([1, 4, 10]), st.booleans(), st.randoms())
+@given(
+    RUNS,
+    st.integers(1, 8),
+    st.sampled_from([1, 4, 10]),
+    st.sampled_from([{}, {"early_stop": False}, {"audit": 0.5}]),
+    st.randoms(),
+)
 def test_whoever_shares_a_pack_in_whatever_order_gets_what_it_would_get_alone(
-    runs, width: int, steps_per_look: int, early_stop: bool, random
+    runs, width: int, steps_per_look: int, stopping: dict, random
 ) -> None:
     runs = sorted(runs, key=str) if random.random() < 0.5 else runs
     changes = [{"lr": lr, "clip": clip, "noise": noise} for lr, clip, noise, _ in runs]
-    stopping = STOPPING.model_copy(update={"early_stop": early_stop, "patience": 8}).model_dump()
-    pack = replace(pack_with("quadratic", changes, width, [r[3] for r in runs], steps=25), stopping=stopping)
+    pack = pack_with("quadratic", changes, width, [r[3] for r in runs], steps=25)
+    pack = judged_by(pack, patience=8, **stopping)
     expected = all_of(alone(pack))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "_STEPS_PER_LOOK", steps_per_look)
