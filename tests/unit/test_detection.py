@@ -311,7 +311,9 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
         after = found.num_steps if episode.recovery_step is None else episode.recovery_step
         assert end <= episode.onset_step <= episode.peak_step < after <= found.num_steps
         assert episode.peak_loss == curve[episode.peak_step]
-        assert CONFIG.spike_steps <= episode.num_steps <= after - episode.onset_step
+        # Of the losses that are back, some may still be half-way off.
+        back = 0 if episode.recovery_step is None else CONFIG.recovery_steps
+        assert CONFIG.spike_steps <= episode.num_steps <= after - episode.onset_step + back
         end = after
     assert all(e.recovery_step is not None for e in found.episodes[:-1])
 
@@ -698,16 +700,7 @@ def test_the_detector_is_found_at_the_top_and_costs_nothing_until_then() -> None
         _ = orchestrator.Detector
 
 
-OVERFLOWS = pytest.mark.xfail(strict=True, reason="a division by 1e-300, or the sum of two losses, overflows")
-
-
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (0.0, 1.0),
-        pytest.param(0.0, 1e10, marks=OVERFLOWS),
-        pytest.param(1e308, 1e308, marks=OVERFLOWS),
-    ],
-)
-def test_no_loss_raises_a_warning(first: float, then: float) -> None:
+@pytest.mark.parametrize("first", [0.0, 1e-300, 1.0, -1.0, 1e306])
+@pytest.mark.parametrize("then", [0.0, 1e-300, 1e10, 1e306])
+def test_no_finite_loss_raises_a_warning(first: float, then: float) -> None:
     assert record([first] * 50 + [then] * 3 + [first] * 20).lost is None
