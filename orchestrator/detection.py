@@ -298,7 +298,8 @@ class SpikeDetector:
         better_K = filled_K & ~(level_K >= m.best)
         m.best = np.where(better_K, level_K, m.best)
         if (better := np.flatnonzero(better_K)).size:
-            m.best_noise[better] = _noise(m.accepted_W[better], m.num_accepted[better])
+            deviation, tail = _noise(m.accepted_W[better], m.num_accepted[better])
+            m.best_noise[better] = np.maximum(self.config.spike_sigma * deviation, _TAIL_FACTOR * tail)
 
     def _follow_episodes(
         self, loss_K: np.ndarray, excess_K: np.ndarray, seen_K: np.ndarray, trend_K: np.ndarray
@@ -399,7 +400,9 @@ class SpikeDetector:
         m.excess_before = np.where(starts_K, np.inf, m.excess_before)
         m.high_steps = np.where(is_high_K, m.high_steps + seen_K, 0)
         half_K = np.maximum(1, m.patience // 2)
-        looks_K = seen_K & is_high_K & (m.high_steps % half_K == 0)
+        over_K = m.high_steps - m.patience
+        is_time_K = (m.high_steps == half_K) | ((over_K >= 0) & (over_K % half_K == 0))
+        looks_K = seen_K & is_high_K & is_time_K
         if not looks_K.any():
             return
         excess_K = m.level - np.fmin(m.best, m.initial)
@@ -415,7 +418,7 @@ class SpikeDetector:
         m = self._members
         # Outside of an episode a rise must be told from a drift and from the noise at the best level.
         is_spike_K = m.in_episode & self._is_spike()
-        rise_K, noise_K = self._spike_rise * np.abs(m.best), self.config.spike_sigma * m.best_noise
+        rise_K, noise_K = self._spike_rise * np.abs(m.best), m.best_noise
         far_K, progress_K = self._given_up(), m.initial - np.fmin(m.best, m.initial)
         far_K = np.where(is_spike_K, far_K, np.fmax(far_K, np.fmax(_LEAST_RISE * rise_K, noise_K)))
         sunk_K = _SUNK_FRACTION * progress_K
@@ -528,15 +531,19 @@ def _spread(values_KW: np.ndarray, size_K: np.ndarray) -> tuple[np.ndarray, np.n
     return middle_K, _MAD_TO_DEVIATION * spread_K, tail_K - middle_K
 
 
-def _noise(ring_KW: np.ndarray, num_K: np.ndarray) -> np.ndarray:
-    """Robust deviation of the noise alone, (K,): of the steps from each number to the next, over root two."""
+def _noise(ring_KW: np.ndarray, num_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Robust deviation and upper tail of the noise alone, (K,) each.
+
+    Of the steps from each number to the next, the deviation over root two: a slow rise is no noise.
+    """
     width = ring_KW.shape[1]
     back = np.arange(width)
     values_KW = np.take_along_axis(ring_KW, (num_K[:, None] - 1 - back) % width, axis=1)
     steps_KW = np.abs(np.diff(values_KW, axis=1))
     size_K = np.minimum(num_K, width) - 1
-    steps_KW = np.where(back[:-1] < size_K[:, None], steps_KW, np.nan)
-    return _MAD_TO_DEVIATION * _middle(np.sort(steps_KW, axis=1), size_K) / math.sqrt(2)
+    ordered_KW = np.sort(np.where(back[:-1] < size_K[:, None], steps_KW, np.nan), axis=1)
+    tail_K = ordered_KW[np.arange(len(ordered_KW)), (_UPPER_TAIL * (size_K - 1)).astype(np.int64)]
+    return _MAD_TO_DEVIATION * _middle(ordered_KW, size_K) / math.sqrt(2), tail_K
 
 
 def _middle(ordered_KW: np.ndarray, size_K: np.ndarray) -> np.ndarray:
