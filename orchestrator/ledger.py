@@ -8,6 +8,7 @@ import io
 import json
 import math
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from orchestrator.errors import InputError, Problem, StorageError
 from orchestrator.reports import Finished, Pack, Report, Trace
 from orchestrator.space import Trial, canonical_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 
@@ -68,7 +69,7 @@ CREATE TABLE traces (              -- curves, in the pieces in which they arrive
     trial_id TEXT NOT NULL REFERENCES trials,
     pack_id TEXT NOT NULL REFERENCES packs,
     first_step INTEGER NOT NULL,
-    columns BLOB NOT NULL,         -- an .npz archive: one array per column
+    columns BLOB NOT NULL,         -- a compressed .npy table, a field per column
     PRIMARY KEY (trial_id, pack_id, first_step)
 );
 """
@@ -77,6 +78,7 @@ CREATE TABLE traces (              -- curves, in the pieces in which they arrive
 _UPGRADES = {
     1: "ALTER TABLE trials ADD COLUMN verdict_step INTEGER;"
     " ALTER TABLE trials ADD COLUMN is_audited INTEGER NOT NULL DEFAULT 0;",
+    2: "",  # new pieces of curves are small tables; the .npz archives of old ones are still read
 }
 
 
@@ -340,11 +342,18 @@ def _finite(value: float | None) -> float | None:
 
 
 def _pack_columns(trace: Trace) -> bytes:
+    # A table has one header; an archive of arrays costs more than the few rows of a report.
+    table = np.zeros(len(trace["step"]), dtype=[(name, values.dtype) for name, values in trace.items()])
+    for name, values in trace.items():
+        table[name] = values
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **trace)
-    return buffer.getvalue()
+    np.save(buffer, table, allow_pickle=False)
+    return zlib.compress(buffer.getvalue(), level=1)
 
 
 def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return dict(archive)
+    if content.startswith(b"PK"):
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return dict(archive)
+    table = np.load(io.BytesIO(zlib.decompress(content)), allow_pickle=False)
+    return {name: np.ascontiguousarray(table[name]) for name in table.dtype.names}

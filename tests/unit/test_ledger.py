@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from orchestrator.drive import show_status
 from orchestrator.errors import InputError, StorageError
 from orchestrator.exports import export_all, export_heatmap
 from orchestrator.files import FROZEN_SWEEP
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import SCHEMA_VERSION, Ledger
 from orchestrator.packing import make_packs
 from orchestrator.reports import Report
 
@@ -185,6 +186,12 @@ def write_old(old: Path, new: Path) -> None:
         for table in ("facts", "trials", "packs", "traces"):
             names = ", ".join(row[1] for row in database.execute(f"PRAGMA main.table_info({table})"))
             database.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM new.{table}")
+    with Ledger(new, read_only=True) as ledger, database:
+        for trial_id, count in database.execute("SELECT trial_id, COUNT(*) FROM main.traces GROUP BY 1").fetchall():
+            assert count == 1, "pieces would have to be written one by one"
+            archive = io.BytesIO()
+            np.savez_compressed(archive, **ledger.trace(trial_id))
+            database.execute("UPDATE main.traces SET columns = ? WHERE trial_id = ?", (archive.getvalue(), trial_id))
     database.close()
 
 
@@ -219,7 +226,7 @@ def test_a_ledger_of_version_1_is_upgraded_on_writing_and_keeps_all_it_had(old: 
             for row, trace in zip(expected, traces, strict=True):
                 np.testing.assert_equal(ledger.trace(row["trial_id"]), trace)
             assert (ledger.facts(), ledger.packs()) == others
-        assert schema_of(old / "ledger.db") == schema_of(old.parent / "new" / "ledger.db") == 2
+        assert schema_of(old / "ledger.db") == schema_of(old.parent / "new" / "ledger.db") == SCHEMA_VERSION
     assert {(row["verdict_step"], row["is_audited"]) for row in expected} == {(None, 0)}
 
 
