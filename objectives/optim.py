@@ -44,6 +44,8 @@ class PackedOptimizer:
         self.second_moment_Kn = torch.zeros_like(params_Kn) if self.kind == "adamw" else None
         update = _adamw if self.kind == "adamw" else _sgd
         self._update = Compiled(update) if compiled else update
+        # Reading a flag costs nothing on a CPU, where it saves passes over memory that would change nothing.
+        self._may_look = device.type == "cpu" and not compiled
 
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
         # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision would already
@@ -75,19 +77,19 @@ class PackedOptimizer:
 
         beta1_K, beta2_K = number["beta1"], number["beta2"]
         decay_K1, clip_K = row(1 - lr_K * number["weight_decay"]), number["clip"].to(dtype)
-        common = (self.params_Kn, self.first_moment_Kn, grad_Kn, loss_K, was_alive_K, clip_K, decay_K1)
+        common = (self.params_Kn, self.first_moment_Kn, grad_Kn, loss_K, was_alive_K, clip_K, decay_K1, self._may_look)
         if self.kind == "adamw":
-            step_size_K1 = row(lr_K / (1 - beta1_K**self.age_K))
-            root_K1 = row((1 - beta2_K**self.age_K).sqrt())
+            # The root of the bias correction of v is moved out of the divisor, which saves a pass:
+            # m / (sqrt(v) / root + eps) = root * m / (sqrt(v) + root * eps).
+            root_K = (1 - beta2_K**self.age_K).sqrt()
+            step_size_K = lr_K * root_K / (1 - beta1_K**self.age_K)
             self.alive_K, grad_norm_K, update_norm_K = self._update(
                 *common,
                 self.second_moment_Kn,
                 row(1 - beta1_K),
-                row(beta2_K),
                 row(1 - beta2_K),
-                row(number["eps"]),
-                step_size_K1,
-                root_K1,
+                row(number["eps"] * root_K),
+                row(step_size_K),
             )
         else:
             # The first gradient is taken whole.
@@ -131,14 +133,23 @@ class PackedOptimizer:
 
 
 def _clipped(
-    grad_Kn: torch.Tensor, loss_K: torch.Tensor, alive_K: torch.Tensor, clip_K: torch.Tensor
+    grad_Kn: torch.Tensor, loss_K: torch.Tensor, alive_K: torch.Tensor, clip_K: torch.Tensor, may_look: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Who is alive after this step's loss and gradient, the gradient's norms, and what the update may use."""
     norm_K = norm_per_member(grad_Kn)
     alive_K = alive_K & torch.isfinite(loss_K) & torch.isfinite(norm_K)
     factor_K = (clip_K / (norm_K + 1e-6)).clamp(max=1.0)
+    if not (may_look and bool((factor_K == 1).all())):
+        grad_Kn.mul_(factor_K[:, None])
+    return alive_K, norm_K, _masked(grad_Kn, alive_K, may_look)
+
+
+def _masked(values_Kn: torch.Tensor, alive_K: torch.Tensor, may_look: bool) -> torch.Tensor:
+    """``values_Kn`` with nothing in the rows of members that are not alive, in place."""
+    if may_look and bool(alive_K.all()):
+        return values_Kn
     # A masked fill, not a product: 0 * nan would be nan.
-    return alive_K, norm_K, grad_Kn.mul_(factor_K[:, None]).masked_fill_(~alive_K[:, None], 0.0)
+    return values_Kn.masked_fill_(~alive_K[:, None], 0.0)
 
 
 def _adamw(
@@ -149,20 +160,19 @@ def _adamw(
     alive_K: torch.Tensor,
     clip_K: torch.Tensor,
     decay_K1: torch.Tensor,
+    may_look: bool,
     second_Kn: torch.Tensor,
     first_weight_K1: torch.Tensor,
-    beta2_K1: torch.Tensor,
     second_weight_K1: torch.Tensor,
     eps_K1: torch.Tensor,
     step_size_K1: torch.Tensor,
-    root_K1: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    alive_K, norm_K, grad_Kn = _clipped(grad_Kn, loss_K, alive_K, clip_K)
+    alive_K, norm_K, grad_Kn = _clipped(grad_Kn, loss_K, alive_K, clip_K, may_look)
     first_Kn.lerp_(grad_Kn, first_weight_K1)
-    second_Kn.mul_(beta2_K1).add_(grad_Kn.square_().mul_(second_weight_K1))
-    denominator_Kn = second_Kn.sqrt().div_(root_K1).add_(eps_K1)
-    update_Kn = torch.div(first_Kn, denominator_Kn).mul_(step_size_K1)
-    return alive_K, norm_K, _apply(params_Kn, update_Kn, alive_K, decay_K1)
+    second_Kn.lerp_(grad_Kn.square_(), second_weight_K1)
+    denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(eps_K1)
+    update_Kn = torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(step_size_K1)
+    return alive_K, norm_K, _apply(params_Kn, update_Kn, alive_K, decay_K1, may_look)
 
 
 def _sgd(
@@ -173,19 +183,22 @@ def _sgd(
     alive_K: torch.Tensor,
     clip_K: torch.Tensor,
     decay_K1: torch.Tensor,
+    may_look: bool,
     first_weight_K1: torch.Tensor,
     lr_K1: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    alive_K, norm_K, grad_Kn = _clipped(grad_Kn, loss_K, alive_K, clip_K)
+    alive_K, norm_K, grad_Kn = _clipped(grad_Kn, loss_K, alive_K, clip_K, may_look)
     first_Kn.lerp_(grad_Kn, first_weight_K1)
-    return alive_K, norm_K, _apply(params_Kn, first_Kn * lr_K1, alive_K, decay_K1)
+    return alive_K, norm_K, _apply(params_Kn, first_Kn * lr_K1, alive_K, decay_K1, may_look)
 
 
 def _apply(
-    params_Kn: torch.Tensor, update_Kn: torch.Tensor, alive_K: torch.Tensor, decay_K1: torch.Tensor
+    params_Kn: torch.Tensor, update_Kn: torch.Tensor, alive_K: torch.Tensor, decay_K1: torch.Tensor, may_look: bool
 ) -> torch.Tensor:
     """Move the members that are alive, in place; the size of each update, (K,)."""
-    masked_K1 = ~alive_K[:, None]
-    update_Kn = update_Kn.masked_fill_(masked_K1, 0.0)
-    params_Kn.mul_(decay_K1.masked_fill(masked_K1, 1.0)).sub_(update_Kn)
+    update_Kn = _masked(update_Kn, alive_K, may_look)
+    decay_K1 = decay_K1.masked_fill(~alive_K[:, None], 1.0)
+    if not (may_look and bool((decay_K1 == 1).all())):
+        params_Kn.mul_(decay_K1)
+    params_Kn.sub_(update_Kn)
     return norm_per_member(update_Kn)
