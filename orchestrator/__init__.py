@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.detection import SpikeDetector, StoppingConfig
+    from orchestrator.results import load
 
 __version__ = "0.1.0"
-__all__ = ["SpikeDetector", "StoppingConfig", "__version__"]
+__all__ = ["SpikeDetector", "StoppingConfig", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from orchestrator import detection
 
         return getattr(detection, name)
+    if name == "load":
+        from orchestrator.results import load
+
+        return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

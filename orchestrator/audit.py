@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CONFIDENCE = 0.95
+from orchestrator.intervals import wilson
 
 
 def is_audited(trial_id: str, fraction: float) -> bool:
@@ -67,20 +67,12 @@ def audit(trials: Sequence[Mapping[str, Any]], member_steps_per_second: float | 
         num_judged=len(judged),
         wrong=wrong,
         wrong_rate=len(wrong) / len(judged) if judged else None,
-        wrong_interval=_wilson(len(wrong), len(judged)) if judged else None,
+        wrong_interval=wilson(len(wrong), len(judged)) if judged else None,
         steps_planned=sum(row["steps"] for row in finished),
         steps_saved=saved,
         steps_audited=audited,
         seconds_saved=(saved - audited) / member_steps_per_second if member_steps_per_second else None,
     )
-
-
-def _wilson(num_hits: int, num: int) -> tuple[float, float]:
-    """Wilson's score interval of a share, at ``CONFIDENCE``."""
-    from scipy.stats import binomtest
-
-    interval = binomtest(num_hits, num).proportion_ci(CONFIDENCE, method="wilson")
-    return float(interval.low), float(interval.high)
 
 
 def audit_lines(balance: Audit) -> list[str]:

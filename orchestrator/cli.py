@@ -15,7 +15,7 @@ from orchestrator import __version__
 from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from orchestrator.executors import Executor
     from orchestrator.overrides import Overrides
@@ -46,6 +46,15 @@ SetOption = Annotated[
 ]
 SeedsOption = Annotated[str | None, typer.Option("--seeds", metavar="N,N,...", help="the seeds, e.g. 0,1,2")]
 StepsOption = Annotated[int | None, typer.Option("--steps", help="length of each training run")]
+XOption = Annotated[str | None, typer.Option("--x", help="axis to the right; the first by default")]
+YOption = Annotated[str | None, typer.Option("--y", help="axis upwards; the second by default")]
+WhereOption = Annotated[
+    list[str], typer.Option("--where", metavar="AXIS=VALUE", help="only cells with this value of another axis")
+]
+ReduceOption = Annotated[
+    str, typer.Option("--reduce", help="what stands for axes that are not shown: their worst, median or best cell")
+]
+LossOption = Annotated[str, typer.Option("--metric", help="final_loss, validation_loss or best_loss")]
 SweepNameOption = Annotated[str | None, typer.Option("--name", help="name of the sweep")]
 
 _RESULTS = Path("results")
@@ -165,15 +174,15 @@ def status(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
 @export_app.command("heatmap")
 def export_heatmap(
     name: NameArgument,
-    x: Annotated[str | None, typer.Option("--x", help="axis to the right; the first by default")] = None,
-    y: Annotated[str | None, typer.Option("--y", help="axis upwards; the second by default")] = None,
+    x: XOption = None,
+    y: YOption = None,
     metric: Annotated[
-        str, typer.Option(help="second panel: final_loss, validation_loss, best_loss, peak_loss, onset_step, ...")
+        str, typer.Option(help="second panel: final_loss, validation_loss, best_loss, onset_step, spike_score, ...")
     ] = "final_loss",
     format_: Annotated[str, typer.Option("--format", help="png, svg, pdf or csv")] = "png",
-    where: Annotated[
-        list[str], typer.Option("--where", metavar="AXIS=VALUE", help="only cells with this value of another axis")
-    ] = [],  # noqa: B006
+    where: WhereOption = [],  # noqa: B006
+    reduce: ReduceOption = "worst",
+    facet: Annotated[str | None, typer.Option(metavar="AXIS", help="one map for each value of this axis")] = None,
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
     results: ResultsOption = _RESULTS,
 ) -> None:
@@ -184,14 +193,71 @@ def export_heatmap(
     folder = sweep_folder(name, results)
     if format_ not in ("png", "svg", "pdf", "csv"):
         raise InputError(Problem("--format", "", f"{format_!r} is unknown", "choose png, svg, pdf or csv"))
-    conditions = {}
-    for text in where:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(Problem("--where", text, "is not AXIS=VALUE", "write e.g. clip=none"))
-        conditions[key] = value
-    path = export(folder, format_, x=x, y=y, metric=metric, where=conditions, output=output)
+    path = export(
+        folder, format_, x=x, y=y, metric=metric, where=_conditions(where), reduce=reduce, facet=facet, output=output
+    )
     typer.echo(f"wrote {path}")
+
+
+@app.command()
+def boundary(
+    name: NameArgument,
+    x: XOption = None,
+    y: YOption = None,
+    where: WhereOption = [],  # noqa: B006
+    reduce: ReduceOption = "worst",
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Say where the map turns from stable to not stable, row by row, with brackets."""
+    from orchestrator.answers import boundary_answer
+    from orchestrator.files import sweep_folder
+
+    _print(boundary_answer(sweep_folder(name, results), x, y, _conditions(where), reduce))
+
+
+@app.command()
+def recommend(
+    name: NameArgument,
+    margin: Annotated[float, typer.Option(help="how far from every edge, as a factor of each axis")] = 2.0,
+    metric: LossOption = "final_loss",
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Name the setting of lowest loss that is stable on all seeds and far enough from the edge, or none."""
+    from orchestrator.answers import recommendation_answer
+    from orchestrator.files import sweep_folder
+
+    _print(recommendation_answer(sweep_folder(name, results), margin, metric))
+
+
+@app.command()
+def sensitivity(
+    name: NameArgument,
+    axis: Annotated[str, typer.Option(help="the learning rate's axis")] = "lr",
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Say what a wrong learning rate costs, for each setting of the other axes."""
+    from orchestrator.answers import sensitivity_answer
+    from orchestrator.files import sweep_folder
+
+    _print(sensitivity_answer(sweep_folder(name, results), axis))
+
+
+@app.command()
+def compare(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME NAME...", help="two sweeps or more; the first is the base")
+    ],
+    x: XOption = None,
+    y: YOption = None,
+    reduce: ReduceOption = "worst",
+    output: Annotated[Path | None, typer.Option(help="the picture to write: .png, .svg or .pdf")] = None,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Say and draw what changed between sweeps on the cells that they share, and how sure that is."""
+    from orchestrator.answers import comparison_answer
+    from orchestrator.files import sweep_folder
+
+    _print(comparison_answer([sweep_folder(name, results) for name in names], x, y, reduce, output, results))
 
 
 @app.command()
@@ -279,6 +345,22 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(printable(line))
+
+
+def _conditions(where: list[str]) -> dict[str, str]:
+    """`--where AXIS=VALUE` options as a mapping. Raises InputError."""
+    conditions = {}
+    for text in where:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(Problem("--where", text, "is not AXIS=VALUE", "write e.g. clip=none"))
+        conditions[key] = value
+    return conditions
 
 
 def _overrides(axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None) -> Overrides:

@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from objectives.base import Way
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError
@@ -68,6 +68,8 @@ def _show_end(console: Console, sweep: Sweep, folder: Path, summary: Summary, wr
     from orchestrator.tracking import shown_uri, tracking_uri
 
     _say(console, "")
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        _show_map(console, ledger.trials())
     _show_counts(console, summary.counts)
     for path in [*written, folder / LEDGER]:
         _say(console, f"{path.stem:>8}: {path}")
@@ -81,6 +83,13 @@ def _show_end(console: Console, sweep: Sweep, folder: Path, summary: Summary, wr
 
 def _show_counts(console: Console, counts: Counter[str]) -> None:
     _say(console, ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "no trials")
+
+
+def _show_map(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    from orchestrator.live import text_map
+
+    if drawing := text_map([(row["cell"], row["outcome"] or row["status"]) for row in rows]):
+        console.print(drawing, soft_wrap=True)
 
 
 def _say(console: Console, text: str) -> None:
@@ -171,16 +180,12 @@ def show_status(folder: Path) -> int:
     """Print where a sweep stands; returns the exit code, 3 when trials errored or were lost."""
     from rich.console import Console
 
-    from orchestrator.live import text_map
-
     console = Console()
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         rows, facts = ledger.trials(), ledger.facts()
-    labels = [row["outcome"] or row["status"] for row in rows]
     _say(console, f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}")
-    _show_counts(console, Counter(labels))
-    if drawing := text_map([(row["cell"], label) for row, label in zip(rows, labels, strict=True)]):
-        console.print(drawing)
+    _show_counts(console, Counter(row["outcome"] or row["status"] for row in rows))
+    _show_map(console, rows)
     failed = [row for row in rows if row["status"] in ("errored", "lost")]
     for row in failed[:5]:
         at = " ".join(f"{key}={value}" for key, value in row["cell"].items())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write, write_if_changed
 from orchestrator.ledger import Ledger
-from orchestrator.stability import map_table, stability_map, trial_table
+from orchestrator.spike_score import spike_scores
+from orchestrator.stability import StabilityMap, facet_maps, map_table, stability_map, trial_table
 
 HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
 
@@ -21,23 +25,41 @@ def export_heatmap(
     y: str | None = None,
     metric: str = "final_loss",
     where: Mapping[str, str] | None = None,
+    reduce: str = "worst",
+    facet: str | None = None,
     output: Path | None = None,
 ) -> Path:
     """Write the stability map of the sweep in ``folder`` and return where; csv writes its table.
 
-    Raises InputError for an axis or metric that the sweep does not have.
+    With ``facet`` there is a map for each value of that axis. Raises InputError for an axis or metric that
+    the sweep does not have.
     """
+    options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
     with Ledger(folder / LEDGER, read_only=True) as ledger:
-        stability = stability_map(ledger, x, y, metric, where)
+        if metric == "spike_score":
+            options["scores"] = spike_scores(ledger, [row["trial_id"] for row in ledger.trials()])
+        if facet is None:
+            maps = [stability_map(ledger, where=where, **options)]
+        else:
+            maps = facet_maps(ledger, facet, where or {}, **options)
     if file_format == "csv":
-        content: bytes | str = map_table(stability).to_csv(index=False)
+        content: bytes | str = _table(maps).to_csv(index=False)
     else:
         from orchestrator.figures import heatmap
 
-        content = heatmap(stability, file_format)
+        content = heatmap(maps, file_format)
     path = output or folder / (MAP_TABLE if file_format == "csv" else f"heatmap.{file_format}")
     write_if_changed(path, content)
     return path
+
+
+def _table(maps: Sequence[StabilityMap]) -> pd.DataFrame:
+    """The maps below one another, each with its facet's value in the first column."""
+    tables = [map_table(stability) for stability in maps]
+    for table, stability in zip(tables, maps, strict=True):
+        if stability.facet is not None:
+            table.insert(0, *stability.facet)
+    return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
 
 
 def are_current(folder: Path) -> bool:
@@ -57,22 +79,21 @@ def existing_exports(folder: Path) -> list[Path]:
 
 def export_all(folder: Path) -> list[Path]:
     """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
-    from orchestrator.figures import heatmaps
+    from orchestrator.figures import heatmap
     from orchestrator.report import report_html
 
     written: dict[str, bytes | str] = {}
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         try:
-            stability, drawing = stability_map(ledger), ""
+            stability = stability_map(ledger)
         except InputError:
-            stability, drawing = None, ""  # a sweep of seeds alone has no axes and no map
+            stability = None  # a sweep of seeds alone has no axes and no map
         if stability is not None:
-            pictures = heatmaps(stability, ["png", "svg"])
-            written[HEATMAP], drawing = pictures["png"], pictures["svg"].decode()
+            written[HEATMAP] = heatmap(stability, "png")
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
         written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
-        written[REPORT] = report_html(ledger, stability, drawing, text)
+        written[REPORT] = report_html(ledger, stability, text)
     for name, content in written.items():
         atomic_write(folder / name, content)
     return [folder / name for name in written]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
@@ -28,6 +30,7 @@ _MARKS: dict[str, tuple[str, str]] = {
 }
 _STABLE_COLOURS = LinearSegmentedColormap.from_list("stable", ["#D55E00", "#F6E8C3", "#0072B2"])
 _NOT_RUN_HATCH = "////"
+_EDGE_LINE: dict[str, Any] = {"color": "black", "linewidth": 1.8, "solid_capstyle": "projecting"}
 _LABEL_ROOM = 400  # write numbers into cells up to this many of them
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {
     "png": {"dpi": 160, "metadata": {"Software": None}},
@@ -36,53 +39,136 @@ _SAVE_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def heatmap(stability: StabilityMap, file_format: str) -> bytes:
-    """The map as a picture: fraction of stable seeds beside a panel of the map's metric.
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One way to colour a map's cells and write into them."""
+
+    title: str
+    colours: Colormap
+    norm: Normalize
+    value: Callable[[MapCell], float | None]
+    text: Callable[[MapCell], str]
+    has_edge: bool = False
+
+
+def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str) -> bytes:
+    """The map as a picture: fraction of stable seeds beside a panel of the map's metric; facets in columns.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    return heatmaps(stability, [file_format])[file_format]
+    facets = [maps] if isinstance(maps, StabilityMap) else list(maps)
+    return _saved(lambda: _draw(facets), file_format)
 
 
-def heatmaps(stability: StabilityMap, file_formats: Sequence[str]) -> dict[str, bytes]:
-    """The same picture in several formats, laid out once."""
-    pictures = {}
+def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
+    """Maps of several sweeps over the same cells, and below each how it differs from the first."""
+    return _saved(lambda: _draw_comparison(maps), file_format)
+
+
+def _saved(draw: Callable[[], Figure], file_format: str) -> bytes:
+    if file_format not in _SAVE_OPTIONS:
+        raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(_SAVE_OPTIONS)}")
     with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": 9, "hatch.linewidth": 0.5}):
-        figure = _draw(stability)
-        for file_format in file_formats:
-            if file_format not in _SAVE_OPTIONS:
-                raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(_SAVE_OPTIONS)}")
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=file_format, **_SAVE_OPTIONS[file_format])
-            figure.set_layout_engine("none")
-            pictures[file_format] = buffer.getvalue()
-    return pictures
+        buffer = io.BytesIO()
+        draw().savefig(buffer, format=file_format, **_SAVE_OPTIONS[file_format])
+    return buffer.getvalue()
 
 
-def _draw(stability: StabilityMap) -> Figure:
-    width, height = _panel_size(stability)
-    figure = Figure(figsize=(2 * width + 1.6, height + 1.7), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    stable_norm = Normalize(0, 1)
-    value_norm = _value_norm(stability)
-    draw_panel = _draw_points if stability.is_sampled else _draw_cells
-    draw_panel(
-        left, stability, [cell.fraction_stable for cell in stability.cells.values()], _STABLE_COLOURS, stable_norm, True
-    )
-    viridis = matplotlib.colormaps["viridis_r"]
-    draw_panel(right, stability, [cell.value for cell in stability.cells.values()], viridis, value_norm, False)
-    left.set_title("fraction of stable seeds")
-    clipped = " (colour clipped)" if _is_clipped(stability) else ""
-    right.set_title(METRICS[stability.metric] + clipped)
-    for axes, norm, colours in ((left, stable_norm, _STABLE_COLOURS), (right, value_norm, viridis)):
-        figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), ax=axes, fraction=0.05, pad=0.02)
-    seeds = sorted({cell.num_seeds for cell in stability.cells.values()})
-    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    runs = "run" if seeds == [1] else "runs"
-    note = f"; {stability.note}" if stability.note else ""
-    figure.suptitle(f"{stability.name}: {len(stability.cells)} cells of {count} {runs}{note}", fontsize=11)
-    figure.legend(handles=_legend(stability), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+def _draw(facets: Sequence[StabilityMap]) -> Figure:
+    width, height = _panel_size(facets[0])
+    columns, rows = (2, 1) if len(facets) == 1 else (len(facets), 2)
+    figure = Figure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    metric = facets[0].metric
+    clipped = " (colour clipped)" if _is_clipped(facets) else ""
+    panels = [
+        _FRACTION,
+        Panel(METRICS[metric] + clipped, matplotlib.colormaps["viridis_r"], _value_norm(facets), _value, _value_text),
+    ]
+    for i, panel in enumerate(panels):
+        places = [grid[0, i]] if len(facets) == 1 else list(grid[i])
+        for place, facet in zip(places, facets, strict=True):
+            _draw_panel(place, facet, panel)
+            place.set_title(f"{' = '.join(facet.facet)}\n{panel.title}" if facet.facet else panel.title)
+        figure.colorbar(matplotlib.cm.ScalarMappable(panel.norm, panel.colours), ax=places, fraction=0.05, pad=0.02)
+    note = f"; {facets[0].note}" if facets[0].note else ""
+    _finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets)
     return figure
+
+
+def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
+    width, height = _panel_size(maps[0])
+    figure = Figure(figsize=(len(maps) * width + 1.6, 2 * height + 1.7), layout="constrained")
+    grid = figure.subplots(2, len(maps), squeeze=False)
+    first = maps[0]
+    for place, stability in zip(grid[0], maps, strict=True):
+        _draw_panel(place, stability, _FRACTION)
+        place.set_title(f"{_shortened(stability.name, width)}\n{_FRACTION.title}")
+    grid[1, 0].axis("off")
+    for place, stability in zip(grid[1, 1:], maps[1:], strict=True):
+        difference = _difference_panel(first)
+        _draw_panel(place, stability, difference)
+        place.set_title(f"less that of {_shortened(first.name, width)}\n{difference.title}")
+    for i, panel in enumerate((_FRACTION, _difference_panel(first))):
+        bar = matplotlib.cm.ScalarMappable(panel.norm, panel.colours)
+        figure.colorbar(bar, ax=list(grid[i]), fraction=0.05, pad=0.02)
+    names = ", ".join(stability.name for stability in maps[1:])
+    note = f"; {first.note}" if first.note else ""
+    _finish(figure, f"{first.name} against {names}: {_count(maps[:1])} that they share{note}", maps)
+    return figure
+
+
+def _difference_panel(first: StabilityMap) -> Panel:
+    def value(cell: MapCell) -> float | None:
+        other = first.cells.get((cell.x, cell.y))
+        if other is None or other.fraction_stable is None or cell.fraction_stable is None:
+            return None
+        return 100 * (cell.fraction_stable - other.fraction_stable)
+
+    def text(cell: MapCell) -> str:
+        found = value(cell)
+        return "" if found is None else f"{found:+.0f}" if found else "0"
+
+    return Panel("more stable (+) or less (-), points", matplotlib.colormaps["PRGn"], Normalize(-100, 100), value, text)
+
+
+def _finish(figure: Figure, title: str, maps: Sequence[StabilityMap]) -> None:
+    figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
+    figure.legend(handles=_legend(maps), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+
+
+def _count(maps: Sequence[StabilityMap]) -> str:
+    cells = [cell for stability in maps for cell in stability.cells.values()]
+    seeds = sorted({cell.num_seeds for cell in cells})
+    count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"{len(cells)} cells of {count} {'run' if seeds == [1] else 'runs'}"
+
+
+def _shortened(name: str, width: float) -> str:
+    return (
+        textwrap.shorten(name, max(12, int(11 * width)), placeholder="...") if " " in name else name[: int(11 * width)]
+    )
+
+
+def _value(cell: MapCell) -> float | None:
+    return cell.value
+
+
+def _value_text(cell: MapCell) -> str:
+    return "" if cell.value is None else short_number(cell.value)
+
+
+def _fraction(cell: MapCell) -> float | None:
+    return cell.fraction_stable
+
+
+def _fraction_text(cell: MapCell) -> str:
+    return f"{cell.outcomes.get('stable', 0)}/{cell.num_finished}" if cell.num_finished else ""
+
+
+_FRACTION = Panel(
+    "fraction of stable seeds", _STABLE_COLOURS, Normalize(0, 1), _fraction, _fraction_text, has_edge=True
+)
 
 
 def _panel_size(stability: StabilityMap) -> tuple[float, float]:
@@ -92,38 +178,41 @@ def _panel_size(stability: StabilityMap) -> tuple[float, float]:
     return min(max(0.62 * columns + 1.0, 3.4), 12.0), min(max(0.5 * rows + 0.6, 1.4), 12.0)
 
 
-def _finite_values(stability: StabilityMap) -> list[float]:
-    return [cell.value for cell in stability.cells.values() if cell.value is not None]
+def _finite_values(maps: Sequence[StabilityMap]) -> list[float]:
+    return [cell.value for stability in maps for cell in stability.cells.values() if cell.value is not None]
 
 
-def _colour_range(stability: StabilityMap) -> tuple[float, float]:
+def _colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
     """Range of colours: diverged cells must not flatten the differences that matter."""
-    calm = [c.value for c in stability.cells.values() if c.value is not None and c.state != "diverged"]
-    values = calm or _finite_values(stability) or [0.0, 1.0]
+    cells = [cell for stability in maps for cell in stability.cells.values()]
+    calm = [cell.value for cell in cells if cell.value is not None and cell.state != "diverged"]
+    values = calm or _finite_values(maps) or [0.0, 1.0]
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _is_clipped(stability: StabilityMap) -> bool:
-    low, high = _colour_range(stability)
-    return any(not low <= value <= high for value in _finite_values(stability))
+def _is_clipped(maps: Sequence[StabilityMap]) -> bool:
+    low, high = _colour_range(maps)
+    return any(not low <= value <= high for value in _finite_values(maps))
 
 
-def _value_norm(stability: StabilityMap) -> Normalize:
-    low, high = _colour_range(stability)
+def _value_norm(maps: Sequence[StabilityMap]) -> Normalize:
+    low, high = _colour_range(maps)
     if low > 0 and high / low > 30:
         return LogNorm(low, high, clip=True)
     return Normalize(low, high, clip=True)
 
 
-def _draw_cells(
-    axes: Axes,
-    stability: StabilityMap,
-    values: Sequence[float | None],
-    colours: Any,
-    norm: Normalize,
-    is_fraction: bool,
-) -> None:
+def _draw_panel(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
+    if stability.is_sampled:
+        _draw_points(axes, stability, panel)
+    else:
+        _draw_cells(axes, stability, panel)
+        if panel.has_edge:
+            _draw_edges(axes, stability)
+
+
+def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     """One rectangle per cell, at its rank on each axis; every value is written at the axis."""
     columns = {value: i for i, value in enumerate(stability.x_values)}
     rows = {value: i for i, value in enumerate(stability.y_values)}
@@ -132,13 +221,14 @@ def _draw_cells(
     for column in columns.values():
         for row in rows.values():
             axes.add_patch(_not_run(column - 0.5, row - 0.5))
-    for cell, value in zip(stability.cells.values(), values, strict=True):
+    for cell in stability.cells.values():
+        value = panel.value(cell)
         column, row = columns[cell.x], rows[cell.y]
-        colour = "white" if value is None else colours(norm(value))
+        colour = "white" if value is None else panel.colours(panel.norm(value))
         if cell.state != "not_run":
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, edgecolor="white", lw=0.8))
         ink = "black" if value is None else _ink(colour)
-        text = _cell_text(cell, value, is_fraction) if has_room else ""
+        text = panel.text(cell) if has_room else ""
         is_marked = cell.state in _MARKS
         if is_marked:
             mark, _ = _MARKS[cell.state]
@@ -158,19 +248,28 @@ def _draw_cells(
         _label_ranks(axes.yaxis, stability.y, stability.y_values)
 
 
-def _draw_points(
-    axes: Axes,
-    stability: StabilityMap,
-    values: Sequence[float | None],
-    colours: Any,
-    norm: Normalize,
-    is_fraction: bool,
-) -> None:
+def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
+    """A line wherever a stable cell meets one that is not; nothing next to cells without a result."""
+    is_stable = {
+        (column, row): cell.state == "stable"
+        for column, x in enumerate(stability.x_values)
+        for row, y in enumerate(stability.y_values)
+        if (cell := stability.cells.get((x, y))) is not None and cell.num_finished
+    }
+    for (column, row), stable in is_stable.items():
+        if is_stable.get((column + 1, row), stable) != stable:
+            axes.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], **_EDGE_LINE)
+        if is_stable.get((column, row + 1), stable) != stable:
+            axes.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, **_EDGE_LINE)
+
+
+def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     """One point per sampled cell, where it lies on each axis's own scale."""
-    for cell, value in zip(stability.cells.values(), values, strict=True):
+    for cell in stability.cells.values():
+        value = panel.value(cell)
         x = _place(stability.x, cell.x, stability.x_values)
         y = 0.0 if stability.y is None else _place(stability.y, cell.y, stability.y_values)
-        colour = "white" if value is None else colours(norm(value))
+        colour = "white" if value is None else panel.colours(panel.norm(value))
         axes.plot(x, y, marker="o", color=colour, markeredgecolor="black", markersize=9, linestyle="none")
         if cell.state in _MARKS:
             mark, _ = _MARKS[cell.state]
@@ -192,12 +291,6 @@ def _ink(colour: Any) -> str:
     """Black or white, whichever reads better on ``colour``."""
     red, green, blue = matplotlib.colors.to_rgb(colour)
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-
-
-def _cell_text(cell: MapCell, value: float | None, is_fraction: bool) -> str:
-    if is_fraction:
-        return f"{cell.outcomes.get('stable', 0)}/{cell.num_finished}" if cell.num_finished else ""
-    return "" if value is None else short_number(value)
 
 
 def short_number(value: float) -> str:
@@ -252,11 +345,9 @@ def _finish_label(ticks: Any, axis: Axis, labels: Sequence[str]) -> None:
         ticks.set_tick_params(rotation=45)
 
 
-def _legend(stability: StabilityMap) -> list[Any]:
-    states = {cell.state for cell in stability.cells.values()}
-    grid_has_gaps = not stability.is_sampled and len(stability.cells) < len(stability.x_values) * len(
-        stability.y_values
-    )
+def _legend(maps: Sequence[StabilityMap]) -> list[Any]:
+    states = {cell.state for stability in maps for cell in stability.cells.values()}
+    has_gaps = any(not s.is_sampled and len(s.cells) < len(s.x_values) * len(s.y_values) for s in maps)
     handles: list[Any] = [
         Line2D([], [], marker=mark, color="black", linestyle="none", fillstyle="none", label=label)
         for state, (mark, label) in _MARKS.items()
@@ -264,6 +355,9 @@ def _legend(stability: StabilityMap) -> list[Any]:
     ]
     if "stable" in states:
         handles.insert(0, Patch(facecolor=_STABLE_COLOURS(1.0), label="no mark: all seeds stable"))
-    if "not_run" in states or grid_has_gaps:
+    if "not_run" in states or has_gaps:
         handles.append(Patch(facecolor="white", edgecolor="#999999", hatch=_NOT_RUN_HATCH, label="not run"))
+    is_grid = not maps[0].is_sampled
+    if is_grid and "stable" in states and states - {"stable", "not_run", "errored"}:
+        handles.append(Line2D([], [], label="edge of stability", **_EDGE_LINE))
     return handles

@@ -47,6 +47,7 @@ CREATE TABLE trials (
     validation_loss REAL,
     verdict_step INTEGER,          -- when it was found lost, if it was
     is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after that
+    episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
     reason TEXT,                   -- why this outcome, or what went wrong
     error TEXT,                    -- tail of the traceback of an errored trial
     pack_id TEXT,
@@ -78,7 +79,8 @@ CREATE TABLE traces (              -- curves, in the pieces in which they arrive
 _UPGRADES = {
     1: "ALTER TABLE trials ADD COLUMN verdict_step INTEGER;"
     " ALTER TABLE trials ADD COLUMN is_audited INTEGER NOT NULL DEFAULT 0;",
-    2: "",  # new pieces of curves are small tables; the .npz archives of old ones are still read
+    # New pieces of curves are small tables; the .npz archives of old ones are still read.
+    2: " ALTER TABLE trials ADD COLUMN episodes TEXT NOT NULL DEFAULT '[]';",
 }
 
 
@@ -241,8 +243,8 @@ class Ledger:
         db.execute(
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
-            " validation_loss = ?, verdict_step = ?, is_audited = ?, reason = ?, error = NULL, finished_at = ?"
-            " WHERE trial_id = ?",
+            " validation_loss = ?, verdict_step = ?, is_audited = ?, episodes = ?, reason = ?, error = NULL,"
+            " finished_at = ? WHERE trial_id = ?",
             (
                 finished.outcome,
                 finished.onset_step,
@@ -252,6 +254,7 @@ class Ledger:
                 *map(_finite, (finished.peak_loss, finished.validation_loss)),
                 finished.verdict_step,
                 int(finished.is_audited),
+                json.dumps(finished.episodes),
                 finished.reason,
                 _now(),
                 finished.trial_id,

@@ -17,7 +17,8 @@ from orchestrator.space import format_value
 
 _SECONDS_PER_LINE = 10.0
 _SECONDS_PER_FRAME = 0.5
-_MAX_MAP = (40, 24)  # columns and rows beyond which the map is left out
+_MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; beyond them it is left out
+_MAX_HEAD = 24
 # Letter-like marks that differ without colour, and on a terminal with ASCII alone.
 _MARKS = {
     "stable": ("o", "blue"),
@@ -28,6 +29,7 @@ _MARKS = {
     "running": (":", "default"),
     "not_run": (".", "bright_black"),
 }
+_MEANINGS = {"stable": "all stable", "not_run": "not run"}
 
 
 class LiveView:
@@ -94,35 +96,39 @@ def format_seconds(seconds: float) -> str:
 
 
 def text_map(labelled_cells: Sequence[tuple[Mapping[str, Any], str]]) -> Text | None:
-    """The stability map over the first two axes as text, or None when it would not fit.
+    """The stability map over the first two axes as text of at most 80 columns, or None when it would not fit.
 
-    ``labelled_cells`` holds, for every trial, its cell and its outcome (or status).
+    ``labelled_cells`` holds, for every trial, its cell and its outcome (or status). Further axes are pooled.
     """
     names = list(labelled_cells[0][0]) if labelled_cells else []
     if not names:
         return None
     columns = list(dict.fromkeys(cell[names[0]] for cell, _ in labelled_cells))
     rows = list(dict.fromkeys(cell[names[1]] for cell, _ in labelled_cells)) if len(names) > 1 else [None]
-    if len(columns) > _MAX_MAP[0] or len(rows) > _MAX_MAP[1]:
+    heads = [format_value(row)[:_MAX_HEAD] if len(names) > 1 else "" for row in rows]
+    margin = max(len(head) for head in heads)
+    gap = " " if margin + 2 * len(columns) < _MAX_WIDTH else ""
+    if margin + 2 + len(columns) > _MAX_WIDTH or len(rows) > _MAX_ROWS:
         return None
     labels: dict[tuple[Any, Any], list[str]] = {}
     for cell, label in labelled_cells:
         labels.setdefault((cell[names[0]], cell[names[1]] if len(names) > 1 else None), []).append(label)
-    heads = [format_value(row) if len(names) > 1 else "" for row in rows]
-    margin = max(len(head) for head in heads)
-    text = Text()
+    text = Text(no_wrap=True)
     if len(names) > 1:
         text.append(f"{names[1]}\n")
     for row, head in reversed(list(zip(rows, heads, strict=True))):
-        text.append(f"{head:>{margin}} ")
-        for column in columns:
+        text.append(f"{head:>{margin}}  ")
+        for i, column in enumerate(columns):
             mark, colour = _MARKS[_state(labels.get((column, row), []))]
-            text.append(f" {mark}", style=colour)
+            text.append(gap if i else "")
+            text.append(mark, style=colour)
         text.append("\n")
-    ends = f"{names[0]}: {format_value(columns[0])} .. {format_value(columns[-1])}"
+    pooled = f", over all values of {', '.join(names[2:])}" if len(names) > 2 else ""
+    ends = f"{names[0]}: {format_value(columns[0])} .. {format_value(columns[-1])}{pooled}"
     text.append(f"{'':>{margin}}  {ends}\n")
     shown = dict.fromkeys(_state(cell_labels) for cell_labels in labels.values())
-    text.append(f"{'':>{margin}}  " + "  ".join(f"{_MARKS[state][0]} {state}" for state in shown) + "\n")
+    key = "  ".join(f"{_MARKS[state][0]} {_MEANINGS.get(state, state)}" for state in shown)
+    text.append(f"{'':>{margin}}  {key}\n")
     return text
 
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Any
 
 import pandas as pd
 
 from orchestrator.audit import audit, audit_lines
+from orchestrator.boundary import boundary_lines
+from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger
+from orchestrator.recommendation import recommend, recommendation_lines
+from orchestrator.report_data import as_script, report_data
+from orchestrator.sensitivity import lr_sensitivity, sensitivity_lines
 from orchestrator.space import format_value
 from orchestrator.stability import StabilityMap, map_table
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; max-width: 100%; }
-th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; overflow-wrap: anywhere; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 0; background: white; border-radius: 6px; overflow-x: auto; }
-figure svg { max-width: 100%; height: auto; display: block; margin: auto; }
-pre { overflow-x: auto; background: #8881; padding: 0.7rem; border-radius: 6px; }
-"""
+# The browser itself refuses whatever the page might try to load.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str, sweep_text: str) -> str:
+def report_html(ledger: Ledger, stability: StabilityMap | None, sweep_text: str) -> str:
     """The report as one HTML page; all text that comes from a configuration is escaped."""
     facts, rows = ledger.facts(), ledger.trials()
     name = html.escape(facts.get("name", ""))
@@ -35,21 +33,14 @@ def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str
         counts[label] = counts.get(label, 0) + 1
     packs = ledger.packs()
     environment = packs[-1]["environment"] if packs else {}
-    stopping = audit_lines(audit(rows, ledger.member_steps_per_second()))
     sections = [
         f"<h1>{name}</h1>",
         f"<p>{len(rows)} trials.</p>",
         _table(("outcome or status", "trials"), counts.items()),
     ]
     if stability is not None:
-        drawn = heatmap_svg[heatmap_svg.index("<svg") :] if "<svg" in heatmap_svg else ""
-        sections += [
-            "<h2>Stability map</h2>",
-            f'<figure role="img" aria-label="Stability map of {name}; its numbers are below">{drawn}</figure>',
-            "<details><summary>The map as a table</summary>",
-            _frame(map_table(stability)),
-            "</details>",
-        ]
+        sections += [_MAP, _answers(ledger, stability)]
+    stopping = audit_lines(audit(rows, ledger.member_steps_per_second()))
     sections += ["<h2>Early stopping</h2>", *(f"<p>{html.escape(line)}</p>" for line in stopping)]
     failed = [(row["cell"], row["seed"], row["reason"]) for row in rows if row["status"] in ("errored", "lost")]
     if failed:
@@ -61,12 +52,51 @@ def report_html(ledger: Ledger, stability: StabilityMap | None, heatmap_svg: str
         "<h2>Environment</h2>",
         _table(("what", "value"), {**facts_to_show(facts), **environment}.items()),
     ]
+    script = ""
+    if stability is not None:
+        data = as_script(report_data(ledger))
+        script = f'<script type="application/json" id="data">{data}</script>\n<script>{_page("page.js")}</script>\n'
     body = "\n".join(sections)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}: stability map</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-        f"<body>\n{body}\n</body></html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><style>{_page("page.css")}</style></head>'
+        f"<body>\n<main>\n{body}\n</main>\n{script}</body></html>\n"
     )
+
+
+_MAP = """<h2>Stability map</h2>
+<noscript><p>Without scripts there is no map here; its numbers are in the table below.</p></noscript>
+<div class="controls" id="controls"></div>
+<h3 id="map-title"></h3>
+<div class="wide" id="map"></div>
+<ul class="key" id="key" aria-label="what the marks mean"></ul>
+<section id="cell" aria-live="polite" aria-label="the chosen cell">
+<p>Choose a cell to see its seeds' curves.</p>
+</section>"""
+
+
+def _answers(ledger: Ledger, stability: StabilityMap) -> str:
+    """Boundary, recommendation, sensitivity and the map's numbers, or why there is none of them."""
+    note = f" ({stability.note})" if stability.note else ""
+    answers = [
+        (f"Boundary along {stability.x.name}{note}", lambda: boundary_lines(stability)),
+        ("Recommended setting", lambda: recommendation_lines(recommend(ledger))),
+        ("Learning-rate sensitivity", lambda: sensitivity_lines(lr_sensitivity(ledger))),
+    ]
+    parts = []
+    for title, lines_of in answers:
+        try:
+            text = "\n".join(lines_of())
+        except InputError as error:
+            text = f"none: {error}"
+        parts += [f"<h2>{html.escape(title)}</h2>", f"<pre>{html.escape(text)}</pre>"]
+    parts += ["<details><summary>The map as a table</summary>", '<div class="wide">']
+    return "\n".join([*parts, _frame(map_table(stability)), "</div></details>"])
+
+
+def _page(name: str) -> str:
+    return files("orchestrator").joinpath("report_page", name).read_text(encoding="utf-8")
 
 
 def facts_to_show(facts: Mapping[str, str]) -> dict[str, str]:

@@ -50,6 +50,7 @@ class Finished:
     """One member's result. Losses are finite or None; ``reason`` says why one is None.
 
     ``verdict_step`` is when it was found lost, even where it trained on because it ``is_audited``.
+    ``episodes`` are onset and recovery steps of each time off its trend, None while it lasted.
     """
 
     trial_id: str
@@ -65,6 +66,7 @@ class Finished:
     reason: str
     verdict_step: int | None = None
     is_audited: bool = False
+    episodes: tuple[tuple[int, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,34 @@ class Axis:
             return -math.log10(1 - value)
         return float(value)
 
+    def between(self, a: Any, b: Any) -> float | None:
+        """The middle of two values on the axis's own scale; None where one of them has no place on it."""
+        if not (_is_number(a) and _is_number(b)):
+            return None
+        middle = (self.position(a) + self.position(b)) / 2
+        if self.scale == "log":
+            return 10.0**middle
+        return 1 - 10.0**-middle if self.scale == "log1m" else middle
+
+    def factor(self, a: Any, b: Any) -> float:
+        """How far apart two values are, as a factor of at least 1: of 1 - value on a log1m axis.
+
+        Infinite where only one of them is zero or no number (no clipping), or they differ in sign.
+        """
+        if a == b:
+            return 1.0
+        if not (_is_number(a) and _is_number(b)):
+            return math.inf
+        if self.scale == "log1m":
+            a, b = 1 - a, 1 - b
+        return max(a / b, b / a) if a * b > 0 else math.inf
+
     def _rounded(self, value: float) -> float | int:
         return round(value) if self.is_integer else float(f"{value:.12g}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

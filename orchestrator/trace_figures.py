@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from pathlib import PurePath
 
 import matplotlib
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 
 from orchestrator.errors import printable
 from orchestrator.replay import Replayed
+from orchestrator.thinning import thinned
 
 _MAX_POINTS = 4000  # of a drawn line; more cannot be seen
 _LOG_FROM = 20.0  # ratio of losses from which the axis is logarithmic
@@ -82,20 +82,6 @@ def _episodes(axes: Axes, replayed: Replayed) -> None:
         axes.axvline(
             replayed.record.lost_step, color=_STOP, linestyle="--", linewidth=1.2, label=f"would stop here{wrong}"
         )
-
-
-def thinned(value_N: np.ndarray, max_points: int) -> np.ndarray:
-    """Which points to draw, at most about ``max_points``: the lowest and the highest of each stretch."""
-    num = len(value_N)
-    if num <= max_points:
-        return np.arange(num)
-    edges = np.linspace(0, num, max_points // 2 + 1).astype(np.int64)
-    kept = [0, num - 1]
-    for start, end in itertools.pairwise(edges):
-        there = start + np.flatnonzero(np.isfinite(value_N[start:end]))
-        if len(there):
-            kept += [int(there[value_N[there].argmin()]), int(there[value_N[there].argmax()])]
-    return np.unique(kept)
 
 
 def _plain(text: str) -> str:

@@ -255,6 +255,7 @@ def _result(
         validation_loss=validation if math.isfinite(validation) else None,
         reason=verdict.reason,
         verdict_step=record.lost_step,
+        episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
     )
 
 

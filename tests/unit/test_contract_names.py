@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from orchestrator.cli import app
 from orchestrator.detection import StoppingConfig
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
+from orchestrator.results import SweepResults
 from orchestrator.sections import ResourcesConfig, SampleSection, SweepFile, TrackingConfig
-from orchestrator.stability import METRICS
+from orchestrator.stability import METRICS, REDUCTIONS
 
 SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
@@ -37,6 +39,10 @@ def test_commands_and_options() -> None:
         "init": {"--objective", "--axis", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),
         "status": {"--results"},
+        "boundary": {"--x", "--y", "--where", "--reduce", "--results"},
+        "recommend": {"--margin", "--metric", "--results"},
+        "sensitivity": {"--axis", "--results"},
+        "compare": {"--x", "--y", "--reduce", "--output", "--results"},
         "report": {"--results"},
         "replay": LOG_OPTIONS | {"--set", "--json", "--figures", "--no-figures", "--results"},
         "audit": {"--results"},
@@ -44,7 +50,8 @@ def test_commands_and_options() -> None:
         "ui": {"--results", "--tracking-uri", "--port"},
     }
     heatmap = commands["export"].commands["heatmap"]
-    assert options(heatmap) == {"--x", "--y", "--metric", "--format", "--where", "--output", "--results"}
+    drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--output", "--results"}
+    assert options(heatmap) == drawn
 
 
 def test_keys_of_a_sweep_file() -> None:
@@ -84,7 +91,15 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
+        "spike_score",
     ]  # fmt: skip
+    assert REDUCTIONS == ("worst", "median", "best")
+
+
+def test_names_of_the_results_in_a_notebook() -> None:
+    public = {name for name in dir(SweepResults) if not name.startswith("_")}
+    assert public == {"axes", "boundary", "lr_sensitivity", "map", "recommend", "trace", "trials"}
+    assert list(inspect.signature(SweepResults.map).parameters) == ["self", "x", "y", "where", "reduce"]
 
 
 def test_columns_of_the_ledger(tmp_path: Path) -> None:
@@ -95,12 +110,13 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
     assert columns == [
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
-        "validation_loss", "verdict_step", "is_audited", "reason", "error", "pack_id", "started_at", "finished_at",
+        "validation_loss", "verdict_step", "is_audited", "episodes", "reason", "error",
+        "pack_id", "started_at", "finished_at",
     ]  # fmt: skip
 
 
 def test_names_for_the_training_loops_of_others() -> None:
-    assert set(orchestrator.__all__) == {"SpikeDetector", "StoppingConfig", "__version__"}
+    assert set(orchestrator.__all__) == {"SpikeDetector", "StoppingConfig", "__version__", "load"}
     detector = orchestrator.SpikeDetector()
     for loss in (3.0, 2.0, float("nan")):
         detector.update(loss, 1.0, 10)

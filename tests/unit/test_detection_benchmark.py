@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import detection
 from benchmarks.detection import Labelled, Told, score, summary, told_by

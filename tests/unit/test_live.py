@@ -17,7 +17,7 @@ def test_the_map_tells_outcomes_apart_without_colour() -> None:
     lines = text_map(cells).plain.splitlines()
     marks = lines[1].split()[1:]
     assert len(set(marks)) == len(labels)
-    assert all(label in lines[-1] for label in [*labels[:-1], "not_run"])
+    assert all(label in lines[-1] for label in [*labels[:-1], "not run"])
 
 
 def test_the_map_grows_upwards_and_to_the_right() -> None:
@@ -52,4 +52,14 @@ def test_on_a_terminal_the_map_fills_in(train, monkeypatch) -> None:
     console = Console(file=output, force_terminal=True, width=80, legacy_windows=False)
     train(sweep, observers=[LiveView(console)])
     assert "X diverged" in output.getvalue()
-    assert ". not_run" in output.getvalue()
+    assert ". not run" in output.getvalue()
+
+
+def test_the_map_fits_into_eighty_columns_and_says_what_it_pools() -> None:
+    cells = [
+        ({"x": x, "a_long_name": y, "clip": clip}, "stable") for x in range(60) for y in (1e-12, 1) for clip in "ab"
+    ]
+    lines = text_map(cells).plain.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[1] == "o" * 60
+    assert "over all values of clip" in lines[-2]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.errors import InputError
 from orchestrator.outcomes import cell_state
-from orchestrator.stability import map_table, stability_map, trial_table
+from orchestrator.stability import METRICS, facet_maps, map_table, stability_map, trial_table
 
 # Four cells of three seeds; the order of trials is cell by cell.
 GRID = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
@@ -45,25 +47,83 @@ def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None
     }
     table = map_table(straight)
     assert list(table.columns) == [
-        "lr", "clip", "num_seeds", "num_finished", "state", "fraction_stable", "num_stable", "num_spiked",
-        "num_diverged", "num_stalled", "num_errored", "median_final_loss",
+        "lr", "clip", "num_seeds", "num_finished", "state", "fraction_stable", "fraction_low", "fraction_high",
+        "num_stable", "num_spiked", "num_diverged", "num_stalled", "num_errored", "total_spikes",
+        *(f"median_{name}" for name in METRICS),
     ]  # fmt: skip
     assert table["num_diverged"].tolist() == [0, 1, 2, 0]
 
 
-def test_axes_that_are_not_shown_are_pooled_or_fixed_and_the_map_says_so(ledger) -> None:
-    pooled = stability_map(ledger, x="lr", y=None, where={"clip": "none"})
-    assert (pooled.y, pooled.note) == (None, "clip = none")
-    assert {key[0]: cell.num_seeds for key, cell in pooled.cells.items()} == {0.1: 3, 0.2: 3}
+def test_an_axis_can_be_fixed_and_the_map_says_so(ledger) -> None:
+    fixed = stability_map(ledger, x="lr", y=None, where={"clip": "none"})
+    assert (fixed.y, fixed.note) == (None, "clip = none")
+    assert {key[0]: cell.num_seeds for key, cell in fixed.cells.items()} == {0.1: 3, 0.2: 3}
 
 
-def test_a_third_axis_is_pooled_with_the_seeds_and_named(tmp_path: Path) -> None:
+def test_the_fraction_has_wilson_s_interval(ledger) -> None:
+    table = map_table(stability_map(ledger))
+    share, num, z = 1 / 3, 3, 1.959963984540054
+    middle = (share + z**2 / (2 * num)) / (1 + z**2 / num)
+    half = z / (1 + z**2 / num) * math.sqrt(share * (1 - share) / num + z**2 / (4 * num**2))
+    row = table.iloc[1]
+    assert (row.fraction_low, row.fraction_high) == (pytest.approx(middle - half), pytest.approx(middle + half))
+    assert table.iloc[3][["fraction_low", "fraction_high"]].isna().all()
+
+
+def test_medians_and_spikes_of_a_cell_are_those_of_its_finished_seeds(ledger) -> None:
+    row = map_table(stability_map(ledger)).iloc[1]  # stable, diverged, spiked
+    assert (row.median_final_loss, row.median_onset_step, row.total_spikes) == (2.5, 7, 1)
+    assert math.isnan(row.median_spike_score), "twenty steps fill no window"
+
+
+THREE = "axes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n  beta1: {values: [0.0, 0.5, 0.9]}\n"
+# Per cell of lr and clip, the outcomes and losses at the three values of beta1.
+OF_BETA1 = {
+    (0.1, 1.0): (["stable", "stable", "stable"], [1.0, 3.0, 2.0]),
+    (0.1, None): (["stable", "diverged", "spiked"], [1.0, 5.0, 4.0]),
+    (0.2, 1.0): (["diverged", "errored", "planned"], [9.0, None, None]),
+    (0.2, None): (["planned", "planned", "planned"], [None, None, None]),
+}
+
+
+@pytest.fixture
+def three(tmp_path: Path):
     with ledger_at(tmp_path / "three") as ledger:
-        sweep = sweep_of(GRID.replace("seeds: [0, 1, 2]\n", "") + "  beta1: {values: [0.0, 0.5, 0.9]}\n")
-        record(ledger, sweep, LABELS, LOSSES)
-        stability = stability_map(ledger)
-        assert stability.note == "pooled over beta1"
-        assert stability.cells[(0.1, None)].num_seeds == 3
+        labels, losses = (list(itertools.chain(*part)) for part in zip(*OF_BETA1.values(), strict=True))
+        record(ledger, sweep_of(THREE), labels, losses)
+        yield ledger
+
+
+@pytest.mark.parametrize(
+    ("reduce", "found"),
+    [
+        ("worst", {(0.1, 1.0): (1.0, 3.0), (0.1, None): (0.0, 5.0)}),
+        ("median", {(0.1, 1.0): (1.0, 2.0), (0.1, None): (0.0, 4.0)}),
+        ("best", {(0.1, 1.0): (1.0, 1.0), (0.1, None): (1.0, 1.0)}),
+    ],
+)
+def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: str, found: dict) -> None:
+    stability = stability_map(three, reduce=reduce)
+    assert stability.note == f"{reduce} over beta1"
+    cells = stability.cells
+    assert {key: (cells[key].fraction_stable, cells[key].value) for key in found} == found
+    assert (cells[(0.2, 1.0)].state, cells[(0.2, None)].state) == ("diverged", "not_run")
+    assert cells[(0.1, 1.0)].num_seeds == 1
+
+
+def test_facets_are_one_map_for_each_value_of_an_axis(three) -> None:
+    maps = facet_maps(three, "beta1", {})
+    assert [stability.facet for stability in maps] == [("beta1", "0"), ("beta1", "0.5"), ("beta1", "0.9")]
+    assert [stability.cells[(0.1, None)].state for stability in maps] == ["stable", "diverged", "spiked"]
+    assert {stability.note for stability in maps} == {""}
+    (one,) = {stability.note for stability in facet_maps(three, "clip", {"lr": "0.1"}, x="beta1")}
+    assert one == "lr = 0.1"
+
+
+@pytest.mark.parametrize(("facet", "says"), [("depth", "axes: lr, clip, beta1"), ("lr", "fixed or drawn")])
+def test_a_facet_must_be_a_free_axis(three, facet: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        facet_maps(three, facet, {"lr": "0.1"} if facet == "lr" else {})
 
 
 @pytest.mark.parametrize(
@@ -73,6 +133,7 @@ def test_a_third_axis_is_pooled_with_the_seeds_and_named(tmp_path: Path) -> None
         ({"y": "depth"}, "--y"),
         ({"x": "lr", "y": "lr"}, "two different axes"),
         ({"metric": "speed"}, "final_loss"),
+        ({"reduce": "mean"}, "worst, median, best"),
         ({"where": {"lr": "0.3"}}, "values: 0.1, 0.2"),
         ({"where": {"beta1": "0.3"}}, "not an axis"),
     ],

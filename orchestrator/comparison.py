@@ -1,0 +1,389 @@
+"""Two sweeps or more side by side on the cells they share: what changed, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.boundary import is_ordered, row_boundary
+from orchestrator.errors import InputError, Problem
+from orchestrator.intervals import CONFIDENCE
+from orchestrator.ledger import Ledger
+from orchestrator.outcomes import cell_state
+from orchestrator.space import Axis, format_value
+from orchestrator.stability import StabilityMap, make_map, ordered, sweep_axes
+
+_NUM_DRAWS = 4000
+_SIGNIFICANT = 0.05
+_DIGITS = 12
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One sweep of a comparison, limited to the shared cells: its rows, each with its shared ``cell``.
+
+    ``num_left_out`` of its cells are not shared. ``area`` is the share of the shared map that is stable, the
+    mean over cells of the fraction of stable seeds; its interval is from a bootstrap over seeds, None with
+    a single seed.
+    """
+
+    name: str
+    trials: tuple[Mapping[str, Any], ...]
+    num_left_out: int
+    area: float
+    area_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeShift:
+    """How the edge along an axis moved, over the rows where both sweeps have exactly one edge.
+
+    ``factors``: one number per such row, above 1 where the edge moved up the axis (of 1 / (1 - value) on a
+    log1m axis). ``resolution``: the widest bracket of an edge, as a factor: smaller shifts do not show.
+    ``num_other`` rows have no edge in one of the sweeps, or several.
+    """
+
+    axis: str
+    factors: tuple[float, ...]
+    resolution: float
+    num_rows: int
+    num_other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What changed from the first sweep to ``name``.
+
+    Of ``num_pairs`` trials of the same cell and seed, ``num_gained`` are stable only in the new sweep and
+    ``num_lost`` only in the first; ``p_value`` is McNemar's exact test, None where seeds are not shared.
+    """
+
+    name: str
+    area_change: float
+    area_interval: tuple[float, float] | None
+    num_pairs: int
+    num_gained: int
+    num_lost: int
+    p_value: float | None
+    shift: EdgeShift | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ."""
+
+    axes: tuple[Axis, ...]
+    num_cells: int
+    sides: tuple[Side, ...]
+    differences: tuple[Difference, ...]
+    changed: Mapping[str, tuple[Any, ...]]
+
+
+def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
+    """Compare each further sweep with the first, on the cells that all of them have; ``x`` is the edge's axis.
+
+    A cell is known by the values of every field that is an axis in any of the sweeps. Raises InputError
+    when the sweeps share no cell.
+    """
+    names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
+    axes_of = [sweep_axes(ledger) for ledger in ledgers]
+    rows_of = [ledger.trials() for ledger in ledgers]
+    union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
+    order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
+    for name, rows in zip(names, rows_of, strict=True):
+        lacking = [axis for axis in order if not rows or axis not in rows[0]["config"] | rows[0]["cell"]]
+        if lacking:
+            raise InputError(
+                Problem(name, "", f"has no {lacking[0]}, an axis of the others", "compare sweeps of one objective")
+            )
+    cells_of = [{_key(row, order) for row in rows} for rows in rows_of]
+    shared = set.intersection(*cells_of)
+    if not shared:
+        raise InputError(Problem(", ".join(names), "", "share no cell", _why_nothing_is_shared(order, cells_of, names)))
+    kept = [tuple(_with_cell(row, order) for row in rows if _key(row, order) in shared) for rows in rows_of]
+    values = {name: ordered(list(dict.fromkeys(row["cell"][name] for row in kept[0]))) for name in order}
+    axes = tuple(Axis(name, union[name].scale, tuple(values[name]), union[name].ends) for name in order)
+    keys = sorted(shared, key=lambda key: [values[n].index(v) for n, v in zip(order, key, strict=True)])
+    tables = [_stable_table(rows, order, keys) for rows in kept]
+    draws = _draws(tables)
+    areas = [_area(table) for table, _ in tables]
+    sides = tuple(
+        Side(name, rows, len(cells - shared), area, _interval(drawn))
+        for name, rows, cells, area, drawn in zip(names, kept, cells_of, areas, draws, strict=True)
+    )
+    edge_axis = _edge_axis(axes, x)
+    differences = tuple(
+        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis) for i in range(1, len(sides))
+    )
+    return Comparison(axes, len(keys), sides, differences, _changed(kept, order))
+
+
+def _unique_names(names: Sequence[str]) -> list[str]:
+    return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
+
+
+def _field(row: Mapping[str, Any], name: str) -> Any:
+    return row["cell"].get(name, row["config"].get(name))
+
+
+def _rounded(value: Any) -> Any:
+    """Grids of two files may spell one number with different last digits."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{_DIGITS}g}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _key(row: Mapping[str, Any], order: Sequence[str]) -> Key:
+    return tuple(_rounded(_field(row, name)) for name in order)
+
+
+def _with_cell(row: Mapping[str, Any], order: Sequence[str]) -> Mapping[str, Any]:
+    return {**row, "cell": dict(zip(order, _key(row, order), strict=True))}
+
+
+def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], names: Sequence[str]) -> str:
+    for i, axis in enumerate(order):
+        values = [{key[i] for key in cells} for cells in cells_of]
+        if not set.intersection(*values):
+            shown = (
+                f"{name}: {', '.join(map(format_value, ordered(list(found))[:6]))}"
+                for name, found in zip(names, values, strict=True)
+            )
+            return f"their values of {axis} differ ({'; '.join(shown)})"
+    return "each axis has shared values, but no combination of them is in all sweeps"
+
+
+def _stable_table(
+    rows: Sequence[Mapping[str, Any]], order: Sequence[str], keys: Sequence[Key]
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
+    seeds = tuple(sorted({row["seed"] for row in rows}))
+    place = {key: i for i, key in enumerate(keys)}
+    table = np.full((len(keys), len(seeds)), np.nan)
+    for row in rows:
+        if row["outcome"]:
+            table[place[_key(row, order)], seeds.index(row["seed"])] = row["outcome"] == "stable"
+    return table, seeds
+
+
+def _area(table: np.ndarray) -> float:
+    """Mean over cells of the fraction of stable seeds, of the cells that have a result."""
+    return float(_areas(table[:, None, :])[0])
+
+
+def _areas(table: np.ndarray) -> np.ndarray:
+    """Areas of (cells, draws, seeds), one per draw; NaN where no cell has a result."""
+    known = ~np.isnan(table)
+    num = known.sum(axis=2)
+    fraction = np.where(num > 0, np.where(known, table, 0).sum(axis=2) / np.maximum(num, 1), np.nan)
+    has_result = ~np.isnan(fraction)
+    total = np.where(has_result, fraction, 0).sum(axis=0)
+    return np.where(has_result.any(axis=0), total / np.maximum(has_result.sum(axis=0), 1), np.nan)
+
+
+def _draws(tables: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> list[np.ndarray | None]:
+    """Areas under resampled seeds; the same draw for sweeps of the same seeds, which share their noise.
+
+    A seed is resampled with all its cells: one seed's runs share their data and their start.
+    """
+    picks: dict[tuple[int, ...], np.ndarray] = {}
+    found: list[np.ndarray | None] = []
+    for table, seeds in tables:
+        if len(seeds) < 2:
+            found.append(None)
+            continue
+        if seeds not in picks:
+            picks[seeds] = np.random.default_rng(len(picks)).integers(len(seeds), size=(_NUM_DRAWS, len(seeds)))
+        pieces = [_areas(table[:, pick]) for pick in np.array_split(picks[seeds], 40)]
+        found.append(np.concatenate(pieces))
+    return found
+
+
+def _interval(draws: np.ndarray | None) -> tuple[float, float] | None:
+    if draws is None or np.isnan(draws).all():
+        return None
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.nanpercentile(draws, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _difference(
+    first: Side,
+    new: Side,
+    first_draws: np.ndarray | None,
+    new_draws: np.ndarray | None,
+    axes: Sequence[Axis],
+    edge_axis: Axis | None,
+) -> Difference:
+    order = [axis.name for axis in axes]
+    before, after = (
+        {(_key(row, order), row["seed"]): row["outcome"] == "stable" for row in side.trials if row["outcome"]}
+        for side in (first, new)
+    )
+    pairs = before.keys() & after.keys()
+    num_gained = sum(after[pair] and not before[pair] for pair in pairs)
+    num_lost = sum(before[pair] and not after[pair] for pair in pairs)
+    has_draws = first_draws is not None and new_draws is not None
+    return Difference(
+        name=new.name,
+        area_change=new.area - first.area,
+        area_interval=_interval(new_draws - first_draws) if has_draws else None,
+        num_pairs=len(pairs),
+        num_gained=num_gained,
+        num_lost=num_lost,
+        p_value=mcnemar(num_gained, num_lost) if pairs else None,
+        shift=_edge_shift(first, new, axes, edge_axis) if edge_axis is not None else None,
+    )
+
+
+def mcnemar(num_gained: int, num_lost: int) -> float:
+    """McNemar's exact two-sided p-value of paired yes and no: the sign test of the pairs that differ."""
+    from scipy.stats import binomtest
+
+    differing = num_gained + num_lost
+    return float(binomtest(num_gained, differing, 0.5).pvalue) if differing else 1.0
+
+
+def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
+    if x is not None and x not in [axis.name for axis in axes]:
+        raise InputError(Problem("--x", "", f"{x!r} is not an axis", f"axes: {', '.join(a.name for a in axes)}"))
+    fitting = [axis for axis in axes if len(axis.values) > 1 and is_ordered(axis.values) and x in (None, axis.name)]
+    return fitting[0] if fitting else None
+
+
+def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis) -> EdgeShift:
+    others = [other.name for other in axes if other.name != axis.name]
+    rows = [_edges(side, others, axis) for side in (first, new)]
+    factors, brackets = [], [1.0]
+    for key, before in rows[0].items():
+        after = rows[1][key]
+        if before.kind == after.kind == "crosses":
+            (a,), (b,) = before.edges, after.edges
+            same_side = (axis.values.index(a.stable) < axis.values.index(a.not_stable)) == (
+                axis.values.index(b.stable) < axis.values.index(b.not_stable)
+            )
+            if same_side and a.at is not None and b.at is not None:
+                factor = axis.factor(a.at, b.at)
+                factors.append(factor if b.at >= a.at else 1 / factor)
+                brackets += [axis.factor(edge.stable, edge.not_stable) for edge in (a, b)]
+    return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
+
+
+def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, Any]:
+    labels: dict[Key, dict[Any, list[str]]] = {}
+    for row in side.trials:
+        key = tuple(row["cell"][name] for name in others)
+        labels.setdefault(key, {}).setdefault(row["cell"][axis.name], []).append(row["outcome"] or row["status"])
+    found = {}
+    for key, by_value in labels.items():
+        states = [(value, cell_state(by_value.get(value, []))) for value in axis.values]
+        known = [(value, None if state in ("not_run", "errored") else state) for value, state in states]
+        found[key] = row_boundary(key, known, axis)
+    return found
+
+
+def _changed(kept: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Fields that differ between the sweeps, other than axes."""
+    configs = [{"objective": rows[0]["objective"], **rows[0]["config"]} for rows in kept]
+    fields = dict.fromkeys(field for config in configs for field in config if field not in (*order, "seed"))
+    return {
+        field: tuple(config.get(field) for config in configs)
+        for field in fields
+        if any(config.get(field) != configs[0].get(field) for config in configs)
+    }
+
+
+def shared_maps(
+    comparison: Comparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
+) -> list[StabilityMap]:
+    """A map of each sweep over the shared cells."""
+    axes = {axis.name: axis for axis in comparison.axes}
+    wide = [name for name, axis in axes.items() if len(axis.values) > 1] or list(axes)
+    for option, name in (("--x", x), ("--y", y)):
+        if name is not None and name not in axes:
+            raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
+    x = x or next((name for name in wide if name != y), wide[0])
+    y = y or next((name for name in wide if name != x), None)
+    return [make_map(side.trials, axes, x, y, "final_loss", reduce, side.name) for side in comparison.sides]
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """The comparison in words."""
+    first = comparison.sides[0]
+    axes = " x ".join(axis.name for axis in comparison.axes if len(axis.values) > 1) or "one setting"
+    lines = [f"shared: {comparison.num_cells} cells ({axes})"]
+    lines += [
+        f"  {side.num_left_out} cells of {side.name} are not in the others, and left out"
+        for side in comparison.sides
+        if side.num_left_out
+    ]
+    for field, values in comparison.changed.items():
+        lines.append(f"differs: {field} = {', '.join(map(format_value, values))}")
+    if not comparison.changed:
+        lines.append("differs: nothing but the cells left out")
+    for side in comparison.sides:
+        lines.append(f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}")
+    return lines + [paragraph(first, difference) for difference in comparison.differences]
+
+
+def _interval_text(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return " (one seed: no interval)"
+    low, high = interval
+    return f" (95 % interval over seeds {low:.1%} to {high:.1%})"
+
+
+def paragraph(first: Side, new: Difference) -> str:
+    """What changed from ``first`` to the other sweep and how sure that is."""
+    change = 100 * new.area_change
+    sentences = [f"{new.name} against {first.name}:"]
+    if new.area_interval is not None:
+        low, high = (100 * end for end in new.area_interval)
+        sentences.append(f"the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}).")
+    else:
+        sentences.append(f"the stable area changes by {change:+.1f} points; without two seeds it has no interval.")
+    if new.p_value is None:
+        sentences.append("They share no seeds, so trials are not paired.")
+    else:
+        sentences.append(
+            f"Of {new.num_pairs} trials of the same cell and seed, {new.num_gained} became stable and {new.num_lost} "
+            f"stopped being so (McNemar's exact p = {new.p_value:.2g}, trials taken as independent)."
+        )
+    if new.shift is not None:
+        sentences.append(_shift_text(new.shift))
+    sentences.append(_how_sure(new))
+    return " ".join(sentences)
+
+
+def _shift_text(shift: EdgeShift) -> str:
+    scale = f"The edge along {shift.axis}"
+    if not shift.factors:
+        return f"{scale} cannot be compared: none of {shift.num_rows} rows has exactly one edge in both."
+    middle = float(np.median(shift.factors))
+    spread = f"from {min(shift.factors):.3g} to {max(shift.factors):.3g}"
+    moved = sum(not math.isclose(factor, 1.0, rel_tol=1e-9) for factor in shift.factors)
+    rest = f"; {shift.num_other} rows have no edge or several in one of them" if shift.num_other else ""
+    if not moved:
+        what = f"is in the same bracket in all {len(shift.factors)} rows that have one"
+        return f"{scale} {what} (brackets up to a factor {shift.resolution:.3g}){rest}."
+    return (
+        f"{scale} moves by a factor {middle:.3g} (median of {len(shift.factors)} rows, {spread}; "
+        f"brackets up to a factor {shift.resolution:.3g}){rest}."
+    )
+
+
+def _how_sure(new: Difference) -> str:
+    if new.p_value is None or new.area_interval is None:
+        return "How sure that is cannot be said without two seeds that both have."
+    excludes_zero = new.area_interval[0] > 0 or new.area_interval[1] < 0
+    if new.p_value < _SIGNIFICANT and excludes_zero:
+        return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
+    if new.p_value >= _SIGNIFICANT and not excludes_zero:
+        return "No more than chance would give: more seeds would tell."
+    return "The two tests disagree: take it as a hint, and add seeds."

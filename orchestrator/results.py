@@ -1,0 +1,108 @@
+"""A sweep's results for a notebook: `orchestrator.load("results/NAME")` gives pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from orchestrator.boundary import RowBoundary, boundary
+from orchestrator.errors import InputError, Problem
+from orchestrator.files import LEDGER
+from orchestrator.ledger import Ledger
+from orchestrator.recommendation import Recommendation, recommend
+from orchestrator.sensitivity import Sensitivity, lr_sensitivity
+from orchestrator.space import Axis, format_value
+from orchestrator.spike_score import spike_scores
+from orchestrator.stability import map_table, stability_map, sweep_axes, trial_table
+
+_Result = TypeVar("_Result")
+
+
+class SweepResults:
+    """What is known of one sweep, read from its ledger when asked for. It holds no file open.
+
+    Raises InputError when ``folder`` has no ledger, and StorageError when it cannot be read.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / LEDGER).is_file():
+            raise InputError(Problem(str(folder), "", f"has no {LEDGER}", "give a sweep's folder: results/NAME"))
+        self.name = self._read(lambda ledger: ledger.facts().get("name", self.folder.name))
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes)
+        return f"<sweep {self.name}: {len(self.trials)} trials, axes {axes or 'none'}>"
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial: trial_id, every config field, seed, status, outcome, onset_step, losses, ..."""
+        return self._read(trial_table)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The sweep's axes, with their values and scales."""
+        return tuple(self._read(sweep_axes))
+
+    def trace(self, trial_id: str) -> pd.DataFrame:
+        """The curve of one trial: step, loss, grad_norm and whatever else its objective reports.
+
+        Raises InputError for a trial that the sweep does not have.
+        """
+        if trial_id not in set(self.trials["trial_id"]):
+            raise InputError(Problem(str(self.folder), "", f"has no trial {trial_id!r}", "see .trials.trial_id"))
+        return pd.DataFrame(self._read(lambda ledger: ledger.trace(trial_id)))
+
+    def map(
+        self,
+        x: str | None = None,
+        y: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        reduce: str = "worst",
+    ) -> pd.DataFrame:
+        """The stability map over two axes, one row per cell; ``attrs["note"]`` says what was reduced.
+
+        fraction_stable has a 95 % Wilson interval (fraction_low, fraction_high); the num_ columns count
+        outcomes and total_spikes the spikes of all seeds; medians are over seeds. median_spike_score is the
+        share of steps, 0 to 1, over 6 sigma of the last 128 (OLMo-core's rule), not a count of spikes.
+        """
+        conditions = {key: _written(value) for key, value in (where or {}).items()}
+        return self._read(
+            lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", conditions, reduce, self._spike_scores))
+        )
+
+    def boundary(
+        self, x: str | None = None, y: str | None = None, where: Mapping[str, Any] | None = None, reduce: str = "worst"
+    ) -> list[RowBoundary]:
+        """The edges along ``x``, for each row of the map."""
+        conditions = {key: _written(value) for key, value in (where or {}).items()}
+        return self._read(lambda ledger: boundary(stability_map(ledger, x, y, "final_loss", conditions, reduce)))
+
+    def recommend(self, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
+        """The setting of lowest loss that is stable on all seeds, a factor ``at_least`` from every edge."""
+        return self._read(lambda ledger: recommend(ledger, at_least, metric))
+
+    def lr_sensitivity(self, axis: str = "lr") -> list[Sensitivity]:
+        """What a wrong learning rate costs, for each setting of the other axes."""
+        return self._read(lambda ledger: lr_sensitivity(ledger, axis))
+
+    @cached_property
+    def _spike_scores(self) -> dict[str, float]:
+        return self._read(lambda ledger: spike_scores(ledger, self.trials["trial_id"]))
+
+    def _read(self, action: Callable[[Ledger], _Result]) -> _Result:
+        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+            return action(ledger)
+
+
+def load(folder: str | Path) -> SweepResults:
+    """The results of the sweep in ``folder``. Raises InputError when there are none."""
+    return SweepResults(folder)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else format_value(value)
