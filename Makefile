@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow bench lint help
+.PHONY: run test test-slow test-browser bench lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
 	@echo "make test       set up, run the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make lint       check the style"
 
@@ -25,6 +26,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+test-browser: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet '.[browser]'
+	$(BIN)/python -m pytest tests/browser
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json
