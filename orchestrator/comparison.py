@@ -20,6 +20,7 @@ from orchestrator.stability import StabilityMap, make_map, ordered, sweep_axes
 _NUM_DRAWS = 4000
 _SIGNIFICANT = 0.05
 _DIGITS = 12
+_FEW_SEEDS = 5  # from which on a bootstrap over them has some hundred different draws
 
 Key = tuple[Any, ...]
 
@@ -60,13 +61,14 @@ class EdgeShift:
 class Difference:
     """What changed from the first sweep to ``name``.
 
-    Of ``num_pairs`` trials of the same cell and seed, ``num_gained`` are stable only in the new sweep and
-    ``num_lost`` only in the first; ``p_value`` is McNemar's exact test, None where seeds are not shared.
+    ``num_seeds`` is the smaller number of seeds. Of ``num_pairs`` trials of the same cell and seed,
+    ``num_gained`` are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is McNemar's exact test, None where seeds are not shared.
     """
 
     name: str
     area_change: float
     area_interval: tuple[float, float] | None
+    num_seeds: int
     num_pairs: int
     num_gained: int
     num_lost: int
@@ -230,10 +232,12 @@ def _difference(
     num_gained = sum(after[pair] and not before[pair] for pair in pairs)
     num_lost = sum(before[pair] and not after[pair] for pair in pairs)
     has_draws = first_draws is not None and new_draws is not None
+    num_seeds = min(len({row["seed"] for row in side.trials}) for side in (first, new))
     return Difference(
         name=new.name,
         area_change=new.area - first.area,
         area_interval=_interval(new_draws - first_draws) if has_draws else None,
+        num_seeds=num_seeds,
         num_pairs=len(pairs),
         num_gained=num_gained,
         num_lost=num_lost,
@@ -319,7 +323,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     axes = " x ".join(axis.name for axis in comparison.axes if len(axis.values) > 1) or "one setting"
     lines = [f"shared: {comparison.num_cells} cells ({axes})"]
     lines += [
-        f"  {side.num_left_out} cells of {side.name} are not in the others, and left out"
+        f"  left out: {_count(side.num_left_out, 'cell')} of {side.name} that the others do not have"
         for side in comparison.sides
         if side.num_left_out
     ]
@@ -345,7 +349,10 @@ def paragraph(first: Side, new: Difference) -> str:
     sentences = [f"{new.name} against {first.name}:"]
     if new.area_interval is not None:
         low, high = (100 * end for end in new.area_interval)
-        sentences.append(f"the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}).")
+        rough = f", rough with {new.num_seeds} seeds" if new.num_seeds < _FEW_SEEDS else ""
+        sentences.append(
+            f"the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}{rough})."
+        )
     else:
         sentences.append(f"the stable area changes by {change:+.1f} points; without two seeds it has no interval.")
     if new.p_value is None:
@@ -368,14 +375,18 @@ def _shift_text(shift: EdgeShift) -> str:
     middle = float(np.median(shift.factors))
     spread = f"from {min(shift.factors):.3g} to {max(shift.factors):.3g}"
     moved = sum(not math.isclose(factor, 1.0, rel_tol=1e-9) for factor in shift.factors)
-    rest = f"; {shift.num_other} rows have no edge or several in one of them" if shift.num_other else ""
+    rest = f"; {_count(shift.num_other, 'row')} with no edge or several in one of them" if shift.num_other else ""
     if not moved:
-        what = f"is in the same bracket in all {len(shift.factors)} rows that have one"
+        what = f"is in the same bracket in all of {_count(len(shift.factors), 'row')} that have one"
         return f"{scale} {what} (brackets up to a factor {shift.resolution:.3g}){rest}."
     return (
-        f"{scale} moves by a factor {middle:.3g} (median of {len(shift.factors)} rows, {spread}; "
+        f"{scale} moves by a factor {middle:.3g} (median of {_count(len(shift.factors), 'row')}, {spread}; "
         f"brackets up to a factor {shift.resolution:.3g}){rest}."
     )
+
+
+def _count(num: int, noun: str) -> str:
+    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
 
 
 def _how_sure(new: Difference) -> str:

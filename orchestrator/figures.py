@@ -16,6 +16,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normal
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FuncFormatter
 
 from orchestrator.space import Axis, format_value
 from orchestrator.stability import METRICS, MapCell, StabilityMap
@@ -90,7 +91,7 @@ def _draw(facets: Sequence[StabilityMap]) -> Figure:
         for place, facet in zip(places, facets, strict=True):
             _draw_panel(place, facet, panel)
             place.set_title(f"{' = '.join(facet.facet)}\n{panel.title}" if facet.facet else panel.title)
-        figure.colorbar(matplotlib.cm.ScalarMappable(panel.norm, panel.colours), ax=places, fraction=0.05, pad=0.02)
+        _add_colour_bar(figure, panel, places)
     note = f"; {facets[0].note}" if facets[0].note else ""
     _finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets)
     return figure
@@ -110,11 +111,10 @@ def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
         _draw_panel(place, stability, difference)
         place.set_title(f"less that of {_shortened(first.name, width)}\n{difference.title}")
     for i, panel in enumerate((_FRACTION, _difference_panel(first))):
-        bar = matplotlib.cm.ScalarMappable(panel.norm, panel.colours)
-        figure.colorbar(bar, ax=list(grid[i]), fraction=0.05, pad=0.02)
-    names = ", ".join(stability.name for stability in maps[1:])
+        _add_colour_bar(figure, panel, list(grid[i]))
+    names = ", ".join(stability.name for stability in maps)
     note = f"; {first.note}" if first.note else ""
-    _finish(figure, f"{first.name} against {names}: {_count(maps[:1])} that they share{note}", maps)
+    _finish(figure, f"{names}: {_count(maps[:1])} that they share{note}", maps)
     return figure
 
 
@@ -130,6 +130,14 @@ def _difference_panel(first: StabilityMap) -> Panel:
         return "" if found is None else f"{found:+.0f}" if found else "0"
 
     return Panel("more stable (+) or less (-), points", matplotlib.colormaps["PRGn"], Normalize(-100, 100), value, text)
+
+
+def _add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
+    bar = figure.colorbar(
+        matplotlib.cm.ScalarMappable(panel.norm, panel.colours), ax=places, fraction=0.05, pad=0.02,
+        format=FuncFormatter(lambda value, _: short_number(value)),
+    )  # fmt: skip
+    bar.ax.minorticks_off()
 
 
 def _finish(figure: Figure, title: str, maps: Sequence[StabilityMap]) -> None:
@@ -303,7 +311,7 @@ def short_number(value: float) -> str:
 
 def scale_label(axis: Axis) -> str:
     """The axis's name with its scale."""
-    scales = {"log": " (log scale)", "log1m": f" (even in log(1 - {axis.name}))", "linear": "", "values": ""}
+    scales = {"log": " (log scale)", "log1m": f" (log of 1 - {axis.name})", "linear": "", "values": ""}
     return axis.name + scales[axis.scale]
 
 

@@ -47,7 +47,9 @@ def lr_sensitivity(ledger: Ledger, axis: str = "lr") -> list[Sensitivity]:
     axes = {found.name: found for found in sweep_axes(ledger)}
     if axis not in axes or len(axes[axis].values) < 2:
         remedy = f"axes: {', '.join(axes) or 'none'}"
-        raise InputError(Problem(str(ledger.path), "", f"{axis!r} is no axis with two values or more", remedy))
+        raise InputError(
+            Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis with two values or more", remedy)
+        )
     values = axes[axis].values
     trials = ledger.trials()
     finished = [trial for trial in trials if trial["outcome"]]

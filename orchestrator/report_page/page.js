@@ -34,7 +34,7 @@ function shown(value) {
   if (value === null || value === undefined) return "";
   const size = Math.abs(value);
   if (value === 0 || (size >= 0.01 && size < 1000)) return String(Number(value.toPrecision(3)));
-  return value.toExponential(1).replace("e+", "e");
+  return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
 }
 
 function median(values) {

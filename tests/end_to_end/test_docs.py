@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SWEEP_FILE = (ROOT / "docs" / "sweep-file.md").read_text()
 DETECTION = (ROOT / "docs" / "detection.md").read_text()
+MAPS = (ROOT / "docs" / "maps.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -106,3 +107,16 @@ def test_links_and_pictures_lead_somewhere(page: str) -> None:
 def test_every_shipped_sweep_is_in_the_readme() -> None:
     for path in (ROOT / "sweeps").glob("*.yaml"):
         assert f"](sweeps/{path.name})" in README
+
+
+def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_path: Path, monkeypatch) -> None:
+    # A third of the steps: what is printed is not compared, and diverged cells are there all the same.
+    (tmp_path / "fit.yaml").write_text(blocks(MAPS, "yaml")[0].replace("steps: 300", "steps: 100"))
+    run_all(commands(MAPS), tmp_path)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"turned.png", "facets.png"}
+    assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(blocks(MAPS, "python")[0], found)
+    assert len(found["fit"].trials) == 72
+    assert {"step", "loss", "grad_norm"} <= set(found["curve"])

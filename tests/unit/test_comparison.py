@@ -71,7 +71,7 @@ def test_a_sweep_compared_with_itself_differs_in_nothing(tmp_path: Path) -> None
     assert difference.shift.factors == (1.0,)
     text = comparison_lines(found)[-1]
     assert "No more than chance would give" in text
-    assert "is in the same bracket in all 1 rows" in text
+    assert "is in the same bracket in all of 1 row" in text
 
 
 def test_only_shared_cells_are_compared_and_the_others_are_counted(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_only_shared_cells_are_compared_and_the_others_are_counted(tmp_path: Pat
     found = compared(tmp_path, (ROW, [*S, *S, *D, *D]), (wider, [*S, *S, *D, *D, *D]))
     assert (found.num_cells, [side.num_left_out for side in found.sides]) == (4, [0, 1])
     assert found.differences[0].num_pairs == 12
-    assert "  1 cells of s1 are not in the others, and left out" in comparison_lines(found)
+    assert "  left out: 1 cell of s1 that the others do not have" in comparison_lines(found)
 
 
 def test_an_axis_of_one_is_matched_with_the_fixed_value_of_the_other(tmp_path: Path) -> None:
