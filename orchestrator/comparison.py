@@ -62,7 +62,8 @@ class Difference:
     """What changed from the first sweep to ``name``.
 
     ``num_seeds`` is the smaller number of seeds. Of ``num_pairs`` trials of the same cell and seed,
-    ``num_gained`` are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is McNemar's exact test, None where seeds are not shared.
+    ``num_gained`` are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is
+    McNemar's exact test, None where seeds are not shared.
     """
 
     name: str
