@@ -307,12 +307,14 @@ def _changed(kept: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) 
 def shared_maps(
     comparison: Comparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
 ) -> list[StabilityMap]:
-    """A map of each sweep over the shared cells."""
+    """A map of each sweep over the shared cells. Raises InputError for an axis or a reduction that there is not."""
     axes = {axis.name: axis for axis in comparison.axes}
     wide = [name for name, axis in axes.items() if len(axis.values) > 1] or list(axes)
     for option, name in (("--x", x), ("--y", y)):
         if name is not None and name not in axes:
             raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
+    if x is not None and x == y:
+        raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
     x = x or next((name for name in wide if name != y), wide[0])
     y = y or next((name for name in wide if name != x), None)
     return [make_map(side.trials, axes, x, y, "final_loss", reduce, side.name) for side in comparison.sides]

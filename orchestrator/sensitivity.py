@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.boundary import is_ordered
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger import Ledger
 from orchestrator.space import format_value
@@ -42,15 +43,15 @@ def lr_sensitivity(ledger: Ledger, axis: str = "lr") -> list[Sensitivity]:
     l is the loss at the end, l* its minimum over the learning rates and l0 the loss at initialisation, so
     that a diverged run costs as much as one that never trained (Wortsman et al. 2023, arXiv 2309.14322,
     section 2). The expectation is the mean over the values tried: on a log axis, uniform in log lr. Raises
-    InputError when the sweep has no such axis with two values.
+    InputError when the sweep has no such axis with two numbers.
     """
     axes = {found.name: found for found in sweep_axes(ledger)}
-    if axis not in axes or len(axes[axis].values) < 2:
+    values = axes[axis].values if axis in axes else ()
+    if len(values) < 2 or not is_ordered(values) or None in values:
         remedy = f"axes: {', '.join(axes) or 'none'}"
         raise InputError(
-            Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis with two values or more", remedy)
+            Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
         )
-    values = axes[axis].values
     trials = ledger.trials()
     finished = [trial for trial in trials if trial["outcome"]]
     ran_to_their_end = [trial for trial in finished if trial["outcome"] in ("stable", "spiked")]

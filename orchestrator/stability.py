@@ -123,8 +123,6 @@ def stability_map(
     facts, axes = ledger.facts(), {axis.name: axis for axis in sweep_axes(ledger)}
     if metric not in METRICS:
         raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {', '.join(METRICS)}"))
-    if reduce not in REDUCTIONS:
-        raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     trials, notes = _filtered(ledger.trials(), axes, where or {})
@@ -145,7 +143,12 @@ def make_map(
     notes: Sequence[str] = (),
     is_sampled: bool = False,
 ) -> StabilityMap:
-    """The map of rows of a ledger over the axes named ``x`` and ``y``; ``notes`` say which rows they are."""
+    """The map of rows of a ledger over the axes named ``x`` and ``y``; ``notes`` say which rows they are.
+
+    Raises InputError for a reduction that there is not.
+    """
+    if reduce not in REDUCTIONS:
+        raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
     others = [axis for axis in axes if axis not in (x, y) and len({trial["cell"][axis] for trial in trials}) > 1]
     grouped: dict[tuple[Any, Any], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
     for trial in trials:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.figures import _MARKS, heatmap, short_number, tick_label
+from orchestrator.figures import _MARKS, _draw_edges, comparison_picture, heatmap, short_number, tick_label
 from orchestrator.runner import driver_facts
 from orchestrator.space import Axis
-from orchestrator.stability import StabilityMap, stability_map
+from orchestrator.stability import StabilityMap, facet_maps, stability_map
 
 ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned"]
 
@@ -96,3 +98,26 @@ def test_ticks_read_as_a_person_writes_them(scale: str, value, label: str) -> No
 def test_numbers_are_short() -> None:
     numbers = [0.0, 2.4567, 137.0, 5.8e6, 3.21e-7, -4e12]
     assert [short_number(n) for n in numbers] == ["0", "2.46", "137", "5.8e6", "3.2e-7", "-4e12"]
+
+
+def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [1, 2]}, eps: {values: [1e-8, 1e-4]}, clip: {values: [0.5, null]}}\n"
+    sweep = sweep_of(body)
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep, ["stable", "diverged"] * 4)
+        maps = facet_maps(ledger, "clip", {})
+    picture = heatmap(maps, "svg").decode()
+    for words in ("clip = 0.5", "clip = none", "fraction of stable seeds", "median final loss", "edge of stability"):
+        assert words in picture
+    difference = comparison_picture([replace(one, name=f"sweep_{i}") for i, one in enumerate(maps)], "svg").decode()
+    for words in ("sweep_0", "sweep_1", "less that of sweep_0", "-100"):
+        assert words in difference
+
+
+def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
+    labels = ["stable", "diverged", "planned", "stable"]
+    stability = map_of(tmp_path, "axes: {lr: {values: [1, 2, 3, 4]}}\n", labels)
+    figure = Figure()
+    axes = figure.add_subplot()
+    _draw_edges(axes, stability)
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[0.5, 0.5]]

@@ -87,3 +87,11 @@ def test_a_sweep_without_results_says_so(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         fill(ledger, {})
         assert sensitivity_lines(lr_sensitivity(ledger)) == ["no trial has finished"]
+
+
+def test_an_axis_of_words_has_no_sensitivity(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        sweep = sweep_of("axes: {schedule: {values: [constant, linear]}}\n")
+        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
+        with pytest.raises(InputError, match="'schedule' is no axis of two numbers"):
+            lr_sensitivity(ledger, "schedule")
