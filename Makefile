@@ -21,8 +21,10 @@ run: $(READY)
 	@echo "the report:         results/beta2_eps/report.html"
 	@echo "the MLflow store:   results/mlflow.db  ($(BIN)/sweep ui shows it)"
 
+# Tests of whole sweeps use every core themselves, and some wait for a signal: one at a time.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile tests/unit tests/contract
+	$(BIN)/python -m pytest -m "not slow" tests/end_to_end
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
