@@ -79,13 +79,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ."""
+    """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
+
+    With ``is_sampled`` the cells of one of them are no grid, so there are no rows with edges.
+    """
 
     axes: tuple[Axis, ...]
     num_cells: int
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
+    is_sampled: bool
 
 
 def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
@@ -120,11 +124,12 @@ def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
         Side(name, rows, len(cells - shared), area, _interval(drawn))
         for name, rows, cells, area, drawn in zip(names, kept, cells_of, areas, draws, strict=True)
     )
-    edge_axis = _edge_axis(axes, x)
+    is_sampled = any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
+    edge_axis = None if is_sampled else _edge_axis(axes, x)
     differences = tuple(
         _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis) for i in range(1, len(sides))
     )
-    return Comparison(axes, len(keys), sides, differences, _changed(kept, order))
+    return Comparison(axes, len(keys), sides, differences, _changed(kept, order), is_sampled)
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:
@@ -317,7 +322,11 @@ def shared_maps(
         raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
     x = x or next((name for name in wide if name != y), wide[0])
     y = y or next((name for name in wide if name != x), None)
-    return [make_map(side.trials, axes, x, y, "final_loss", reduce, side.name) for side in comparison.sides]
+    is_sampled = comparison.is_sampled
+    return [
+        make_map(side.trials, axes, x, y, "final_loss", reduce, side.name, is_sampled=is_sampled)
+        for side in comparison.sides
+    ]
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:

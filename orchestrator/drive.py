@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from objectives.base import Way
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError
+from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError, printable
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
@@ -215,17 +215,20 @@ def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
 def serve_ui(results: Path, uri: str | None, port: int) -> int:
     """Serve MLflow's pages on loopback until interrupted; returns the exit code."""
     from orchestrator.sections import TrackingConfig
-    from orchestrator.tracking import server_command, tracking_uri
+    from orchestrator.tracking import run_pages, server_command, tracking_uri
 
     store = tracking_uri(TrackingConfig(uri=uri), results)
     if uri is None and not (results / "mlflow.db").is_file():
         raise InputError(Problem(str(results / "mlflow.db"), "", "no MLflow store yet", "`sweep run FILE` makes one"))
-    print(f"MLflow at http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
+    address = f"http://127.0.0.1:{port}"
+    print(f"MLflow at {address} (Ctrl-C ends it)", flush=True)
     try:
         server = subprocess.Popen(server_command(store, results, port, sys.executable))
     except OSError as error:
         raise SweepError(f"cannot start MLflow: {error}") from error
     with contextlib.suppress(KeyboardInterrupt):
+        for page in run_pages(store, address):
+            print(f"runs of {printable(page)}", flush=True)
         return server.wait()
     server.terminate()
     server.wait()

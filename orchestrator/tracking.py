@@ -198,13 +198,15 @@ class Mirror:
     def _create_child(self, row: Mapping[str, Any]) -> str:
         trial = Trial(row["trial_id"], row["cell"], row["seed"], row["config"])
         tags = {**self._owner, "sweep.trial_id": trial.trial_id, "mlflow.parentRunId": self.parent_id}
-        started_ms = int(1000 * row["started_at"]) if row["started_at"] else None
+        # MLflow lists the newest first, and trials of a pack began at one moment: a millisecond makes the order.
+        started_ms = int(1000 * row["started_at"]) - (row["position"] or 0) if row["started_at"] else None
         run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
         run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
         return run_id
 
     def _params(self, row: Mapping[str, Any]) -> list[Any]:
-        values = {"seed": row["seed"], "objective": row["objective"], **row["config"]}
+        # What does not vary is on the parent: MLflow's plots begin with whichever name sorts first.
+        values = {**row["cell"], "seed": row["seed"]}
         return [self._entities.Param(key, _param(value)) for key, value in values.items()]
 
     def _curve(self, trace: Mapping[str, Any], num_steps: int, started_ms: int) -> list[Any]:
@@ -229,16 +231,17 @@ class Mirror:
         return [self._entities.Metric(name, float(value), started_ms, 0) for name, value in values.items()]
 
     def _finish_parent(self, ledger: Ledger, artifacts: Sequence[Path], is_over: bool) -> None:
-        facts, packs = ledger.facts(), ledger.packs()
+        facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
         environment = packs[-1]["environment"] if packs else {}
         tags = {
             "objective": facts.get("objective", ""),
             "mlflow.source.name": "sweep",
             "sweep_version": facts.get("sweep_version", ""),
             **({"mlflow.source.git.commit": facts["git_commit"]} if facts.get("git_commit") else {}),
+            # Tags, not params: those of a run can never change, and a person may edit the sweep.
+            **{f"fixed.{key}": _param(value) for key, value in _fixed(rows).items()},
             **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
         }
-        rows = ledger.trials()
         counts = {f"num_{outcome}": sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES}
         counts["num_trials"] = len(rows)
         counts |= _audit_metrics(audit(rows, None))
@@ -279,6 +282,30 @@ def _audit_metrics(balance: Audit) -> dict[str, float]:
         metrics |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
         metrics |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))
     return metrics
+
+
+def _fixed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of the configuration that are no axis; a sweep fixes them for all its trials."""
+    return {key: value for key, value in rows[0]["config"].items() if key not in rows[0]["cell"]} if rows else {}
+
+
+def run_pages(uri: str, address: str) -> list[str]:
+    """Where the server at ``address`` lists the runs of each experiment; none when the store cannot be read.
+
+    MLflow opens an experiment on a page for chat traces unless the address asks for its runs.
+    """
+    import mlflow
+
+    try:
+        experiments = mlflow.MlflowClient(tracking_uri=uri).search_experiments()
+    except Exception:
+        return []
+    asked = "workflowType=machine_learning&startTime=ALL"
+    return [
+        f"{each.name}: {address}/#/experiments/{each.experiment_id}/runs?{asked}"
+        for each in experiments
+        if each.name != "Default"
+    ]
 
 
 def _param(value: Any) -> str:

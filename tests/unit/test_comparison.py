@@ -146,3 +146,30 @@ def test_maps_of_the_shared_cells_have_the_same_axes(tmp_path: Path) -> None:
     maps = shared_maps(compared(tmp_path, (ROW, [*S, *S, *D, *D]), (wider, [*S, *S, *D, *D, *D])))
     assert [stability.name for stability in maps] == ["s0", "s1"]
     assert maps[0].x_values == maps[1].x_values == tuple(pytest.approx(v) for v in (1e-3, 1e-2, 1e-1, 1.0))
+
+
+def test_sampled_sweeps_are_compared_point_by_point_without_edges(tmp_path: Path) -> None:
+    body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1]}, eps: {log: [1e-8, 1e-4]}}\nsample: {method: sobol, num: 8}\n"
+    first, second = ["stable", "diverged"] * 8, ["stable", "stable"] * 8
+    found = compared(tmp_path, (body, first), (body, second))
+    (difference,) = found.differences
+    assert (found.num_cells, difference.num_gained, difference.shift) == (8, 8, None)
+    assert all(stability.is_sampled for stability in shared_maps(found))
+
+
+def test_four_times_the_curvature_moves_the_edge_of_the_quadratic_to_a_quarter(train, tmp_path: Path) -> None:
+    body = """
+seeds: [0, 1]
+axes: {{lr: {{log: [0.25, 16], num: 25}}, beta1: {{values: [0.0, 0.5]}}}}
+fixed: {{optimizer: sgd, curvature: {curvature}}}
+tracking: {{enabled: false}}
+"""
+    for name, curvature in (("flat", 1.0), ("steep", 4.0)):
+        train(sweep_of(body.format(curvature=curvature), f"name: {name}\nobjective: quadratic\nsteps: 120\n"))
+    with ledger_at(tmp_path / "flat") as flat, ledger_at(tmp_path / "steep") as steep:
+        found = compare([flat, steep])
+    shift = found.differences[0].shift
+    assert (shift.num_rows, shift.num_other) == (2, 0)
+    assert shift.factors == (pytest.approx(0.25, rel=0.2), pytest.approx(0.25, rel=0.2)), "brackets of 1.19"
+    assert found.changed == {"curvature": (1.0, 4.0)}
+    assert "More than chance: steep is less stable here." in comparison_lines(found)[-1]

@@ -74,7 +74,7 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
             assert child.info.status == "FINISHED"
             assert child.info.run_name.startswith("lr=")
             assert float(child.data.params["lr"]) == row["config"]["lr"]
-            assert child.data.params["clip"] == "none"
+            assert set(child.data.params) == {"lr", "beta1", "seed"}, "what varies, which MLflow's plots begin with"
             assert child.data.params["seed"] == str(row["seed"])
             assert child.data.metrics.get("onset_step") == row["onset_step"]
             trace = ledger.trace(row["trial_id"])
