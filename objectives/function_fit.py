@@ -14,6 +14,7 @@ import torch
 
 from objectives.base import FunctionFitConfig, Way
 from objectives.packed import PackedTrainer, Weights, seeded_generator
+from objectives.rounding import product_per_member
 
 # Shapes: K members, N points, W hidden units.
 
@@ -51,7 +52,7 @@ class FunctionFitTrainer(PackedTrainer):
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights
         hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
-        out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
+        out_KN = product_per_member(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
         return (out_KN - y_KN).square().mean(1)
 
     def _batch_index(self) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from objectives.base import GptConfig, Kernels
+from objectives.rounding import rows_of_blocks
 
 # Shapes: K members, B sequences, T positions, N = B * T, D width, H heads, C channels of a head, V bytes,
 # G = K * B * H groups of attention. d_x is the gradient of the summed losses with respect to x.
@@ -25,7 +26,7 @@ _EPS = 1e-5  # of layer norm, torch's default
 def losses_and_gradient(
     weights: Tensors, tokens_KBS: torch.Tensor, shape: GptConfig, kernels: Kernels
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean cross-entropy of each member, (K,), and its gradient, (K, n) in the order of ``weights``.
+    """Mean cross-entropy of each member, (K,), and its gradient, (K, n) in the order of ``weights`` and zeros.
 
     ``tokens_KBS`` has S = T + 1 bytes a sequence: inputs and, shifted by one, targets.
     """
@@ -49,7 +50,7 @@ def losses_and_gradient(
         d_x = layer.backward(d_x, gradient)
     gradient["position"] = F.pad(d_x.view(K, B, S - 1, D).sum(1), (0, 0, 0, shape.context - S + 1))
     gradient["embedding"] = torch.zeros_like(weights["embedding"]).view(K * V, D).index_add_(0, rows, d_x.view(-1, D))
-    return loss_K, torch.cat([gradient[name].reshape(K, -1) for name in weights], dim=1)
+    return loss_K, rows_of_blocks(gradient[name].reshape(K, -1) for name in weights)
 
 
 class _Layer:

@@ -13,6 +13,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.compiling import Compiled
+from objectives.rounding import alike
 from objectives.schedules import schedule_factor
 from objectives.telemetry import norm_per_member
 
@@ -81,8 +82,8 @@ class PackedOptimizer:
         if self.kind == "adamw":
             # The root of the bias correction of v is moved out of the divisor, which saves a pass:
             # m / (sqrt(v) / root + eps) = root * m / (sqrt(v) + root * eps).
-            root_K = (1 - beta2_K**self.age_K).sqrt()
-            step_size_K = lr_K * root_K / (1 - beta1_K**self.age_K)
+            root_K = (1 - alike(torch.pow, beta2_K, self.age_K)).sqrt()
+            step_size_K = lr_K * root_K / (1 - alike(torch.pow, beta1_K, self.age_K))
             self.alive_K, grad_norm_K, update_norm_K = self._update(
                 *common,
                 self.second_moment_Kn,

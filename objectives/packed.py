@@ -11,8 +11,9 @@ import torch
 
 from objectives.base import Place, TrainingConfig, Way
 from objectives.optim import PackedOptimizer
+from objectives.rounding import rows_of_blocks
 
-# Shapes: K members, n parameters of one member, S cohorts.
+# Shapes: K members, n parameters of one member (and zeros that fill its last block), S cohorts.
 
 Weights = dict[str, torch.Tensor]
 
@@ -56,7 +57,7 @@ class PackedTrainer(ABC):
         # Members do not mix, so the gradient of the sum holds each member's own gradient.
         grads = torch.autograd.grad(loss_K.sum(), list(self.weights.values()))
         # A recorded graph of a GPU writes the next step's loss over this one.
-        return loss_K.detach().clone(), torch.cat([grad.reshape(self.num_members, -1) for grad in grads], dim=1)
+        return loss_K.detach().clone(), rows_of_blocks(grads)
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """The gradient that the optimizer sees; a place for noise, nothing by default."""
@@ -127,10 +128,10 @@ class PackedTrainer(ABC):
     def _initial_rows(self, seeds: Sequence[int]) -> torch.Tensor:
         """Initial parameters of members with these seeds, (K, n)."""
         by_seed = {
-            seed: torch.cat([weight.reshape(-1) for weight in self._initial_weights(seed).values()])
+            seed: rows_of_blocks(weight[None] for weight in self._initial_weights(seed).values())
             for seed in dict.fromkeys(seeds)
         }
-        return torch.stack([by_seed[seed] for seed in seeds]).to(self.device)
+        return torch.cat([by_seed[seed] for seed in seeds]).to(self.device)
 
     def _bind(self, params_Kn: torch.Tensor) -> None:
         """Make ``weights`` differentiable leaves that share memory with the flat buffer."""

@@ -14,6 +14,7 @@ import torch
 
 from objectives.base import QuadraticConfig, Way
 from objectives.packed import PackedTrainer, hyperparameter, seeded_generator
+from objectives.rounding import rows_of_blocks
 
 # Shapes: K members, n coordinates.
 
@@ -54,7 +55,7 @@ class QuadraticTrainer(PackedTrainer):
             for seed, step in self.cohorts()
         ]
         noise_Kn = torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
-        return grad_Kn + noise_Kn * self._noise_K[:, None]
+        return grad_Kn + rows_of_blocks([noise_Kn * self._noise_K[:, None]])
 
     def members_changed(self) -> None:
         """Read the numbers of those who are (still) there."""

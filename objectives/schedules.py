@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from objectives.rounding import alike
+
 # Shapes: K members.
 
 
@@ -28,7 +30,7 @@ def schedule_factor(
     elif kind == "linear":
         falling_K = 1 - (1 - final_fraction) * progress_K
     elif kind == "cosine":
-        falling_K = final_fraction + (1 - final_fraction) * 0.5 * (1 + torch.cos(math.pi * progress_K))
+        falling_K = final_fraction + (1 - final_fraction) * 0.5 * (1 + alike(torch.cos, math.pi * progress_K))
     else:
         raise ValueError(f"schedule {kind!r} is unknown: use constant, linear or cosine")
     return torch.where(step_K < warmup_K, rising_K, falling_K)

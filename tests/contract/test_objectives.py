@@ -118,6 +118,18 @@ def test_members_of_different_seeds_train_as_they_would_alone(objective: Objecti
         assert_same(members(together, [k]), curves(start(objective, [{}], [seed])))
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 31])
+def test_who_shares_a_pack_changes_no_bit_of_a_member(objective: Objective, size: int) -> None:
+    """So that packs which are made up anew after a fault end with the numbers of an undisturbed run."""
+    shared = {"schedule": "cosine", "weight_decay": 0.1}
+    changes = [shared | {"lr": 1e-3 * (1 + k), "warmup": k % 5, "beta2": 1 - 0.5 / (1 + k)} for k in range(33)]
+    seeds = [k % 3 for k in range(33)]
+    index = list(range(33 - size, 33))
+    together = curves(start(objective, changes, seeds))
+    apart = curves(start(objective, [changes[k] for k in index], [seeds[k] for k in index]))
+    assert_identical(members(together, index), apart)
+
+
 def test_equal_seeds_train_alike_and_different_seeds_do_not(objective: Objective) -> None:
     found = curves(start(objective, [{}] * 4, [3, 0, 3, 7]))
     assert_identical(members(found, [0]), members(found, [2]))
