@@ -387,11 +387,16 @@ def _executor(kind: str, address: str | None, sweep: Sweep) -> Callable[[], Exec
         from orchestrator.executors.inline import InlineExecutor
 
         return InlineExecutor
-    from orchestrator.executors.ray_tune import RayTuneExecutor
+    from orchestrator.executors.apart import ApartExecutor
 
     resources = sweep.resources
-    workers = None if resources.workers == "auto" else resources.workers
-    return lambda: RayTuneExecutor(resources.cpus, resources.gpus, workers, address)
+    arguments = {
+        "cpus": resources.cpus,
+        "gpus": resources.gpus,
+        "workers": None if resources.workers == "auto" else resources.workers,
+        "address": address,
+    }
+    return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments)
 
 
 if __name__ == "__main__":

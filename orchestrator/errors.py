@@ -10,7 +10,6 @@ EXIT_BAD_INPUT = 2
 EXIT_SOME_FAILED = 3
 EXIT_STORAGE = 4
 EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 
 class SweepError(Exception):
@@ -21,6 +20,12 @@ class SweepError(Exception):
 
 class StorageError(SweepError):
     """Results cannot be read or written."""
+
+    exit_code = EXIT_STORAGE
+
+
+class ExecutorError(SweepError):
+    """What trains packs has failed as a whole: Ray, or the process that talks to it."""
 
     exit_code = EXIT_STORAGE
 

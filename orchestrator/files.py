@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.errors import InputError, Problem, StorageError
 
 LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
+CHECKPOINTS = "checkpoints"
 MIRRORED = "mirrored"  # names the MLflow store that has the sweep, as of the file's time
 _LOCK = "lock"
 
@@ -52,6 +55,45 @@ def atomic_write(path: Path, content: bytes | str) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
+    """Write a checkpoint of the sweep in ``folder`` under a name of its own; returns its name and its sha256."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    name = f"{uuid.uuid4().hex[:12]}.pt"
+    atomic_write(folder / CHECKPOINTS / name, content)
+    return name, sha256
+
+
+def read_checkpoint(folder: Path, name: str, sha256: str) -> bytes:
+    """The checkpoint ``name`` of the sweep in ``folder``, if it is what was written.
+
+    Raises StorageError where it is missing, a link, not in its folder, or has another checksum.
+    """
+    path = folder / CHECKPOINTS / name
+    if Path(name).name != name:
+        raise StorageError(f"{path}: a checkpoint has a plain name")
+    with storage_errors(path):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            content = file.read()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise StorageError(f"{path}: is damaged, its checksum is not the one in the ledger")
+    return content
+
+
+def unneeded_checkpoints(folder: Path, needed: Collection[str]) -> list[Path]:
+    """Checkpoint files of the sweep in ``folder`` that are not among ``needed``, and parts of unfinished ones."""
+    if not (folder / CHECKPOINTS).is_dir() or (folder / CHECKPOINTS).is_symlink():
+        return []
+    return sorted(path for path in (folder / CHECKPOINTS).iterdir() if path.name not in needed)
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete files; one that is gone already, or cannot go, is no fault. Links go, not what they point to."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def write_if_changed(path: Path, content: bytes | str) -> None:

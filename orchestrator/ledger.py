@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from orchestrator.errors import InputError, Problem, StorageError
-from orchestrator.reports import Finished, Pack, Report, Trace
+from orchestrator.reports import Finished, Member, Pack, Report, Trace
 from orchestrator.space import Trial, canonical_json
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
+_CHECKPOINTS_KEPT = 2
 
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -64,7 +65,16 @@ CREATE TABLE packs (               -- one row per try at training some trials to
     ended TEXT,                    -- done, errored, lost or interrupted
     member_steps INTEGER NOT NULL DEFAULT 0,
     seconds REAL NOT NULL DEFAULT 0,
-    environment TEXT NOT NULL DEFAULT '{}'
+    environment TEXT NOT NULL DEFAULT '{}',
+    resumed_from TEXT              -- the earlier attempt whose checkpoint it began with
+);
+CREATE TABLE checkpoints (         -- the newest two of each pack that may have to go on
+    pack_id TEXT NOT NULL REFERENCES packs,
+    number INTEGER NOT NULL,
+    name TEXT NOT NULL,            -- of the file in checkpoints/
+    sha256 TEXT NOT NULL,
+    ages TEXT NOT NULL,            -- JSON: trial -> steps behind it
+    PRIMARY KEY (pack_id, number)
 );
 CREATE TABLE traces (              -- curves, in the pieces in which they arrived
     trial_id TEXT NOT NULL REFERENCES trials,
@@ -81,6 +91,9 @@ _UPGRADES = {
     " ALTER TABLE trials ADD COLUMN is_audited INTEGER NOT NULL DEFAULT 0;",
     # New pieces of curves are small tables; the .npz archives of old ones are still read.
     2: " ALTER TABLE trials ADD COLUMN episodes TEXT NOT NULL DEFAULT '[]';",
+    3: " ALTER TABLE packs ADD COLUMN resumed_from TEXT;"
+    " CREATE TABLE checkpoints (pack_id TEXT NOT NULL REFERENCES packs, number INTEGER NOT NULL, name TEXT NOT NULL,"
+    " sha256 TEXT NOT NULL, ages TEXT NOT NULL, PRIMARY KEY (pack_id, number));",
 }
 
 
@@ -165,26 +178,55 @@ class Ledger:
                 " WHERE status = 'errored'"
             )
 
-    def start_pack(self, pack: Pack, executor: str) -> None:
-        """A pack begins to train: a new attempt of each of its trials."""
+    def start_pack(self, pack: Pack, executor: str, resumed_from: str | None = None) -> None:
+        """A pack begins to train: a new attempt of each of its trials.
+
+        With ``pack.resume`` the curves and checkpoints of the attempt ``resumed_from`` are this one's, up to
+        where it goes on.
+        """
         now = _now()
+        ages = pack.resume.ages if pack.resume is not None else {}
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO packs (pack_id, trial_ids, executor, started_at) VALUES (?, ?, ?, ?)",
-                (pack.pack_id, json.dumps(pack.trial_ids), executor, now),
+                "INSERT INTO packs (pack_id, trial_ids, executor, started_at, resumed_from) VALUES (?, ?, ?, ?, ?)",
+                (pack.pack_id, json.dumps(pack.trial_ids), executor, now, resumed_from),
             )
-            for trial_id in pack.trial_ids:
-                db.execute("DELETE FROM traces WHERE trial_id = ?", (trial_id,))
+            if resumed_from is not None:
+                db.execute(
+                    "INSERT INTO checkpoints SELECT ?, number, name, sha256, ages FROM checkpoints WHERE pack_id = ?",
+                    (pack.pack_id, resumed_from),
+                )
+            for trial_id in pack.trained_ids:
+                self._cut_trace(db, trial_id, resumed_from or "", pack.pack_id, ages.get(trial_id, 0))
             db.executemany(
                 "UPDATE trials SET status = 'running', num_attempts = num_attempts + 1, pack_id = ?,"
-                " started_at = ?, reason = NULL, error = NULL WHERE trial_id = ?",
-                [(pack.pack_id, now, trial_id) for trial_id in pack.trial_ids],
+                " started_at = ?, reason = NULL, error = NULL WHERE trial_id = ? AND status != 'finished'",
+                [(pack.pack_id, now, trial_id) for trial_id in pack.trained_ids],
             )
+            self._forget_checkpoints(db)
 
-    def record(self, report: Report) -> None:
+    def _cut_trace(self, db: sqlite3.Connection, trial_id: str, old_pack: str, pack_id: str, age: int) -> None:
+        """Give a trial's curve up to step ``age`` to its new attempt, and forget the rest."""
+        db.execute(
+            "DELETE FROM traces WHERE trial_id = ? AND (pack_id != ? OR first_step >= ?)", (trial_id, old_pack, age)
+        )
+        last = db.execute(
+            "SELECT first_step, columns FROM traces WHERE trial_id = ? ORDER BY first_step DESC LIMIT 1", (trial_id,)
+        ).fetchone()
+        if last is not None:
+            piece = _unpack_columns(last["columns"])
+            kept = {name: values[piece["step"] < age] for name, values in piece.items()}
+            db.execute(
+                "UPDATE traces SET columns = ? WHERE trial_id = ? AND first_step = ?",
+                (_pack_columns(kept), trial_id, last["first_step"]),
+            )
+        db.execute("UPDATE traces SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
+
+    def record(self, report: Report, checkpoint: tuple[str, str] | None = None) -> None:
         """Take one report in: curves, results and the time it took, all or nothing.
 
-        What comes from a pack that no longer owns a trial is ignored.
+        What comes from a pack that no longer owns a trial is ignored. ``checkpoint`` is the name and the
+        sha256 of the file in which the report's checkpoint is.
         """
         with self._transaction() as db:
             db.execute(
@@ -208,6 +250,25 @@ class Ledger:
             for finished in report.finished:
                 if finished.trial_id in owned:
                     self._finish(db, finished)
+            if checkpoint is not None and report.checkpoint is not None and owned:
+                self._add_checkpoint(db, report.pack_id, *checkpoint, report.checkpoint.ages)
+
+    def _add_checkpoint(
+        self, db: sqlite3.Connection, pack_id: str, name: str, sha256: str, ages: Mapping[str, int]
+    ) -> None:
+        query = "SELECT COALESCE(MAX(number), 0) FROM checkpoints WHERE pack_id = ?"
+        number = 1 + db.execute(query, (pack_id,)).fetchone()[0]
+        db.execute(
+            "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)", (pack_id, number, name, sha256, json.dumps(dict(ages)))
+        )
+        db.execute("DELETE FROM checkpoints WHERE pack_id = ? AND number <= ?", (pack_id, number - _CHECKPOINTS_KEPT))
+
+    def _forget_checkpoints(self, db: sqlite3.Connection) -> None:
+        """Drop those of packs that nobody goes on with."""
+        db.execute(
+            "DELETE FROM checkpoints WHERE pack_id NOT IN"
+            " (SELECT pack_id FROM trials WHERE pack_id IS NOT NULL AND status IN ('running', 'interrupted', 'lost'))"
+        )
 
     def end_pack(
         self,
@@ -229,6 +290,16 @@ class Ledger:
             db.execute(
                 "UPDATE trials SET status = ?, reason = ?, error = ? WHERE pack_id = ? AND status = 'running'",
                 (status, reason, error, pack_id),
+            )
+            self._forget_checkpoints(db)
+
+    def drop_newest_checkpoint(self, pack_id: str) -> None:
+        """Forget a pack's newest checkpoint, which turned out to be of no use."""
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM checkpoints WHERE pack_id = ? AND number ="
+                " (SELECT MAX(number) FROM checkpoints WHERE pack_id = ?)",
+                (pack_id, pack_id),
             )
 
     def give_up(self, trial_ids: Iterable[str], reason: str) -> None:
@@ -315,6 +386,36 @@ class Ledger:
         with self._errors():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
         return [{**dict(row), "environment": json.loads(row["environment"])} for row in rows]
+
+    def resumable(self) -> dict[str, list[str]]:
+        """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
+        query = (
+            "SELECT trial_id, pack_id FROM trials WHERE status IN ('lost', 'interrupted') AND position IS NOT NULL"
+            " AND pack_id IN (SELECT pack_id FROM checkpoints) ORDER BY position"
+        )
+        found: dict[str, list[str]] = {}
+        with self._errors():
+            for trial_id, pack_id in self._db.execute(query):
+                found.setdefault(pack_id, []).append(trial_id)
+        return found
+
+    def checkpoints(self, pack_id: str) -> list[dict[str, Any]]:
+        """Name, sha256 and ages of a pack's checkpoints, newest first."""
+        query = "SELECT name, sha256, ages FROM checkpoints WHERE pack_id = ? ORDER BY number DESC"
+        with self._errors():
+            return [{**dict(row), "ages": json.loads(row["ages"])} for row in self._db.execute(query, (pack_id,))]
+
+    def checkpoint_names(self) -> set[str]:
+        """Files of all checkpoints that may be needed."""
+        with self._errors():
+            return {row[0] for row in self._db.execute("SELECT name FROM checkpoints")}
+
+    def members(self, pack_id: str) -> list[Member]:
+        """All members of a pack, in its order."""
+        with self._errors():
+            (trial_ids,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
+        rows = [self.trial(trial_id) for trial_id in json.loads(trial_ids)]
+        return [Member(row["trial_id"], row["config"], row["seed"]) for row in rows]
 
     def member_steps_per_second(self) -> float | None:
         """Measured speed of one worker over all packs, or None before one was timed."""

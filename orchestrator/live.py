@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.errors import printable
 from orchestrator.outcomes import OUTCOMES, cell_state
 from orchestrator.reports import Finished
 from orchestrator.runner import Progress
@@ -39,7 +40,7 @@ class LiveView:
         self._console = console
         self._live: Live | None = None
         self._next = 0.0
-        self._num_ways_said = 0
+        self._num_notes_said = 0
 
     def began(self, progress: Progress) -> None:
         """Training begins."""
@@ -51,9 +52,9 @@ class LiveView:
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
         """Show where the run stands, at most twice a second (plain: every ten seconds)."""
-        for way in progress.ways[self._num_ways_said :]:
-            self._console.print(f"packs: {way}", highlight=False, soft_wrap=True)
-        self._num_ways_said = len(progress.ways)
+        for note in progress.notes[self._num_notes_said :]:
+            self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
+        self._num_notes_said = len(progress.notes)
         now = time.monotonic()
         if now < self._next:
             return

@@ -30,7 +30,8 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
         members, done = _runs_together(alike), 0
         for size in _sizes(len(members), expected_width(sweep, members[0]), workers):
             steps_ahead = math.ceil((len(members) - done) * sweep.steps / workers)
-            packs.append(_pack(sweep, members[done : done + size], steps_ahead))
+            taken = [Member(t.trial_id, t.config, t.seed) for t in members[done : done + size]]
+            packs.append(pack_of(sweep, taken, steps_ahead))
             done += size
     return packs
 
@@ -74,15 +75,18 @@ def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
     return [edges[high] - edges[low] for low, high in itertools.pairwise(taken)]
 
 
-def _pack(sweep: Sweep, trials: Sequence[Trial], steps_ahead: int) -> Pack:
+def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
+    """A pack of ``members``, at most ``width`` at a time; None for what the sweep says."""
     return Pack(
         pack_id=uuid.uuid4().hex[:12],
         objective=sweep.objective.name,
         steps=sweep.steps,
-        members=tuple(Member(trial.trial_id, trial.config, trial.seed) for trial in trials),
+        members=tuple(members),
         stopping=sweep.stopping.model_dump(),
-        width=None if sweep.resources.pack == "auto" else sweep.resources.pack,
+        width=width or (None if sweep.resources.pack == "auto" else sweep.resources.pack),
         steps_ahead=steps_ahead,
         cpus=sweep.resources.cpus,
         gpus=sweep.resources.gpus,
+        checkpoint_s=sweep.checkpoint.every_s,
+        checkpoint_steps=sweep.checkpoint.every_steps,
     )

@@ -22,11 +22,20 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A pack in training as bytes, with the steps that each trial in training has behind it there."""
+
+    content: bytes = field(repr=False)
+    ages: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """Trials to train in one process, ``width`` at a time as one stacked model; None for what is fastest there.
 
     ``steps_ahead`` are the member-steps that this worker can expect, this pack's and later ones': what
-    compiling has to pay for.
+    compiling has to pay for. ``resume`` is where an earlier attempt at the same members stood; those in
+    ``skip`` are not trained on. A checkpoint is made every ``checkpoint_s`` seconds or ``checkpoint_steps``.
     """
 
     pack_id: str
@@ -38,11 +47,20 @@ class Pack:
     steps_ahead: int
     cpus: int = 1
     gpus: float = 0.0
+    checkpoint_s: float | None = None
+    checkpoint_steps: int | None = None
+    resume: Checkpoint | None = field(default=None, repr=False)
+    skip: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def trial_ids(self) -> list[str]:
         """Ids of the members in order."""
         return [member.trial_id for member in self.members]
+
+    @property
+    def trained_ids(self) -> list[str]:
+        """Ids of the members that this attempt trains."""
+        return [trial_id for trial_id in self.trial_ids if trial_id not in self.skip]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +92,10 @@ class Report:
     """News of one pack: curves since the last report, members that finished, errors.
 
     ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that were in training
-    are errored, and those that ``waited`` can be trained elsewhere. ``member_steps`` are all so far,
-    ``steps_in_hand`` those of members that still train. ``environment`` comes with the first report.
+    are errored, and those that ``waited`` can be trained elsewhere; where it was ``out_of_memory`` with
+    ``at_a_time`` members, fewer may fit. ``is_paused`` says that it ended on request, ``is_refused`` that
+    its checkpoint could not be used. ``member_steps`` are all of this attempt so far, ``steps_in_hand``
+    those of members that still train. ``environment`` comes with the first report.
     """
 
     pack_id: str
@@ -88,6 +108,11 @@ class Report:
     error: str | None = None
     waited: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    checkpoint: Checkpoint | None = None
+    is_paused: bool = False
+    out_of_memory: bool = False
+    at_a_time: int = 0
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from objectives.base import Place, TrainingConfig
 
@@ -67,10 +68,11 @@ class Roster:
         self._first_norm.update({self._origin(member): norm for member, norm in norm_of_member.items()})
 
     def drop(self, members: Collection[int]) -> None:
-        """Let ``members`` go."""
+        """Let ``members`` go, in training or waiting."""
         for row in self._rows:
             row.members = [member for member in row.members if member not in members]
         self._rows = [row for row in self._rows if row.members]
+        self.waiting = deque(member for member in self.waiting if member not in members)
 
     def admit(self) -> None:
         """Give free places to those who wait."""
@@ -116,6 +118,21 @@ class Roster:
         for number, row in enumerate(self._rows):
             row.source = number
         return places + list(itertools.repeat(places[0], num_rows - len(places)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Who trains where, who waits, and what is known of first gradients: lists and numbers."""
+        known = [(m, self._first_norm.get(self._origin(m))) for m in range(len(self.configs))]
+        return {
+            "rows": [list(row.members) for row in self._rows],
+            "waiting": list(self.waiting),
+            "first_norms": {member: float(norm) for member, norm in known if norm is not None},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state_dict`` of the same members, with a trainer that holds its rows."""
+        self._rows = [_Row(list(members), number) for number, members in enumerate(state["rows"])]
+        self.waiting = deque(state["waiting"])
+        self.note_first_norms(state["first_norms"])
 
     def _run(self, member: int) -> object:
         """Equal for members that are one run until clipping parts them."""

@@ -10,23 +10,36 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator import __version__
-from orchestrator.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_SOME_FAILED, EXIT_TERMINATED
+from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, StorageError
 from orchestrator.executors import Executor
-from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock, write_if_changed
+from orchestrator.files import (
+    FROZEN_SWEEP,
+    LEDGER,
+    remove,
+    sweep_lock,
+    unneeded_checkpoints,
+    write_checkpoint,
+    write_if_changed,
+)
 from orchestrator.ledger import Ledger
-from orchestrator.packing import make_packs
+from orchestrator.packing import make_packs, pack_of
 from orchestrator.reports import Event, Finished, Pack, PackLost, PackStarted, Report
+from orchestrator.resuming import resumed_pack
 from orchestrator.space import Trial, canonical_json
 from orchestrator.spec import Sweep
 
-MAX_ATTEMPTS = 3
+# Losses of a trial without progress in between, after which it is given up.
+MAX_LOSSES = 3
 _POLL_S = 0.25
+# How long packs in training get to write a checkpoint when the run is stopped.
+_PAUSE_S = 10.0
+_OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
 # Packs queued beyond those that run, so that no worker waits for the driver.
 _LOOKAHEAD = 1
 
@@ -42,7 +55,7 @@ class Progress:
     workers: int = 0
     member_steps: int = 0
     saved_steps: int = 0
-    ways: list[str] = field(default_factory=list)  # how packs are run and why, each one once
+    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, each one once
     started: float = field(default_factory=time.monotonic)
     running: dict[str, Report] = field(default_factory=dict)
 
@@ -95,7 +108,7 @@ class Summary:
     def exit_code(self) -> int:
         """0 when all trials finished, 3 when some did not, 128 + signal when stopped."""
         if self.stopped_by is not None:
-            return EXIT_TERMINATED if self.stopped_by == signal.SIGTERM else EXIT_INTERRUPTED
+            return 128 + self.stopped_by
         return EXIT_SOME_FAILED if self.counts["errored"] or self.counts["lost"] else EXIT_OK
 
 
@@ -118,7 +131,7 @@ def run_sweep(
         ledger.release_abandoned()
         if retry_errored:
             ledger.release_errored()
-        return _Run(sweep, ledger, observers).train(make_executor)
+        return _Run(sweep, folder, ledger, observers).train(make_executor)
 
 
 def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[Trial]:
@@ -130,13 +143,18 @@ def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[T
 class _Run:
     """One driver's run over one sweep."""
 
-    def __init__(self, sweep: Sweep, ledger: Ledger, observers: Sequence[Observer]) -> None:
-        self.sweep, self.ledger, self.observers = sweep, ledger, observers
+    def __init__(self, sweep: Sweep, folder: Path, ledger: Ledger, observers: Sequence[Observer]) -> None:
+        self.sweep, self.folder, self.ledger, self.observers = sweep, folder, ledger, observers
         self.packs: dict[str, Pack] = {}
+        self.queued: list[Pack] = []
+        self.started: set[str] = set()
+        self.resumed_from: dict[str, str] = {}
+        self.last_news: dict[str, float] = {}
+        self.progressed: set[str] = set()
+        self.losses: Counter[str] = Counter()
         self.stopped_by: int | None = None
         statuses = ledger.statuses()
         outcomes = {row["trial_id"]: row["outcome"] for row in ledger.trials() if row["outcome"]}
-        self.attempts = {trial_id: attempts for trial_id, (_, attempts) in statuses.items()}
         missing = missing_trials(sweep, statuses)
         self.waiting = {trial.trial_id: trial for trial in missing}
         self.progress = Progress(
@@ -147,7 +165,7 @@ class _Run:
         if self.waiting:
             executor = make_executor()
             try:
-                # After the executor began: Ray installs handlers of its own.
+                # After the executor began: it may install handlers of its own.
                 with _signals(self._request_stop):
                     self._loop(executor)
             finally:
@@ -157,98 +175,198 @@ class _Run:
     def _loop(self, executor: Executor) -> None:
         progress = self.progress
         progress.workers, progress.started = executor.slots, time.monotonic()
-        queued: list[Pack] = []
         for observer in self.observers:
             observer.began(progress)
         try:
+            for pack_id, trial_ids in self.ledger.resumable().items():
+                self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
             while self.stopped_by is None:
+                progress.workers = executor.slots
                 if self.waiting:
-                    queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
+                    self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
                     self.waiting.clear()
-                while queued and len(self.packs) < executor.slots + _LOOKAHEAD:
-                    pack = queued.pop(0)
-                    self.packs[pack.pack_id] = pack
-                    executor.submit(pack)
+                while self.queued and len(self.packs) < executor.slots + _LOOKAHEAD:
+                    self._submit(self.queued.pop(0), executor)
                 if not self.packs:
                     return
-                finished = [new for event in executor.poll(_POLL_S) for new in self._handle(event, executor)]
-                for observer in self.observers:
-                    observer.changed(progress, finished)
-            executor.stop()
+                self._poll(executor)
+            self._pause(executor)
         finally:
-            self._release_running()
+            # What cannot be written now is found to be abandoned by the next run.
+            with contextlib.suppress(StorageError):
+                self._release_running()
             for observer in self.observers:
                 observer.ended(progress)
+
+    def _submit(self, pack: Pack, executor: Executor) -> None:
+        self.packs[pack.pack_id] = pack
+        executor.submit(pack)
+
+    def _poll(self, executor: Executor) -> None:
+        """Take in what has happened, and say so to those who watch."""
+        finished = [new for event in executor.poll(_POLL_S) for new in self._handle(event, executor)]
+        for observer in self.observers:
+            observer.changed(self.progress, finished)
+        self._look_for_hung(executor)
+
+    def _pause(self, executor: Executor) -> None:
+        """Let packs in training write a checkpoint, for a while."""
+        executor.pause()
+        deadline = time.monotonic() + _PAUSE_S
+        while not self.started.isdisjoint(self.packs) and time.monotonic() < deadline:
+            self._poll(executor)
 
     def _handle(self, event: Event, executor: Executor) -> Sequence[Finished]:
         pack = self.packs.get(event.pack_id)
         if pack is None:
-            return ()
+            return ()  # of an attempt that was given up; its trials belong to another by now
+        self.last_news[pack.pack_id] = time.monotonic()
         if isinstance(event, PackStarted):
-            self.ledger.start_pack(pack, executor.name)
-            self._set_status(pack.trial_ids, "running")
-            for trial_id in pack.trial_ids:
-                self.attempts[trial_id] = self.attempts.get(trial_id, 0) + 1
+            self.started.add(pack.pack_id)
+            self.ledger.start_pack(pack, executor.name, self.resumed_from.get(pack.pack_id))
+            self._set_status(pack.trained_ids, "running")
             return ()
         if isinstance(event, PackLost):
             self._lose(pack, event.reason)
             return ()
-        self._take(pack, event)
-        return event.finished
+        return self._take(pack, event)
 
-    def _take(self, pack: Pack, report: Report) -> None:
+    def _take(self, pack: Pack, report: Report) -> Sequence[Finished]:
         progress = self.progress
-        self.ledger.record(report)
+        new = [finished for finished in report.finished if progress.statuses[finished.trial_id] != "finished"]
+        saved = write_checkpoint(self.folder, report.checkpoint.content) if report.checkpoint is not None else None
+        self.ledger.record(report, saved)
+        if saved is not None:
+            self._tidy_checkpoints()
+        if saved is not None or new:
+            self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
         progress.member_steps += report.member_steps - (before.member_steps if before else 0)
         progress.running[pack.pack_id] = report
-        if (way := report.environment.get("way")) and way not in progress.ways:
-            progress.ways.append(way)
-        for finished in report.finished:
+        if way := report.environment.get("way"):
+            self._note(f"packs: {way}")
+        for finished in new:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome
             progress.saved_steps += pack.steps - finished.steps_done
-        if not report.is_last:
-            return
+        if report.is_last:
+            self._end(pack, report)
+        return new
+
+    def _end(self, pack: Pack, report: Report) -> None:
+        """A pack ended with a last word."""
         if report.error is None:
             # A worker that forgot a member would be a bug of ours, and must not look like a result.
-            self.ledger.end_pack(pack.pack_id, "done", "errored", "the worker ended without its result")
-        else:
-            cause = report.error.strip().splitlines()[-1][:300]
-            self.ledger.end_pack(pack.pack_id, "errored", "errored", cause, report.error, report.waited)
+            ended, status, reason = "done", "errored", "the worker ended without its result"
+            if report.is_paused:
+                ended, status, reason = "interrupted", "interrupted", "the run was stopped"
+            self.ledger.end_pack(pack.pack_id, ended, status, reason)
+            self._forget(pack, status)
+            self._tidy_checkpoints()
+            return
+        cause = report.error.strip().splitlines()[-1][:300]
+        if report.is_refused:
+            self._note(f"warning: {cause}")
+            self.ledger.drop_newest_checkpoint(pack.pack_id)
+            self._lose(pack, cause)
+            return
+        if report.out_of_memory and report.at_a_time > 1 and len(self._unfinished(pack)) > 1:
+            self._note(f"out of memory with {report.at_a_time} members at a time: tried again with half of them")
+            self.ledger.end_pack(pack.pack_id, "lost", "lost", f"out of memory: {cause}")
+            self._halve(pack, self._forget(pack, "lost"), report.at_a_time)
+            return
+        if report.out_of_memory:
+            cause = f"out of memory with one member: {cause} ({_OUT_OF_MEMORY_REMEDY})"
+        self.ledger.end_pack(pack.pack_id, "errored", "errored", cause, report.error, report.waited)
         self._forget(pack, "errored")
         self._set_status(report.waited, "planned")
-        for trial_id in report.waited:
-            self.attempts[trial_id] -= 1
-        self.waiting.update({t.trial_id: t for t in self.sweep.trials if t.trial_id in report.waited})
+        self._wait(report.waited)
 
     def _lose(self, pack: Pack, reason: str) -> None:
-        """A pack's process died: its unfinished members run again, but not for ever."""
+        """A pack's process died: its unfinished members go on from their checkpoint, but not for ever.
+
+        What is lost twice without progress in between may be too large for the machine, and is halved.
+        """
         self.ledger.end_pack(pack.pack_id, "lost", "lost", reason)
+        at_a_time = max((r.at_a_time for r in [self.progress.running.get(pack.pack_id)] if r), default=0)
         lost = self._forget(pack, "lost")
-        given_up = [trial_id for trial_id in lost if self.attempts.get(trial_id, 0) >= MAX_ATTEMPTS]
-        self.ledger.give_up(given_up, f"lost {MAX_ATTEMPTS} times, last because {reason}")
-        self._set_status(given_up, "errored")
-        again = set(lost) - set(given_up)
-        self.waiting.update({t.trial_id: t for t in self.sweep.trials if t.trial_id in again})
+        if pack.pack_id in self.progressed:
+            for trial_id in lost:
+                self.losses[trial_id] = 0
+        self.losses.update(lost)
+        most = max((self.losses[trial_id] for trial_id in lost), default=0)
+        if most >= 2 and len(lost) > 1:
+            self._halve(pack, lost, at_a_time or len(lost))
+        elif most >= MAX_LOSSES:
+            self.ledger.give_up(
+                lost, f"lost {most} times, last because {reason} (if memory ran out: {_OUT_OF_MEMORY_REMEDY})"
+            )
+            self._set_status(lost, "errored")
+        elif lost and not self._go_on(pack.pack_id, lost):
+            self._wait(lost)
+
+    def _halve(self, pack: Pack, lost: Sequence[str], at_a_time: int) -> None:
+        """Try the unfinished members again in two packs, each with half as many at a time."""
+        width = max(1, at_a_time // 2)
+        for half in (lost[::2], lost[1::2]):
+            if half and not self._go_on(pack.pack_id, half, width):
+                members = [member for member in pack.members if member.trial_id in set(half)]
+                self.queued.insert(0, pack_of(self.sweep, members, len(members) * pack.steps, width))
+
+    def _go_on(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
+        """Queue a pack that goes on with ``trial_ids`` from the checkpoint of ``pack_id``, if there is one."""
+        if not trial_ids:
+            return False
+        pack, faults = resumed_pack(self.sweep, self.ledger, self.folder, pack_id, trial_ids, width)
+        for fault in faults:
+            self._note(f"warning: {fault}")
+        if pack is None:
+            return False
+        self.resumed_from[pack.pack_id] = pack_id
+        self.queued.insert(0, pack)
+        for trial_id in trial_ids:
+            self.waiting.pop(trial_id, None)
+        return True
+
+    def _wait(self, trial_ids: Collection[str]) -> None:
+        """Let trials be packed anew."""
+        self.waiting.update({t.trial_id: t for t in self.sweep.trials if t.trial_id in set(trial_ids)})
+
+    def _look_for_hung(self, executor: Executor) -> None:
+        """Kill and lose what has given no sign of life for too long."""
+        timeout_s = self.sweep.resources.stall_timeout_s
+        for pack_id in self.started.intersection(self.packs):
+            if time.monotonic() - self.last_news[pack_id] > timeout_s:
+                executor.kill(pack_id)
+                self._lose(self.packs[pack_id], f"no news for {timeout_s:g} s (resources.stall_timeout_s)")
+
+    def _unfinished(self, pack: Pack) -> list[str]:
+        return [trial_id for trial_id in pack.trained_ids if self.progress.statuses[trial_id] != "finished"]
 
     def _forget(self, pack: Pack, status: str) -> list[str]:
         """Drop a pack that is over; its unfinished trials, which get ``status``."""
         self.packs.pop(pack.pack_id, None)
         self.progress.running.pop(pack.pack_id, None)
-        unfinished = [t for t in pack.trial_ids if self.progress.statuses[t] != "finished"]
+        unfinished = self._unfinished(pack)
         self._set_status(unfinished, status)
         return unfinished
 
     def _release_running(self) -> None:
-        """Mark what was in training as interrupted; what only waited stays planned."""
+        """Mark what was in training as interrupted; what only waited stays as it was."""
         for pack in list(self.packs.values()):
-            self.ledger.end_pack(pack.pack_id, "interrupted", "interrupted", "the run was stopped")
-            unstarted = {t for t in pack.trial_ids if self.progress.statuses[t] == "planned"}
-            self._forget(pack, "interrupted")
-            self._set_status(unstarted, "planned")
+            if pack.pack_id in self.started:
+                self.ledger.end_pack(pack.pack_id, "interrupted", "interrupted", "the run was stopped")
+                self._forget(pack, "interrupted")
+        self._tidy_checkpoints()
 
-    def _set_status(self, trial_ids: Sequence[str] | set[str], status: str) -> None:
+    def _tidy_checkpoints(self) -> None:
+        remove(unneeded_checkpoints(self.folder, self.ledger.checkpoint_names()))
+
+    def _note(self, text: str) -> None:
+        if text not in self.progress.notes:
+            self.progress.notes.append(text)
+
+    def _set_status(self, trial_ids: Iterable[str], status: str) -> None:
         for trial_id in trial_ids:
             self.progress.statuses[trial_id] = status
 

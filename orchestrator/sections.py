@@ -43,6 +43,19 @@ class ResourcesConfig(BaseModel):
         "auto", description="members trained at a time by one worker; auto measures what is fastest"
     )
     workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="packs trained at a time")
+    stall_timeout_s: float = Field(
+        600.0, gt=0, description="seconds without news after which a worker counts as hung and is killed"
+    )
+
+
+class CheckpointConfig(BaseModel):
+    """When packs in training write what a restart goes on from; by whichever clock is first."""
+
+    model_config = _STRICT
+    every_s: float | None = Field(
+        30.0, gt=0, description="seconds; fewer at first, more where one takes over 1 % of them; null for never"
+    )
+    every_steps: int | None = Field(None, ge=1, description="steps; null for never")
 
 
 class TrackingConfig(BaseModel):
@@ -70,6 +83,7 @@ class SweepFile(BaseModel):
     sample: SampleSection | None = None
     stopping: StoppingConfig = StoppingConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
     max_trials: int = Field(10_000, ge=1, le=1_000_000)
 
@@ -80,5 +94,6 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("sample",): SampleSection,
     ("stopping",): StoppingConfig,
     ("resources",): ResourcesConfig,
+    ("checkpoint",): CheckpointConfig,
     ("tracking",): TrackingConfig,
 }

@@ -19,7 +19,7 @@ from orchestrator.detection import StoppingConfig
 from orchestrator.errors import InputError, Problem
 from orchestrator.overrides import Overrides, apply
 from orchestrator.sampling import sample_cells
-from orchestrator.sections import SECTIONS, AxisSection, ResourcesConfig, SweepFile, TrackingConfig
+from orchestrator.sections import SECTIONS, AxisSection, CheckpointConfig, ResourcesConfig, SweepFile, TrackingConfig
 from orchestrator.space import SCALES, Axis, Trial, format_value, grid_cells, trial_id
 from orchestrator.strict_yaml import Document, parse_document
 
@@ -40,6 +40,7 @@ class Sweep:
     trials: tuple[Trial, ...]
     stopping: StoppingConfig
     resources: ResourcesConfig
+    checkpoint: CheckpointConfig
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
 
@@ -100,6 +101,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides()) -> Sweep
         trials=tuple(trials),
         stopping=stopping,
         resources=file.resources,
+        checkpoint=file.checkpoint,
         tracking=file.tracking,
         text=_as_file(document, fixed),
     )

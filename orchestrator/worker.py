@@ -13,41 +13,65 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, Way
 from orchestrator.audit import is_audited
+from orchestrator.checkpoints import BadCheckpoint, CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.outcomes import judge
-from orchestrator.reports import Finished, Pack, Report, Trace
+from orchestrator.reports import Checkpoint, Finished, Pack, Report, Trace
 from orchestrator.roster import Roster
 from orchestrator.ways import Choice, choose_way, prepare_process
 
 # Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
 # their curves end at the verdict all the same, so results do not depend on it.
 _STEPS_PER_LOOK = 10
+_SECONDS_PER_LOOK = 1.0  # slow steps are looked at more often, so that no worker seems to hang
 _SECONDS_PER_REPORT = 1.0
 _ERROR_LINES = 30
 
 
-def run_pack(pack: Pack) -> Iterator[Report]:
-    """Train ``pack`` to its end, yielding a report about every second and a last one."""
+def never() -> bool:
+    """Nobody asks a pack to pause."""
+    return False
+
+
+def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never) -> Iterator[Report]:
+    """Train ``pack`` to its end, yielding a report about every second and a last one.
+
+    Once ``wants_pause()``, asked at every report, is true, the last one is a checkpoint.
+    """
     started = time.perf_counter()
     run = _PackRun(pack)
     try:
         prepare_process()
-        yield from run.reports(started)
+        yield from run.reports(started, wants_pause)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException:  # a trainer that calls sys.exit() is a bug of the trainer too
+    except BaseException as error:  # a trainer that calls sys.exit() is a bug of the trainer too
         tail = "".join(traceback.format_exc().splitlines(keepends=True)[-_ERROR_LINES:])
-        yield run.report(started, is_last=True, error=tail)
+        kind = {"out_of_memory": is_out_of_memory(error), "is_refused": isinstance(error, BadCheckpoint)}
+        yield run.report(started, is_last=True, error=tail, **kind)
     finally:
         run.close()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that memory has run out, of the machine or of a GPU."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # A CPU's allocator raises a plain RuntimeError, as do the libraries of a GPU.
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text for sign in ("can't allocate memory", "out of memory", "ALLOC_FAILED", "bad_alloc")
+    )
 
 
 class _PackRun:
@@ -60,24 +84,47 @@ class _PackRun:
         self.trainer: Trainer | None = None
         self.roster: Roster | None = None
         self.way = Way(1)
+        self.at_a_time = 0
+        self.seconds_per_step = _SECONDS_PER_LOOK
         self.age_of: dict[int, int] = {}
         self.member_steps = 0
         self.environment: Mapping[str, str] = {}
+        self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
         self._traces: dict[str, list[Trace]] = {}
         self._finished: list[Finished] = []
 
-    def reports(self, started: float) -> Iterator[Report]:
+    def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         self.roster = roster = self._start()
         last_report = time.perf_counter()
         while roster.training:
-            num_steps = self._steps_to_next_look()
+            num_steps, began = self._steps_to_next_look(), time.perf_counter()
             self._look(self._train(num_steps), num_steps)
+            self.seconds_per_step = (time.perf_counter() - began) / num_steps
+            if roster.training and self.checkpoints.is_due(num_steps):
+                self._begin_checkpoint()
             if time.perf_counter() - last_report >= _SECONDS_PER_REPORT:
                 last_report = time.perf_counter()
-                yield self.report(started)
+                yield self.report(started, checkpoint=self.checkpoints.take())
+                if roster.training and wants_pause():
+                    self.checkpoints.take(wait=True)
+                    self._begin_checkpoint()
+                    yield self.report(
+                        started, is_last=True, is_paused=True, checkpoint=self.checkpoints.take(wait=True)
+                    )
+                    return
         yield self.report(started, is_last=True)
 
-    def report(self, started: float, *, is_last: bool = False, error: str | None = None) -> Report:
+    def report(
+        self,
+        started: float,
+        *,
+        is_last: bool = False,
+        is_paused: bool = False,
+        error: str | None = None,
+        out_of_memory: bool = False,
+        is_refused: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> Report:
         """Everything since the last report."""
         waiting = self.roster.waiting if self.roster is not None and error else ()
         report = Report(
@@ -91,12 +138,18 @@ class _PackRun:
             error=error,
             waited=tuple(self.pack.trial_ids[member] for member in waiting),
             environment=self.environment,
+            checkpoint=checkpoint,
+            is_paused=is_paused,
+            out_of_memory=out_of_memory,
+            is_refused=is_refused,
+            at_a_time=self.at_a_time,
         )
         self._traces, self._finished, self.environment = {}, [], {}
         return report
 
     def close(self) -> None:
         """Release the trainer; what it raises by now changes no result."""
+        self.checkpoints.close()
         if self.trainer is not None:
             try:
                 self.trainer.close()
@@ -114,20 +167,35 @@ class _PackRun:
         objective = OBJECTIVES[pack.objective]
         # Configurations were checked strictly when they were read; JSON has no tuples.
         configs = [objective.config_class.model_validate(m.config, strict=False) for m in pack.members]
-        if pack.width is None:
-            choice = choose_way(objective, configs[0], device, pack.cpus, len(configs), pack.steps_ahead)
+        resumed = from_bytes(pack.resume.content, pack.trial_ids) if pack.resume is not None else None
+        skipped = {k for k, member in enumerate(pack.members) if member.trial_id in pack.skip}
+        num_members = len(configs) - len(skipped)
+        if resumed is not None:
+            found = resumed["way"]
+            choice = Choice(Way(found["width"], found["compiled"], found["kernels"]), "as before it was interrupted")
+        elif pack.width is None:
+            choice = choose_way(objective, configs[0], device, pack.cpus, num_members, pack.steps_ahead)
         else:
             choice = Choice(Way(pack.width), f"{pack.width} at a time, as resources.pack says")
+        if pack.width is not None:
+            choice = replace(choice, way=replace(choice.way, width=pack.width))
         self.way = choice.way
         # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
-        num_rounds = math.ceil(len(configs) / self.way.width)
-        at_a_time = math.ceil(len(configs) / num_rounds)
-        roster = Roster(configs, [member.seed for member in pack.members], at_a_time)
-        roster.admit()
+        num_rounds = math.ceil(num_members / self.way.width)
+        self.at_a_time = math.ceil(num_members / num_rounds)
+        roster = Roster(configs, [member.seed for member in pack.members], self.at_a_time)
+        if resumed is None:
+            roster.drop(skipped)
+            roster.admit()
+        else:
+            roster.load_state_dict(resumed["roster"])
         places = roster.places(self._num_rows(roster))
         self.trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
-        self.detector.arrange([None] * len(roster.training))
-        self.age_of = dict.fromkeys(roster.training, 0)
+        if resumed is None:
+            self.detector.arrange([None] * len(roster.training))
+            self.age_of = dict.fromkeys(roster.training, 0)
+        else:
+            self._resume(roster, resumed, skipped)
         self.environment = {
             **describe_process(),
             "device": device,
@@ -135,6 +203,39 @@ class _PackRun:
             **self.trainer.describe(),
         }
         return roster
+
+    def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
+        """Go on where an earlier attempt stood, without those who are ``skipped``."""
+        self.trainer.load_state_dict(state["trainer"])
+        detector = state["detector"]
+        arrays = {name: values.numpy() for name, values in detector["arrays"].items()}
+        self.detector.load_state_dict({**detector, "arrays": arrays})
+        self.age_of = dict(state["ages"])
+        set_random_states(state["random"])
+        members_before = roster.training
+        if skipped.isdisjoint(members_before):
+            roster.drop(skipped)
+            return
+        roster.drop(skipped)
+        roster.admit()
+        self.roster = roster
+        self._arrange(members_before)
+
+    def _begin_checkpoint(self) -> None:
+        members = self.roster.training
+        ages = {self.pack.trial_ids[member]: self.age_of[member] for member in members}
+        self.checkpoints.begin(self._state, ages)
+
+    def _state(self) -> dict[str, Any]:
+        """All that training goes on from: tensors, arrays, numbers and strings."""
+        return {
+            "way": asdict(self.way),
+            "roster": self.roster.state_dict(),
+            "trainer": self.trainer.state_dict(),
+            "detector": self.detector.state_dict(),
+            "ages": dict(self.age_of),
+            "random": random_states(),
+        }
 
     def _num_rows(self, roster: Roster) -> int:
         """Rows of the trainer for those who train: as many as needed, or in a compiled pack its width or
@@ -151,7 +252,8 @@ class _PackRun:
         ages = [self.age_of[member] for member in self.roster.training]
         if self.roster.is_surprise_near:
             return 1
-        return min(_STEPS_PER_LOOK, self.pack.steps - max(ages))
+        in_time = max(1, int(_SECONDS_PER_LOOK / self.seconds_per_step))
+        return min(_STEPS_PER_LOOK, in_time, self.pack.steps - max(ages))
 
     def _train(self, num_steps: int) -> dict[str, np.ndarray]:
         """Metrics of the next steps, (T, K) each, for the members in the roster's order afterwards."""

@@ -22,8 +22,11 @@ class Executor(Protocol):
     def poll(self, timeout_s: float) -> list[Event]:
         """What has happened since; waits at most ``timeout_s`` (or one report) for something."""
 
-    def stop(self) -> None:
-        """Drop what is queued and end what runs, within seconds. No events follow."""
+    def pause(self) -> None:
+        """Drop what is queued, and let what runs end with a checkpoint; its last reports follow."""
+
+    def kill(self, pack_id: str) -> None:
+        """End the process that trains a pack, which gives no sign of life."""
 
     def close(self) -> None:
-        """Leave no process behind. Called once, also after ``stop`` or an error."""
+        """Leave no process behind, within seconds, whatever runs. Called once, also after an error."""

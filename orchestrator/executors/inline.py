@@ -19,6 +19,7 @@ class InlineExecutor:
         self._queue: deque[Pack] = deque()
         self._pack_id = ""
         self._reports: Iterator[Report] | None = None
+        self._is_pausing = False
 
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``."""
@@ -30,18 +31,22 @@ class InlineExecutor:
             if not self._queue:
                 return []
             pack = self._queue.popleft()
-            self._pack_id, self._reports = pack.pack_id, run_pack(pack)
+            self._pack_id, self._reports = pack.pack_id, run_pack(pack, lambda: self._is_pausing)
             return [PackStarted(pack.pack_id)]
         report = next(self._reports, None)
         if report is None or report.is_last:
             self._reports = None
         return [report if report is not None else PackLost(self._pack_id, "it ended without a last report")]
 
-    def stop(self) -> None:
-        """Forget the queue and the pack in training."""
+    def pause(self) -> None:
+        """Forget the queue; the pack in training ends at its next report."""
         self._queue.clear()
-        self._reports = None
+        self._is_pausing = True
+
+    def kill(self, pack_id: str) -> None:
+        """Nothing to kill: while a pack hangs, so does this process."""
 
     def close(self) -> None:
-        """Nothing to leave behind."""
-        self.stop()
+        """Forget everything; there is no process."""
+        self._queue.clear()
+        self._reports = None

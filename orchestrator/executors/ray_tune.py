@@ -1,8 +1,7 @@
 """Trains packs as trials of Ray Tune (the one importer of Ray).
 
 Tune places packs on workers and carries their reports; it decides nothing and keeps no truth. It runs
-in a thread, fed from a queue through its Searcher interface, so that the driver's own thread stays
-free for signals, the ledger and the live view.
+in a thread, fed from a queue through its Searcher interface.
 """
 
 from __future__ import annotations
@@ -12,9 +11,13 @@ import math
 import os
 import queue
 import shutil
+import signal
 import socket
 import tempfile
 import threading
+import time
+import uuid
+from dataclasses import replace
 from typing import Any
 
 # Read when Ray is imported. Tune's own loggers would write every report to disk, its checkpoints of
@@ -36,26 +39,70 @@ import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-from orchestrator.errors import InputError, Problem, SweepError  # noqa: E402
-from orchestrator.reports import Event, Pack, PackLost, PackStarted, Report  # noqa: E402
+from orchestrator.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
+from orchestrator.processes import children, is_alive  # noqa: E402
+from orchestrator.reports import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.worker import run_pack  # noqa: E402
 
-_STOP_TIMEOUT_S = 5.0
+_STOP_TIMEOUT_S = 4.0
 _CONNECT_TIMEOUT_S = 5.0
+_DESK_TIMEOUT_S = 60.0
+_SECONDS_PER_CHECK = 2.0
+
+
+class Desk:
+    """An actor where workers fetch what is too large for Tune's settings, and learn that they shall pause."""
+
+    def __init__(self) -> None:
+        self._resume: dict[str, Checkpoint] = {}
+        self._worker_of: dict[str, tuple[str, int]] = {}
+        self._is_pausing = False
+
+    def leave(self, pack_id: str, checkpoint: Checkpoint) -> None:
+        """Keep ``checkpoint`` for whoever trains the pack."""
+        self._resume[pack_id] = checkpoint
+
+    def begin(self, pack_id: str, node_id: str, pid: int) -> Checkpoint | None:
+        """A worker takes a pack: what it goes on from."""
+        # A process trains one pack after the other.
+        self._worker_of = {pack: worker for pack, worker in self._worker_of.items() if worker != (node_id, pid)}
+        self._worker_of[pack_id] = (node_id, pid)
+        return self._resume.pop(pack_id, None)
+
+    def worker_of(self, pack_id: str) -> tuple[str, int] | None:
+        """Node and process that train a pack."""
+        return self._worker_of.get(pack_id)
+
+    def pause(self) -> None:
+        """Ask all workers to pause."""
+        self._is_pausing = True
+
+    def is_pausing(self) -> bool:
+        """Whether workers shall pause."""
+        return self._is_pausing
 
 
 def train_pack(config: dict[str, Any]) -> None:
     """The function that Tune runs on a worker: every report, and never an exception or a number."""
-    for report in run_pack(config["pack"]):
+    desk, pack = ray.get_actor(config["desk"]), config["pack"]
+    node_id = ray.get_runtime_context().get_node_id()
+    resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=_DESK_TIMEOUT_S)
+    for report in run_pack(replace(pack, resume=resume), lambda: ray.get(desk.is_pausing.remote())):
         # Opaque to Tune, which must see neither a missing metric nor one that is not finite.
         tune.report({"report": report})
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
 
 
 class Mailbox:
     """What the driver's thread and Tune's thread share. Copies of it are the same mailbox."""
 
-    def __init__(self) -> None:
+    def __init__(self, desk: str) -> None:
+        self.desk = desk
         self.packs: queue.SimpleQueue[Pack] = queue.SimpleQueue()
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.is_stopping = threading.Event()
@@ -64,7 +111,7 @@ class Mailbox:
         return self
 
     def __reduce__(self) -> Any:
-        return (Mailbox, ())  # Tune pickles its settings for a restore that never comes
+        return (Mailbox, (self.desk,))  # Tune pickles its settings for a restore that never comes
 
 
 class PackQueue(Searcher):
@@ -79,7 +126,7 @@ class PackQueue(Searcher):
         if self._mailbox.is_stopping.is_set():
             return Searcher.FINISHED
         try:
-            return {"pack": self._mailbox.packs.get_nowait()}
+            return {"pack": self._mailbox.packs.get_nowait(), "desk": self._mailbox.desk}
         except queue.Empty:
             return None
 
@@ -178,45 +225,81 @@ class RayTuneExecutor:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             what = f"cannot reach Ray at {address}" if address else "cannot start Ray"
             raise SweepError(f"{what}: {cause}\n    remedy: --executor inline trains without Ray") from error
-        self._mailbox = Mailbox()
+        self._needs = (cpus, gpus, workers)
         self._failure: BaseException | None = None
         try:
-            self.slots = self._count_slots(cpus, gpus, workers)
+            self.slots = self._count_slots()
+            self._processes = _ray_processes() if address is None else {}
+            self._gcs = ray.get_runtime_context().gcs_address
             self._scratch = tempfile.mkdtemp(prefix="sweep-tune-")
+            self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
+            self._desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk).remote()
         except BaseException:
             ray.shutdown()
             raise
+        self._next_check = time.monotonic() + _SECONDS_PER_CHECK
         self._thread = threading.Thread(target=self._run_tune, args=(cpus, gpus), daemon=True, name="ray-tune")
         self._thread.start()
 
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``."""
-        self._mailbox.packs.put(pack)
+        if pack.resume is not None:
+            ray.get(self._desk.leave.remote(pack.pack_id, pack.resume), timeout=_DESK_TIMEOUT_S)
+        self._mailbox.packs.put(replace(pack, resume=None))
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Events so far, waiting for the first. Raises SweepError when Tune itself has failed."""
+        """Events so far, waiting for the first. Raises ExecutorError when Ray or Tune has failed."""
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
             events.append(self._mailbox.events.get(timeout=timeout_s))
             while True:
                 events.append(self._mailbox.events.get_nowait())
         if not events and not self._thread.is_alive():
-            raise SweepError(f"Ray Tune ended unexpectedly: {self._failure or 'no cause given'}")
+            raise ExecutorError(f"Ray Tune ended unexpectedly: {self._failure or 'no cause given'}")
+        if time.monotonic() >= self._next_check:
+            self._check()
         return events
 
-    def stop(self) -> None:
-        """Let Tune end what runs; after a few seconds go on without it."""
-        self._mailbox.is_stopping.set()
-        self._thread.join(_STOP_TIMEOUT_S)
+    def pause(self) -> None:
+        """Drop what is queued, and let workers know."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._mailbox.packs.get_nowait()
+        self._desk.pause.remote()
+
+    def kill(self, pack_id: str) -> None:
+        """End the process that trains a pack, on whichever node it is."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            worker = ray.get(self._desk.worker_of.remote(pack_id), timeout=_CONNECT_TIMEOUT_S)
+            if worker is not None:
+                node_id, pid = worker
+                where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+                ray.remote(num_cpus=0, max_retries=0)(_kill).options(scheduling_strategy=where).remote(pid)
 
     def close(self) -> None:
         """End Tune, a private cluster and the scratch folder."""
         self._mailbox.is_stopping.set()
         self._thread.join(_STOP_TIMEOUT_S)
+        ray.kill(self._desk)
         ray.shutdown()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _count_slots(self, cpus: int, gpus: float, workers: int | None) -> int:
+    def _check(self) -> None:
+        """See whether Ray is still there, and how much it holds now. Raises ExecutorError."""
+        for pid, name in self._processes.items():
+            if not is_alive(pid):
+                raise ExecutorError(f"Ray's {name} died\n    remedy: the same command goes on")
+        host, _, port = self._gcs.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise ExecutorError(f"Ray does not answer at {self._gcs}: {error}") from error
+        with contextlib.suppress(InputError, ray.exceptions.RayError):
+            self.slots = self._count_slots()  # nodes come and go
+        self._next_check = time.monotonic() + _SECONDS_PER_CHECK
+
+    def _count_slots(self) -> int:
+        cpus, gpus, workers = self._needs
         has = ray.cluster_resources()
         fits = int(has.get("CPU", 0) // cpus)
         if gpus:
@@ -268,6 +351,11 @@ def _refuse_unreachable(address: str) -> None:
     except (OSError, OverflowError) as error:
         remedy = "`ray status` on the cluster tells its address; without --address a private Ray is started"
         raise InputError(Problem("--address", "", f"nothing answers at {address}: {error}", remedy)) from None
+
+
+def _ray_processes() -> dict[int, str]:
+    """The processes without which a private Ray is none."""
+    return {pid: name for pid, name in children(os.getpid()).items() if name in ("gcs_server", "raylet")}
 
 
 def _trial_name(trial: Any) -> str:

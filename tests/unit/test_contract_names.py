@@ -56,8 +56,8 @@ def test_commands_and_options() -> None:
 
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
-        "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "stopping", "resources", "tracking",
-        "max_trials",
+        "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "stopping", "resources", "checkpoint",
+        "tracking", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
     assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers"]

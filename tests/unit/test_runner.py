@@ -15,8 +15,8 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
 from orchestrator.overrides import Overrides
-from orchestrator.reports import PackLost
-from orchestrator.runner import MAX_ATTEMPTS
+from orchestrator.reports import PackLost, PackStarted
+from orchestrator.runner import MAX_LOSSES
 from orchestrator.spec import build_sweep, load_sweep
 from orchestrator.strict_yaml import parse_document
 
@@ -112,11 +112,81 @@ def test_lost_packs_run_again_and_end_as_if_undisturbed(train, rows) -> None:
     assert {row["num_attempts"] for row in rows("disturbed")} == {1, 2}
 
 
-def test_trials_that_are_lost_too_often_are_errored_and_the_rest_goes_on(train, rows) -> None:
-    summary = train(sweep_with("resources.pack=6"), lambda: Dying(2 * MAX_ATTEMPTS))
+class DyingWith(InlineExecutor):
+    """Loses every pack that is to train a trial of this lr, as the kernel would where memory runs out."""
+
+    def __init__(self, lr: float, at_least: int = 1) -> None:
+        super().__init__()
+        self.lr, self.at_least, self.sizes = lr, at_least, []
+
+    def submit(self, pack) -> None:
+        trained = [member.config for member in pack.members if member.trial_id not in pack.skip]
+        self.sizes.append(len(trained))
+        self.is_bad = {**getattr(self, "is_bad", {}), pack.pack_id: any(c["lr"] == self.lr for c in trained)}
+        self.is_bad[pack.pack_id] &= min(len(trained), pack.width or 99) >= self.at_least
+        super().submit(pack)
+
+    def poll(self, timeout_s: float):
+        events = super().poll(timeout_s)
+        if events and not isinstance(events[0], PackStarted) and self.is_bad[events[0].pack_id]:
+            self._reports = None
+            return [PackLost(events[0].pack_id, "it was killed")]
+        return events
+
+
+def test_what_kills_its_process_is_found_by_halving_and_the_rest_goes_on(train, rows) -> None:
+    train(sweep_with("name=calm"))
+    summary = train(sweep_with("resources.pack=6"), lambda: DyingWith(3.0))
     assert summary.exit_code == 3
-    assert {row["status"] for row in rows("edge")} == {"errored"}
-    assert "killed" in rows("edge")[0]["reason"]
+    bad = [row for row in rows("edge") if row["config"]["lr"] == 3.0]
+    assert {row["status"] for row in bad} == {"errored"}
+    assert all("killed" in row["reason"] and "batch_size" in row["reason"] for row in bad)
+    good = [row for row in rows("edge") if row["config"]["lr"] != 3.0]
+    assert numbers(good) == numbers([row for row in rows("calm") if row["config"]["lr"] != 3.0])
+
+
+def test_what_is_too_large_together_trains_apart(train, rows) -> None:
+    train(sweep_with("name=calm"))
+    executor = DyingWith(3.0, at_least=2)
+    assert train(sweep_with("resources.pack=12"), lambda: executor).exit_code == 0
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+    assert executor.sizes[:3] == [12, 12, 6], "once more as it was, then halves"
+
+
+def test_a_single_trial_that_dies_without_progress_is_given_up_after_three_times(train, rows) -> None:
+    executor = DyingWith(0.1)
+    assert train(sweep_with("axes={lr: {values: [0.1]}}", "seeds=[0]"), lambda: executor).exit_code == 3
+    assert len(executor.sizes) == MAX_LOSSES
+    assert rows("edge")[0]["status"] == "errored"
+
+
+def test_a_pack_that_runs_out_of_memory_is_halved_down_to_one_member(train, rows, monkeypatch) -> None:
+    class Large(quadratic.QuadraticTrainer):
+        def step(self):
+            if self.num_members > 3:
+                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
+            return super().step()
+
+    train(sweep_with("name=calm"))
+    monkeypatch.setattr(quadratic, "start", Large)
+    assert train(sweep_with("resources.pack=12")).exit_code == 0
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+    assert {row["num_attempts"] for row in rows("edge")} == {3}, "12, 6 and 3 at a time"
+
+
+def test_a_member_that_does_not_fit_alone_is_errored_with_a_remedy(train, rows, monkeypatch) -> None:
+    class TooLarge(quadratic.QuadraticTrainer):
+        def step(self):
+            if any(config.lr == 0.1 for config in self.configs):
+                raise MemoryError("no room")
+            return super().step()
+
+    monkeypatch.setattr(quadratic, "start", TooLarge)
+    assert train(sweep_with("resources.pack=4")).exit_code == 3
+    bad = [row for row in rows("edge") if row["config"]["lr"] == 0.1]
+    assert {row["status"] for row in bad} == {"errored"}
+    assert all("out of memory" in row["reason"] and "batch_size" in row["reason"] for row in bad)
+    assert {row["status"] for row in rows("edge") if row["config"]["lr"] != 0.1} == {"finished"}
 
 
 def test_a_trainer_bug_is_errored_with_its_traceback_and_spares_the_other_packs(train, rows, monkeypatch) -> None:
@@ -164,7 +234,7 @@ def test_trials_that_waited_when_their_pack_broke_are_trained_as_if_nothing_had_
     assert numbers(rows("edge")) == numbers(rows("calm"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_run_and_the_next_one_goes_on(train, rows, number, code) -> None:
     class Signals:
         def began(self, progress) -> None:

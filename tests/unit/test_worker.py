@@ -314,7 +314,7 @@ def test_a_trainer_that_fails_is_reported_with_its_traceback_and_closed(monkeypa
     assert reports[-1].is_last
     assert type(failure).__name__ in reports[-1].error
     assert not results(reports)
-    assert len(curve(reports, "trial0")) == 20, "what was looked at before the failure is kept"
+    assert len(curve(reports, "trial0")) == 21, "what was looked at before the failure is kept"
     assert BrokenTrainer.closed == 1
 
 

@@ -1,0 +1,171 @@
+"""Another executor in a process of its own, so that nothing that happens to it can end the driver.
+
+Ray's libraries take over signals and abort the process that they are loaded into when a part of Ray dies.
+The driver holds the ledger, the terminal and the signals; it must only ever learn that Ray is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from typing import Any, BinaryIO
+
+from orchestrator.errors import ExecutorError, SweepError
+from orchestrator.executors import Executor
+from orchestrator.processes import MARK, end_marked, new_mark
+from orchestrator.reports import Event, Pack
+
+_START_TIMEOUT_S = 120.0
+_CLOSE_TIMEOUT_S = 8.0
+_POLL_S = 0.1
+
+
+class ApartExecutor:
+    """The executor that ``module.name(**arguments)`` makes, in a process of its own."""
+
+    def __init__(self, name: str, module: str, factory: str, arguments: dict[str, Any]) -> None:
+        """Start it and wait until it is ready. Raises what it raises, or ExecutorError when it dies."""
+        self.name = name
+        self.mark = new_mark()
+        ours, theirs = socket.socketpair()
+        # Ray's own messages, of which the last line may be the only word on why it died.
+        self._log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        command = [sys.executable, "-m", "orchestrator.executors.apart", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, MARK: self.mark},
+                start_new_session=True,  # Ctrl-C on the terminal is for the driver
+            )
+        self._connection = Connection(ours.detach())
+        try:
+            self._send((module, factory, arguments))
+            if not self._connection.poll(_START_TIMEOUT_S):
+                raise ExecutorError(f"{name} did not start within {_START_TIMEOUT_S:g} s")
+            kind, value = self._receive()
+            if kind == "refused":
+                raise value
+            self.slots: int = value
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def submit(self, pack: Pack) -> None:
+        """Queue ``pack``."""
+        self._send(("submit", pack))
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Events so far, waiting for the first. Raises ExecutorError when it failed or its process died."""
+        if not self._connection.poll(timeout_s):
+            return []
+        kind, value = self._receive()
+        if kind == "failed":
+            raise value
+        self.slots, events = value
+        return events
+
+    def pause(self) -> None:
+        """Drop what is queued; what runs ends with a checkpoint."""
+        self._send(("pause",))
+
+    def kill(self, pack_id: str) -> None:
+        """End the process that trains a pack."""
+        self._send(("kill", pack_id))
+
+    def close(self) -> None:
+        """Ask it to end, then end it and whatever it started."""
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        with contextlib.suppress(ExecutorError, subprocess.TimeoutExpired):
+            self._send(("close",))
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        self._end()
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        end_marked(self.mark)
+        self._process.wait()
+        self._connection.close()
+        self._log.close()
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise ExecutorError(self._death()) from error
+
+    def _receive(self) -> tuple[str, Any]:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise ExecutorError(self._death()) from error
+
+    def _death(self) -> str:
+        """Why it is gone, as far as one can tell."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        code = self._process.returncode
+        how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 4000))
+        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
+        last = f": {lines[-1][:300]}" if lines else ""
+        return f"the process that talks to {self.name} ended {how}{last}\n    remedy: the same command goes on"
+
+
+def serve(connection: Connection) -> None:
+    """Be the executor at the other end of ``connection`` until it asks to close, or is gone."""
+    module, factory, arguments = connection.recv()
+    try:
+        executor: Executor = getattr(importlib.import_module(module), factory)(**arguments)
+    except SweepError as error:
+        connection.send(("refused", error))
+        return
+    try:
+        connection.send(("ready", executor.slots))
+        _serve(connection, executor)
+    except (EOFError, OSError):
+        pass  # the driver is gone
+    except SweepError as error:
+        with contextlib.suppress(OSError):
+            connection.send(("failed", error))
+    finally:
+        executor.close()
+
+
+def _serve(connection: Connection, executor: Executor) -> None:
+    slots = executor.slots
+    while True:
+        while connection.poll(0):
+            what, *values = connection.recv()
+            if what == "close":
+                return
+            getattr(executor, what)(*values)
+        events = executor.poll(_POLL_S)
+        if events or executor.slots != slots:
+            slots = executor.slots
+            connection.send(("events", (slots, events)))
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))
+    # What still hangs in a thread or an exit handler must not keep the process.
+    os._exit(0)
