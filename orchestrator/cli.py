@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some trials errored, 4 storage fault, 130 Ctrl-C.",
+    epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some errored, 4 storage or Ray failed, 130 Ctrl-C.",
 )
 export_app = typer.Typer(help="Write a sweep's map to a file.", no_args_is_help=True)
 app.add_typer(export_app, name="export")
@@ -322,6 +322,35 @@ def sync(
     from orchestrator.files import sweep_folder
 
     typer.echo(sync_sweep(sweep_folder(name, results), tracking_uri))
+
+
+@app.command()
+def doctor(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 3 on warnings too, not on faults alone")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="repair what can be repaired")] = False,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Look whether everything is as it should be: the environment, and a sweep's ledger and files."""
+    from orchestrator.drive import show_findings
+    from orchestrator.files import sweep_folder
+
+    raise typer.Exit(show_findings(sweep_folder(name, results) if name else None, results, strict=strict, fix=fix))
+
+
+@app.command()
+def gc(
+    name: NameArgument,
+    exports: Annotated[bool, typer.Option("--exports", help="also maps, pictures and the report")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Remove what can be made again or nobody needs; never a result."""
+    from orchestrator.cleaning import clean
+    from orchestrator.files import sweep_folder
+
+    lines = list(clean(sweep_folder(name, results), exports=exports, is_rehearsal=dry_run))
+    _print(lines or ["nothing to remove"])
 
 
 @app.command()

@@ -54,7 +54,7 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     _say(console, trained)
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warning = None
-    if mirror is not None and not mirror.is_current(written):
+    if mirror is not None and not mirror.is_current():
         _say(console, "mirroring to MLflow ...")
         warning = mirror.finish([folder / FROZEN_SWEEP, *written], is_over=summary.stopped_by is None)
     _show_end(console, sweep, folder, summary, written)
@@ -195,6 +195,28 @@ def show_status(folder: Path) -> int:
     if len(failed) > 5:
         _say(console, f"... and {len(failed) - 5} more")
     return EXIT_SOME_FAILED if failed else EXIT_OK
+
+
+def show_findings(folder: Path | None, results: Path, *, strict: bool, fix: bool) -> int:
+    """Print what is found of the environment and the sweep in ``folder``; returns the exit code, 3 for faults."""
+    from rich.console import Console
+
+    from orchestrator.doctor import examine_environment, examine_sweep, repair
+
+    console = Console()
+    findings = list(examine_environment(results))
+    if folder is not None:
+        findings += examine_sweep(folder)
+    for finding in findings:
+        _say(console, printable(f"{finding.level:>7}: {finding.text}"))
+        if finding.remedy:
+            _say(console, f"         remedy: {finding.remedy}")
+    for line in repair(findings) if fix else ():
+        _say(console, printable(line))
+    if not fix and any(finding.repair for finding in findings):
+        _say(console, "`sweep doctor --fix` repairs what can be repaired")
+    bad = ("fault", "warning") if strict else ("fault",)
+    return EXIT_SOME_FAILED if any(finding.level in bad for finding in findings) else EXIT_OK
 
 
 def sync_sweep(folder: Path, tracking_uri: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.errors import InputError
-from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write, write_if_changed
+from orchestrator.files import EXPORTED, FROZEN_SWEEP, LEDGER, atomic_write, storage_errors, write_if_changed
 from orchestrator.ledger import Ledger
 from orchestrator.spike_score import spike_scores
 from orchestrator.stability import StabilityMap, facet_maps, map_table, stability_map, trial_table
@@ -63,13 +63,12 @@ def _table(maps: Sequence[StabilityMap]) -> pd.DataFrame:
 
 
 def are_current(folder: Path) -> bool:
-    """Whether the exports were made after the newest result and the newest change of the sweep."""
-    report = folder / REPORT
-    if not report.is_file():
+    """Whether the exports show what the ledger holds and the sweep says; no clock is asked."""
+    marker = folder / EXPORTED
+    if not (folder / REPORT).is_file() or not marker.is_file():
         return False
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
-        newest = max(ledger.last_finished_at(), (folder / FROZEN_SWEEP).stat().st_mtime)
-    return report.stat().st_mtime >= newest
+    with Ledger(folder / LEDGER, read_only=True) as ledger, storage_errors(marker):
+        return marker.read_text() == ledger.state()
 
 
 def existing_exports(folder: Path) -> list[Path]:
@@ -94,6 +93,8 @@ def export_all(folder: Path) -> list[Path]:
         written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
         written[REPORT] = report_html(ledger, stability, text)
+        state = ledger.state()
     for name, content in written.items():
         atomic_write(folder / name, content)
+    atomic_write(folder / EXPORTED, state)  # last: it vouches for the others
     return [folder / name for name in written]

@@ -17,7 +17,8 @@ from orchestrator.errors import InputError, Problem, StorageError
 LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
-MIRRORED = "mirrored"  # names the MLflow store that has the sweep, as of the file's time
+EXPORTED = "exported"  # the state of the ledger that the exports show
+MIRRORED = "mirrored"  # names the MLflow store that has the sweep, and the state of the ledger that it has
 _LOCK = "lock"
 
 
@@ -38,11 +39,18 @@ def _free_space(path: Path) -> str:
     return ""
 
 
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` where it is missing, for this user alone whatever the umask; those above it as usual."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def atomic_write(path: Path, content: bytes | str) -> None:
     """Write ``path`` so that a reader, or a crash, sees the old file or the new, never a part."""
     data = content.encode() if isinstance(content, str) else content
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -112,7 +120,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     Raises InputError naming the holder when another process has it.
     """
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         file = open(folder / _LOCK, "a+")  # noqa: SIM115 - the next line is its context
     with file:
         try:
@@ -128,6 +136,23 @@ def sweep_lock(folder: Path) -> Iterator[None]:
         file.write(f"pid {os.getpid()} since {now}\n")
         file.flush()
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a driver has the sweep in ``folder``."""
+    try:
+        with open(folder / _LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def litter(folder: Path) -> list[Path]:
+    """Parts of files whose writing was interrupted, in the folder of a sweep."""
+    return sorted(path for path in folder.glob(".*.*") if path.is_file() or path.is_symlink())
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import io
 import json
 import math
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.errors import InputError, Problem, StorageError
+from orchestrator.files import make_folder
 from orchestrator.reports import Finished, Member, Pack, Report, Trace
 from orchestrator.space import Trial, canonical_json
 
@@ -23,6 +25,7 @@ SCHEMA_VERSION = 4
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 _CHECKPOINTS_KEPT = 2
+_STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
 
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -109,7 +112,7 @@ class Ledger:
         self.path = path
         with self._errors():
             if not read_only:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
             uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
             self._db = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
             try:
@@ -293,6 +296,11 @@ class Ledger:
             )
             self._forget_checkpoints(db)
 
+    def forget_stray_traces(self) -> None:
+        """Delete pieces of curves that do not belong to the last attempt of their trial."""
+        with self._transaction() as db:
+            db.execute(f"DELETE FROM traces WHERE {_STRAY}")
+
     def drop_newest_checkpoint(self, pack_id: str) -> None:
         """Forget a pack's newest checkpoint, which turned out to be of no use."""
         with self._transaction() as db:
@@ -371,15 +379,37 @@ class Ledger:
             return {}
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
+    @property
+    def version(self) -> int:
+        """The schema of the file."""
+        with self._errors():
+            return self._db.execute("PRAGMA user_version").fetchone()[0]
+
+    def integrity(self) -> list[str]:
+        """What SQLite finds wrong with the file and its references; nothing for a sound one."""
+        with self._errors():
+            problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
+            references = self._db.execute("PRAGMA foreign_key_check").fetchmany(10)
+        return problems + [f"a row of {row[0]} refers to {row[2]} that is not there" for row in references]
+
+    def stray_traces(self) -> int:
+        """Pieces of curves that do not belong to the last attempt of their trial."""
+        with self._errors():
+            return self._db.execute(f"SELECT COUNT(*) FROM traces WHERE {_STRAY}").fetchone()[0]
+
     def facts(self) -> dict[str, str]:
         """What is known of the sweep as a whole."""
         with self._errors():
             return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
 
-    def last_finished_at(self) -> float:
-        """When the newest result came, in seconds since 1970; 0 without one."""
+    def state(self) -> str:
+        """A hash of all that exports and mirrors show: trials with their results, and facts of the sweep."""
+        digest = hashlib.sha256()
         with self._errors():
-            return self._db.execute("SELECT COALESCE(MAX(finished_at), 0) FROM trials").fetchone()[0]
+            for query in ("SELECT * FROM trials ORDER BY trial_id", "SELECT * FROM facts ORDER BY name"):
+                for row in self._db.execute(query):
+                    digest.update(repr(tuple(row)).encode())
+        return digest.hexdigest()
 
     def packs(self) -> list[dict[str, Any]]:
         """Every try at training a pack, oldest first."""

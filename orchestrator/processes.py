@@ -1,11 +1,13 @@
 """Processes that a run has started, found by a mark in their environment and ended for good. Linux's /proc.
 
-A mark is inherited by children of children, also by those whose parents are gone.
+A mark is inherited by children of children, also by those whose parents are gone. It names the driver, so
+that what a killed driver has left behind can be told from what belongs to another one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import signal
 import time
@@ -13,22 +15,74 @@ import uuid
 from pathlib import Path
 
 MARK = "SWEEP_RUN"
+SCRATCH = "sweep-tune-"  # a run's folder for temporary files begins so; the pid of its process follows
 
 
 def new_mark() -> str:
-    """A mark for the processes of one run."""
-    return uuid.uuid4().hex
+    """A mark for processes that this one starts."""
+    return f"{os.getpid()}.{_started(os.getpid())}.{uuid.uuid4().hex[:8]}"
+
+
+def all_marked() -> dict[int, str]:
+    """Every process with a mark that this user may look at, and its mark; not this one."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for entry in (folder / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(f"{MARK}=".encode()) and int(folder.name) != os.getpid():
+                    found[int(folder.name)] = entry.decode(errors="replace").partition("=")[2]
+    return found
 
 
 def marked(mark: str) -> list[int]:
     """Processes that carry ``mark``, but for this one."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
+    return [pid for pid, found in all_marked().items() if found == mark and is_alive(pid)]
+
+
+def leftovers() -> dict[int, str]:
+    """Processes whose driver is dead, and their marks."""
+    found = {}
+    for pid, mark in all_marked().items():
+        driver, _, rest = mark.partition(".")
+        if driver.isdigit() and str(_started(int(driver))) != rest.partition(".")[0] and is_alive(pid):
+            found[pid] = mark
     return found
+
+
+def listening() -> dict[str, str]:
+    """Addresses (host:port) on which marked processes listen, and the names of those processes."""
+    sockets: dict[str, str] = {}
+    for table, size in (("/proc/net/tcp", 8), ("/proc/net/tcp6", 32)):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A":  # listens
+                    address, port = fields[1].split(":")
+                    sockets[fields[9]] = f"{_address(address, size)}:{int(port, 16)}"
+    found: dict[str, str] = {}
+    for pid in all_marked():
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inode = os.readlink(handle).removeprefix("socket:[").removesuffix("]")
+                    if inode in sockets:
+                        found[sockets[inode]] = name
+    return found
+
+
+def _address(text: str, size: int) -> str:
+    """An address as /proc/net writes it: hexadecimal, each group of 32 bits in the order of the machine."""
+    groups = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, size, 8)]
+    return str(ipaddress.ip_address(b"".join(groups)))
+
+
+def _started(pid: int) -> int:
+    """When a process began, in ticks since the machine did; 0 when there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def end_marked(mark: str, timeout_s: float = 2.0) -> list[int]:

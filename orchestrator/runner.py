@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import signal
@@ -399,6 +400,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "sweep_version": __version__,
         "python": platform.python_version(),
         "git_commit": git_commit(),
+        "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
         "axes": canonical_json([{"name": axis.name, "scale": axis.scale, "ends": axis.ends} for axis in sweep.axes]),
         "is_sampled": canonical_json(sweep.is_sampled),
         "stopping": canonical_json(sweep.stopping.model_dump()),

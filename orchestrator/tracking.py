@@ -106,7 +106,8 @@ class Mirror:
                 if row["status"] != "planned" or row["trial_id"] in self.run_of_trial:
                     self._guard(self._mirror_trial, ledger, row)
             self._guard(self._finish_parent, ledger, artifacts, is_over)
-        atomic_write(self.folder / MIRRORED, shown_uri(self.uri))
+            state = ledger.state()
+        atomic_write(self.folder / MIRRORED, f"{shown_uri(self.uri)} {state}")
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
         """MLflow raises anything from its own errors to SQLAlchemy's; none of it may end a sweep."""
@@ -342,13 +343,14 @@ class BackgroundMirror:
         """Nothing more comes; what is queued is written while workers and exports are finished."""
         self._waiting.put(None)
 
-    def is_current(self, artifacts: Sequence[Path]) -> bool:
-        """Whether the store had everything after ``artifacts`` were written."""
+    def is_current(self) -> bool:
+        """Whether the store has everything that the ledger has."""
         marker = self.folder / MIRRORED
         uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
-        if not marker.is_file() or marker.read_text() != uri:
+        if not marker.is_file():
             return False
-        return all(marker.stat().st_mtime >= path.stat().st_mtime for path in artifacts)
+        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+            return marker.read_text() == f"{uri} {ledger.state()}"
 
     def finish(self, artifacts: Sequence[Path], is_over: bool) -> TrackingError | None:
         """Write all that is missing and the parent run; returns what went wrong, if anything."""

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from orchestrator.errors import ExecutorError, SweepError
 from orchestrator.executors import Executor
-from orchestrator.processes import MARK, end_marked, new_mark
+from orchestrator.processes import MARK, end_marked, leftovers, new_mark
 from orchestrator.reports import Event, Pack
 
 _START_TIMEOUT_S = 120.0
@@ -35,6 +35,8 @@ class ApartExecutor:
     def __init__(self, name: str, module: str, factory: str, arguments: dict[str, Any]) -> None:
         """Start it and wait until it is ready. Raises what it raises, or ExecutorError when it dies."""
         self.name = name
+        for mark in set(leftovers().values()):
+            end_marked(mark)  # of drivers that were killed
         self.mark = new_mark()
         ours, theirs = socket.socketpair()
         # Ray's own messages, of which the last line may be the only word on why it died.

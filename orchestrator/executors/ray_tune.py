@@ -42,7 +42,7 @@ from ray.tune.search import Searcher  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from orchestrator.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
-from orchestrator.processes import children, is_alive  # noqa: E402
+from orchestrator.processes import SCRATCH, children, is_alive  # noqa: E402
 from orchestrator.reports import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.worker import run_pack  # noqa: E402
 
@@ -231,7 +231,7 @@ class RayTuneExecutor:
             self.slots = self._count_slots()
             self._processes = _ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
-            self._scratch = tempfile.mkdtemp(prefix="sweep-tune-")
+            self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
             self._desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk).remote()
         except BaseException:

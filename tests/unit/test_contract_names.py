@@ -15,7 +15,7 @@ from orchestrator.detection import StoppingConfig
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.results import SweepResults
-from orchestrator.sections import ResourcesConfig, SampleSection, SweepFile, TrackingConfig
+from orchestrator.sections import CheckpointConfig, ResourcesConfig, SampleSection, SweepFile, TrackingConfig
 from orchestrator.stability import METRICS, REDUCTIONS
 
 SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}
@@ -46,6 +46,8 @@ def test_commands_and_options() -> None:
         "report": {"--results"},
         "replay": LOG_OPTIONS | {"--set", "--json", "--figures", "--no-figures", "--results"},
         "audit": {"--results"},
+        "doctor": {"--strict", "--fix", "--results"},
+        "gc": {"--exports", "--dry-run", "--results"},
         "sync": {"--results", "--tracking-uri"},
         "ui": {"--results", "--tracking-uri", "--port"},
     }
@@ -60,7 +62,8 @@ def test_keys_of_a_sweep_file() -> None:
         "tracking", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
-    assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers"]
+    assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers", "stall_timeout_s"]
+    assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
