@@ -5,6 +5,7 @@ Heavy imports stand inside the commands, so that `sweep --help` and `sweep plan`
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -119,7 +120,7 @@ def plan(
     from orchestrator.drive import plan_lines
 
     for line in plan_lines(sweep, results):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 @app.command()
@@ -141,7 +142,7 @@ def init(
     if path.exists():
         raise InputError(Problem(str(path), "", "exists already", "choose another name, or --output FILE"))
     atomic_write(path, text)
-    typer.echo(f"wrote {path}; next: sweep plan {path}")
+    _print([f"wrote {path}; next: sweep plan {path}"])
 
 
 @app.command()
@@ -196,7 +197,7 @@ def export_heatmap(
     path = export(
         folder, format_, x=x, y=y, metric=metric, where=_conditions(where), reduce=reduce, facet=facet, output=output
     )
-    typer.echo(f"wrote {path}")
+    _print([f"wrote {path}"])
 
 
 @app.command()
@@ -267,7 +268,7 @@ def report(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
     from orchestrator.files import sweep_folder
 
     for path in export_all(sweep_folder(name, results)):
-        typer.echo(f"wrote {path}")
+        _print([f"wrote {path}"])
 
 
 @app.command()
@@ -308,7 +309,7 @@ def audit(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
     from orchestrator.review import show_audit
 
     for line in show_audit(sweep_folder(name, results)):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 @app.command()
@@ -321,7 +322,7 @@ def sync(
     from orchestrator.drive import sync_sweep
     from orchestrator.files import sweep_folder
 
-    typer.echo(sync_sweep(sweep_folder(name, results), tracking_uri))
+    _print([sync_sweep(sweep_folder(name, results), tracking_uri)])
 
 
 @app.command()
@@ -405,7 +406,7 @@ def _load(file: str, results: Path, overrides: Overrides) -> Sweep:
 
     path = Path(file)
     for folder in (path, results / file):
-        if not path.is_file() and (folder / FROZEN_SWEEP).is_file():
+        if not os.path.isfile(path) and os.path.isfile(folder / FROZEN_SWEEP):
             path = folder / FROZEN_SWEEP
     return load_sweep(path, overrides)
 

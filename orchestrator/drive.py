@@ -93,7 +93,7 @@ def _show_map(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
@@ -208,11 +208,11 @@ def show_findings(folder: Path | None, results: Path, *, strict: bool, fix: bool
     if folder is not None:
         findings += examine_sweep(folder)
     for finding in findings:
-        _say(console, printable(f"{finding.level:>7}: {finding.text}"))
+        _say(console, f"{finding.level:>7}: {finding.text}")
         if finding.remedy:
             _say(console, f"         remedy: {finding.remedy}")
     for line in repair(findings) if fix else ():
-        _say(console, printable(line))
+        _say(console, line)
     if not fix and any(finding.repair for finding in findings):
         _say(console, "`sweep doctor --fix` repairs what can be repaired")
     bad = ("fault", "warning") if strict else ("fault",)
@@ -229,8 +229,8 @@ def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
         tracking = tracking.model_copy(update={"uri": tracking_uri})
     with sweep_lock(folder):
         artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
-        mirror = Mirror(folder, tracking)
-        mirror.mirror_sweep(artifacts, is_over=True)
+        with Mirror(folder, tracking) as mirror:
+            mirror.mirror_sweep(artifacts)
     return f"{len(mirror.run_of_trial)} trials are in MLflow at {shown_uri(mirror.uri)}"
 
 

@@ -10,6 +10,7 @@ EXIT_BAD_INPUT = 2
 EXIT_SOME_FAILED = 3
 EXIT_STORAGE = 4
 EXIT_INTERRUPTED = 130
+_MAX_SHOWN = 1000
 
 
 class SweepError(Exception):
@@ -40,8 +41,12 @@ class Problem:
     remedy: str = ""
 
     def __str__(self) -> str:
-        head = ": ".join(part for part in (self.where, self.key, self.message) if part)
-        return f"{head}\n    remedy: {self.remedy}" if self.remedy else head
+        head = ": ".join(part for part in (self.where, _brief(self.key), _brief(self.message)) if part)
+        return f"{head}\n    remedy: {_brief(self.remedy)}" if self.remedy else head
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 103]}...{text[-100:]}"
 
 
 class InputError(SweepError):

@@ -9,7 +9,15 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.errors import InputError
-from orchestrator.files import EXPORTED, FROZEN_SWEEP, LEDGER, atomic_write, storage_errors, write_if_changed
+from orchestrator.files import (
+    EXPORTED,
+    FROZEN_SWEEP,
+    LEDGER,
+    atomic_write,
+    refuse_links,
+    storage_errors,
+    write_if_changed,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.spike_score import spike_scores
 from orchestrator.stability import StabilityMap, facet_maps, map_table, stability_map, trial_table
@@ -94,6 +102,7 @@ def export_all(folder: Path) -> list[Path]:
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
         written[REPORT] = report_html(ledger, stability, text)
         state = ledger.state()
+    refuse_links(folder)
     for name, content in written.items():
         atomic_write(folder / name, content)
     atomic_write(folder / EXPORTED, state)  # last: it vouches for the others

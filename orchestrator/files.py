@@ -28,15 +28,23 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}{_free_space(path)}") from error
+        raise StorageError(f"{path}: {error.strerror or error}{free_space(path)}") from error
 
 
-def _free_space(path: Path) -> str:
+def free_space(path: Path) -> str:
+    """How much room there is on the disk of ``path``, in brackets; nothing where nobody knows."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             stat = os.statvfs(folder)
             return f" ({stat.f_bavail * stat.f_frsize / 2**20:.0f} MiB free)"
     return ""
+
+
+def refuse_links(*paths: Path) -> None:
+    """Raise StorageError where one of ``paths`` is a link: what is written there would land elsewhere."""
+    for path in paths:
+        if path.is_symlink():
+            raise StorageError(f"{path}: is a link to {os.readlink(path)}\n    remedy: put a real folder or file there")
 
 
 def make_folder(folder: Path) -> None:
@@ -67,6 +75,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
     """Write a checkpoint of the sweep in ``folder`` under a name of its own; returns its name and its sha256."""
+    refuse_links(folder, folder / CHECKPOINTS)
     sha256 = hashlib.sha256(content).hexdigest()
     name = f"{uuid.uuid4().hex[:12]}.pt"
     atomic_write(folder / CHECKPOINTS / name, content)
@@ -119,6 +128,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
 
     Raises InputError naming the holder when another process has it.
     """
+    refuse_links(folder, folder / LEDGER, folder / _LOCK)
     with storage_errors(folder):
         make_folder(folder)
         file = open(folder / _LOCK, "a+")  # noqa: SIM115 - the next line is its context

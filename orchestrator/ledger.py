@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import hashlib
 import io
 import json
 import math
 import sqlite3
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.errors import InputError, Problem, StorageError
-from orchestrator.files import make_folder
+from orchestrator.files import free_space, make_folder
 from orchestrator.reports import Finished, Member, Pack, Report, Trace
 from orchestrator.space import Trial, canonical_json
 
@@ -25,6 +27,7 @@ SCHEMA_VERSION = 4
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 _CHECKPOINTS_KEPT = 2
+_LARGEST_PIECE = 2**28  # bytes of a curve in one report; more is no curve but an attack on memory
 _STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
 
 _SCHEMA = """
@@ -100,6 +103,15 @@ _UPGRADES = {
 }
 
 
+@functools.cache
+def _columns() -> dict[str, set[str]]:
+    """The columns of each table of this version."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {table: {row[1] for row in db.execute(f"PRAGMA table_info({table})")} for table in tables}
+
+
 class Ledger:
     """The trials of one sweep, what happened to them, and their curves."""
 
@@ -131,10 +143,20 @@ class Ledger:
         if version > SCHEMA_VERSION:
             found = f"was written by a newer sweep (schema {version})"
             raise InputError(Problem(str(self.path), "", found, "upgrade sweep"))
+        if version == SCHEMA_VERSION:
+            self._check_columns()
         if read_only or version == SCHEMA_VERSION:
             return
         script = _SCHEMA if version == 0 else " ".join(_UPGRADES[old] for old in range(version, SCHEMA_VERSION))
         self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+    def _check_columns(self) -> None:
+        """Raise StorageError when the tables are not those of this version."""
+        with self._reading():
+            for table, columns in _columns().items():
+                found = [row[1] for row in self._db.execute(f"PRAGMA table_info({table})")]
+                if set(found) != columns:
+                    raise StorageError(f"{self.path}: is damaged: the table {table} has other columns")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -352,20 +374,20 @@ class Ledger:
         With ``removed`` also those that the sweep no longer has, after the others.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
-        with self._errors():
+        with self._reading():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-        return [{**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])} for row in rows]
+            return [{**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])} for row in rows]
 
     def trial(self, trial_id: str) -> dict[str, Any]:
         """The row of one trial."""
-        with self._errors():
+        with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
-        return {**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])}
+            return {**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])}
 
     def statuses(self) -> dict[str, tuple[str, int]]:
         """Status and number of attempts of each of the sweep's trials, by id, in order."""
         query = "SELECT trial_id, status, num_attempts FROM trials WHERE position IS NOT NULL ORDER BY position"
-        with self._errors():
+        with self._reading():
             return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
 
     def trace(self, trial_id: str) -> dict[str, np.ndarray]:
@@ -373,39 +395,38 @@ class Ledger:
         query = (
             "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
-        with self._errors():
+        with self._reading():
             pieces = [_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))]
-        if not pieces:
-            return {}
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+            names = pieces[0] if pieces else ()
+            return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
 
     @property
     def version(self) -> int:
         """The schema of the file."""
-        with self._errors():
+        with self._reading():
             return self._db.execute("PRAGMA user_version").fetchone()[0]
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file and its references; nothing for a sound one."""
-        with self._errors():
+        with self._reading():
             problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
             references = self._db.execute("PRAGMA foreign_key_check").fetchmany(10)
         return problems + [f"a row of {row[0]} refers to {row[2]} that is not there" for row in references]
 
     def stray_traces(self) -> int:
         """Pieces of curves that do not belong to the last attempt of their trial."""
-        with self._errors():
+        with self._reading():
             return self._db.execute(f"SELECT COUNT(*) FROM traces WHERE {_STRAY}").fetchone()[0]
 
     def facts(self) -> dict[str, str]:
         """What is known of the sweep as a whole."""
-        with self._errors():
+        with self._reading():
             return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
 
     def state(self) -> str:
         """A hash of all that exports and mirrors show: trials with their results, and facts of the sweep."""
         digest = hashlib.sha256()
-        with self._errors():
+        with self._reading():
             for query in ("SELECT * FROM trials ORDER BY trial_id", "SELECT * FROM facts ORDER BY name"):
                 for row in self._db.execute(query):
                     digest.update(repr(tuple(row)).encode())
@@ -413,9 +434,9 @@ class Ledger:
 
     def packs(self) -> list[dict[str, Any]]:
         """Every try at training a pack, oldest first."""
-        with self._errors():
+        with self._reading():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
-        return [{**dict(row), "environment": json.loads(row["environment"])} for row in rows]
+            return [{**dict(row), "environment": json.loads(row["environment"])} for row in rows]
 
     def resumable(self) -> dict[str, list[str]]:
         """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
@@ -424,7 +445,7 @@ class Ledger:
             " AND pack_id IN (SELECT pack_id FROM checkpoints) ORDER BY position"
         )
         found: dict[str, list[str]] = {}
-        with self._errors():
+        with self._reading():
             for trial_id, pack_id in self._db.execute(query):
                 found.setdefault(pack_id, []).append(trial_id)
         return found
@@ -432,26 +453,36 @@ class Ledger:
     def checkpoints(self, pack_id: str) -> list[dict[str, Any]]:
         """Name, sha256 and ages of a pack's checkpoints, newest first."""
         query = "SELECT name, sha256, ages FROM checkpoints WHERE pack_id = ? ORDER BY number DESC"
-        with self._errors():
+        with self._reading():
             return [{**dict(row), "ages": json.loads(row["ages"])} for row in self._db.execute(query, (pack_id,))]
 
     def checkpoint_names(self) -> set[str]:
         """Files of all checkpoints that may be needed."""
-        with self._errors():
+        with self._reading():
             return {row[0] for row in self._db.execute("SELECT name FROM checkpoints")}
 
     def members(self, pack_id: str) -> list[Member]:
         """All members of a pack, in its order."""
-        with self._errors():
-            (trial_ids,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
-        rows = [self.trial(trial_id) for trial_id in json.loads(trial_ids)]
+        with self._reading():
+            (found,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
+            trial_ids = json.loads(found)
+        rows = [self.trial(trial_id) for trial_id in trial_ids]
         return [Member(row["trial_id"], row["config"], row["seed"]) for row in rows]
 
     def member_steps_per_second(self) -> float | None:
         """Measured speed of one worker over all packs, or None before one was timed."""
-        with self._errors():
+        with self._reading():
             steps, seconds = self._db.execute("SELECT SUM(member_steps), SUM(seconds) FROM packs").fetchone()
         return steps / seconds if steps and seconds else None
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What is in the file may be anything: damage must look like damage, not like a fault of ours."""
+        try:
+            with self._errors():
+                yield
+        except (ValueError, TypeError, LookupError, zlib.error) as error:
+            raise StorageError(f"{self.path}: is damaged: {str(error)[:200]}") from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -464,7 +495,7 @@ class Ledger:
         try:
             yield
         except (sqlite3.DatabaseError, OSError) as error:
-            raise StorageError(f"{self.path}: {error}") from error
+            raise StorageError(f"{self.path}: {error}{free_space(self.path)}") from error
 
 
 def _now() -> float:
@@ -487,7 +518,14 @@ def _pack_columns(trace: Trace) -> bytes:
 
 def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:
     if content.startswith(b"PK"):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_PIECE:
+                raise ValueError("a piece of a curve is too large")
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return dict(archive)
-    table = np.load(io.BytesIO(zlib.decompress(content)), allow_pickle=False)
+    unpacker = zlib.decompressobj()
+    unpacked = unpacker.decompress(content, _LARGEST_PIECE)
+    if unpacker.unconsumed_tail:
+        raise ValueError("a piece of a curve is too large")
+    table = np.load(io.BytesIO(unpacked), allow_pickle=False)
     return {name: np.ascontiguousarray(table[name]) for name in table.dtype.names}

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from orchestrator.errors import InputError, Problem
 MAX_BYTES = 1024**3
 _INFINITE = 1e100
 _SHOWN_COLUMNS = 12
+_COMPARED_COLUMNS = 50
+_LONGEST_NAME = 250  # of a metric, as in MLflow
+_LONGEST_LINE = 4000  # of text
+_LONGEST_ROW = 4 * 1024**2  # of a table or of JSON lines
 _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", ".err")
 
 
@@ -165,7 +169,7 @@ def _choose(name: str, table: Table, wanted: Columns) -> Columns:
     step = _named(name, "--step", wanted.step, names)
     if step is None:
         rows = table.column(loss)[0]
-        usual = [n for n in names if _plain(n) in _STEP_NAMES and n != loss]
+        usual = [n for n in names if _plain(n) in _STEP_NAMES and n != loss][:_COMPARED_COLUMNS]
         shared = {n: len(np.intersect1d(table.column(n)[0], rows)) for n in usual}
         step = max(usual, key=lambda n: (shared[n], -_STEP_NAMES.index(_plain(n))), default=None)
     grad_norm = _named(name, "--grad-norm", wanted.grad_norm, names) or _usual(_NORM_NAMES, names)
@@ -282,11 +286,13 @@ def _reader(path: Path, head: str) -> Callable[[Path, str], Table]:
         if path.suffix.lower() == ".json" or re.match(r'[\[{]\s*["\[{]', text):
             return _read_json
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return _read_csv if lines and _delimiter(lines) else _read_text
+    return _read_csv if _delimiter(lines) else _read_text
 
 
 def _delimiter(lines: list[str]) -> str | None:
     """What separates the columns of a table with a header, or None for other text."""
+    if not lines:
+        return None
     for delimiter in ("\t", ",", ";"):
         cells = [next(csv.reader([line], delimiter=delimiter), []) for line in lines[:2]]
         if len(cells[0]) < 2 or len(cells[0]) != len(cells[-1]) or all(next(_pairs(line), None) for line in lines[:2]):
@@ -302,8 +308,8 @@ def _read_csv(path: Path, encoding: str) -> Table:
     """Comma, tab or semicolon separated values with a header; empty cells were not logged."""
     table = Table()
     with open(path, encoding=encoding, errors="replace", newline="") as file:
-        lines = (line for line in file if line.strip() and not line.startswith("#"))
-        first = [next(lines), next(lines, "")]
+        lines = (line for line in _lines(file, _LONGEST_ROW) if line.strip() and not line.startswith("#"))
+        first = [next(lines, ""), next(lines, "")]
         delimiter = _delimiter([line for line in first if line]) or ","
         header = [name.strip() for name in next(csv.reader([first[0]], delimiter=delimiter))]
         if all(_number(name) is not None for name in header):
@@ -322,6 +328,14 @@ def _read_csv(path: Path, encoding: str) -> Table:
     return table
 
 
+def _lines(file: TextIO, longest: int) -> Iterator[str]:
+    """Lines of ``file``, cut to ``longest`` characters: what is a gigabyte long is no line of a log."""
+    while line := file.readline(longest):
+        yield line
+        while len(line) == longest and line[-1] not in "\r\n":
+            line = file.readline(longest)
+
+
 def _chain(first: Iterable[str], rest: Iterable[str]) -> Iterator[str]:
     yield from first
     yield from rest
@@ -331,7 +345,7 @@ def _read_json_lines(path: Path, encoding: str) -> Table:
     """One JSON object a line; nested names are joined with a slash."""
     table = Table()
     with open(path, encoding=encoding, errors="replace") as file:
-        for line in file:
+        for line in _lines(file, _LONGEST_ROW):
             if not line.strip():
                 continue
             try:
@@ -370,6 +384,8 @@ def _read_json(path: Path, encoding: str) -> Table:
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     for name, value in row.items():
+        if len(prefix) + len(name) > _LONGEST_NAME:
+            continue
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}/")
         elif isinstance(value, str):
@@ -386,11 +402,11 @@ def _float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-_NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]*"
+_NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
 # A name of up to three words; a colon or an equals sign, maybe; a number, maybe with a unit. Both may be quoted.
 _PAIR = re.compile(
-    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=])[\"']?\s*(?:\([^)]*\))?\s*[:=]?\s*[\"']?"
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=])[\"']?\s*+(?:\([^)]*+\))?+\s*+[:=]?\s*+[\"']?"
     rf"({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
     re.IGNORECASE,
 )
@@ -402,14 +418,14 @@ def _read_text(path: Path, encoding: str) -> Table:
     """Lines such as `step 10/1000 | loss 3.21 | norm 0.5`: names followed by numbers."""
     table = Table()
     with open(path, encoding=encoding, errors="replace") as file:
-        for line in file:
+        for line in _lines(file, _LONGEST_LINE):
             if any(character.isdigit() for character in line) or "nan" in line.lower():
-                table.add(_pairs(_COLOURS.sub("", line[:4000])))
+                table.add(_pairs(_COLOURS.sub("", line)))
     return table
 
 
 def _pairs(line: str) -> Iterator[tuple[str, float]]:
-    for match in _PAIR.finditer(line):
+    for match in _PAIR.finditer(line[:_LONGEST_LINE]):
         yield _plain(match[1]), float(match[2].replace(",", ""))
 
 
@@ -435,10 +451,11 @@ def _read_events(path: Path) -> Table:
     from tensorboardX.proto.event_pb2 import Event  # comes with Ray
 
     table = Table()
+    size = path.stat().st_size
     with open(path, "rb") as file:
         while len(frame := file.read(_FRAME.size)) == _FRAME.size:
             length, _ = _FRAME.unpack(frame)
-            record = file.read(length) if length <= MAX_BYTES else b""
+            record = file.read(length) if length <= size else b""
             file.read(4)
             if len(record) < length:
                 table.num_odd_lines += 1

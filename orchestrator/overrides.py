@@ -10,6 +10,8 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.space import SCALES
 from orchestrator.strict_yaml import Document, parse_document, parse_scalar
 
+_MAX_PARTS = 10  # of a key
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
@@ -82,7 +84,7 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
 def parse_set(text: str) -> tuple[tuple[str, ...], Any]:
     """The key path and the value of a `--set KEY=VALUE`. Raises InputError."""
     key, equals, value = text.partition("=")
-    if not equals or not all(key.split(".")):
+    if not equals or not all(key.split(".")) or key.count(".") >= _MAX_PARTS:
         raise InputError(Problem(f"--set {text}", "", "is not KEY=VALUE", "write e.g. fixed.batch_size=16"))
     if value[:1] in "[{" and value:
         return tuple(key.split(".")), parse_document(f"value: {value}", f"--set {text}").data["value"]

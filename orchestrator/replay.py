@@ -15,6 +15,7 @@ from orchestrator.logs import Log
 from orchestrator.outcomes import Verdict, judge
 
 _AT_ONCE = 64
+_POINTS_AT_ONCE = 4096
 UNKNOWN = "unknown"
 
 
@@ -152,15 +153,11 @@ def _detect_together(curves: Sequence[Curve], config: StoppingConfig) -> list[Me
     ongoing = list(range(len(curves)))
     length = np.array([len(curve.step_N) for curve in curves])
     stops = np.array([curve.stops for curve in curves])
-    width = length.max(initial=0)
-    loss, norm = (np.full((width, len(curves)), fill) for fill in (np.nan, 1.0))
-    step = np.zeros((width, len(curves)), dtype=np.int64)
-    for k, curve in enumerate(curves):
-        step[: length[k], k], loss[: length[k], k] = curve.step_N, curve.loss_N
-        if curve.grad_norm_N is not None:
-            norm[: length[k], k] = curve.grad_norm_N
-    for point in range(width):
-        lost = detector.update(loss[point, ongoing], norm[point, ongoing], step[point, ongoing])
+    for point in range(length.max(initial=0)):
+        row = point % _POINTS_AT_ONCE
+        if row == 0:
+            step, loss, norm = _points(curves, point)
+        lost = detector.update(loss[row, ongoing], norm[row, ongoing], step[row, ongoing])
         is_over = (length[ongoing] == point + 1) | (lost & stops[ongoing])
         if is_over.any():
             for k in np.flatnonzero(is_over):
@@ -171,3 +168,16 @@ def _detect_together(curves: Sequence[Curve], config: StoppingConfig) -> list[Me
             if not ongoing:
                 break
     return [records[k] for k in range(len(curves))]
+
+
+def _points(curves: Sequence[Curve], first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, losses and gradient norms from point ``first`` on, a column for each curve."""
+    shape = (_POINTS_AT_ONCE, len(curves))
+    step, loss, norm = np.zeros(shape, dtype=np.int64), np.full(shape, np.nan), np.ones(shape)
+    for k, curve in enumerate(curves):
+        part = slice(first, first + _POINTS_AT_ONCE)
+        length = len(curve.step_N[part])
+        step[:length, k], loss[:length, k] = curve.step_N[part], curve.loss_N[part]
+        if curve.grad_norm_N is not None:
+            norm[:length, k] = curve.grad_norm_N[part]
+    return step, loss, norm

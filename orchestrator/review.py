@@ -27,6 +27,7 @@ from orchestrator.spec import load_sweep
 
 MLFLOW_PREFIX = "mlflow:"
 _EPISODES_SHOWN = 3
+_LONGEST_NAME = 200  # of a file; beyond 255 bytes it could not be made
 _CHANGES_SHOWN = 20
 _UNCLEAR_SHOWN = 5
 _WIDE = 1000
@@ -206,11 +207,16 @@ def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
     for one in replayed:
         parts = [re.sub(r"[^\w.=-]+", "_", part) for part in Path(one.log.name).parts if part not in ("/", "..", ".")]
         for num in range(1, len(parts) + 1):
-            name = "__".join(parts[-num:]) + ".png"
+            name = _ending("__".join(parts[-num:])) + ".png"
             if name not in names:
                 break
         names.append(name if name not in names else f"{name.removesuffix('.png')}_{len(names)}.png")
     return names
+
+
+def _ending(name: str) -> str:
+    """The end of ``name`` that is short enough for a file."""
+    return name.encode()[-_LONGEST_NAME:].decode(errors="ignore")
 
 
 def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:

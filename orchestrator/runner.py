@@ -410,7 +410,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
 def git_commit() -> str:
     """The commit of the folder one stands in, with + when files differ from it; empty without git."""
     try:
-        command = ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
+        command = ["git", "--no-optional-locks", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={**os.environ, "LC_ALL": "C"})
     except (OSError, subprocess.TimeoutExpired):
         return ""

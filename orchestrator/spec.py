@@ -6,6 +6,7 @@ import difflib
 import functools
 import glob
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,12 +119,14 @@ def _validated(document: Document) -> SweepFile:
     try:
         file = SweepFile.model_validate(data)
     except ValidationError as error:
-        found = [_problem(details, document) for details in error.errors()]
-        raise InputError(*dict.fromkeys(found[:_MAX_PROBLEMS])) from None
+        found = [_problem(details, document) for details in error.errors()[:_MAX_PROBLEMS]]
+        raise InputError(*dict.fromkeys(found)) from None
     if len(set(file.seeds)) < len(file.seeds):
         raise InputError(Problem(document.place(("seeds",)), "seeds", f"{file.seeds} repeats a seed", "list each once"))
     if min(file.seeds) < 0 or max(file.seeds) >= 2**53:
         raise InputError(Problem(document.place(("seeds",)), "seeds", "must lie in 0 .. 2^53"))
+    if file.sample is not None and file.sample.seed >= 2**32:
+        raise InputError(Problem(document.place(("sample", "seed")), "sample.seed", "must lie in 0 .. 2^32"))
     return file
 
 
@@ -140,7 +143,7 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
         return Problem(where, key, "is missing", f"add `{path[-1]}:` to the file")
     if details["type"] == "string_pattern_mismatch":
         return Problem(
-            where, key, f"{details['input']!r} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
+            where, key, f"{_shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
         )
     return Problem(where, key, f"{_shown(details['input'])} is refused: {_lower(details['msg'])}", _remedy(path))
 
@@ -205,6 +208,8 @@ def _checked_fixed(
 ) -> dict[str, Any]:
     fixed = {}
     for name, value in file.fixed.items():
+        if len(problems) >= _MAX_PROBLEMS:
+            break
         path = ("fixed", name)
         if problem := _field_problem(objective, name, value, path, document):
             problems.append(problem)
@@ -219,18 +224,31 @@ def _checked_fixed(
 
 def _absolute_text(patterns: Sequence[str], where: str, problems: list[Problem]) -> tuple[str, ...]:
     """Workers stand in other folders, so relative paths are made absolute here."""
-    absolute = tuple(str(Path(pattern).expanduser().absolute()) for pattern in patterns)
-    for pattern, full in zip(patterns, absolute, strict=True):
-        if not Path(full).exists() and not glob.glob(full, recursive=True):
+    absolute = []
+    for pattern in patterns:
+        full = str(Path(os.path.expanduser(pattern)).absolute())
+        absolute.append(full)
+        if not os.path.exists(full) and not _matches(full):
             problems.append(
-                Problem(where, "fixed.text", f"{pattern!r} matches no file", "paths are relative to where you stand")
+                Problem(
+                    where, "fixed.text", f"{_shown(pattern)} matches no file", "paths are relative to where you stand"
+                )
             )
-    return absolute
+    return tuple(absolute)
+
+
+def _matches(pattern: str) -> bool:
+    try:
+        return any(True for _ in glob.iglob(pattern, recursive=True))
+    except (OSError, ValueError, RecursionError):  # too long, a NUL, too many folders
+        return False
 
 
 def _checked_axes(file: SweepFile, objective: Objective, document: Document, problems: list[Problem]) -> list[Axis]:
     axes = []
     for name, section in file.axes.items():
+        if len(problems) >= _MAX_PROBLEMS:
+            break
         axis = _axis(name, section, file, objective, document, problems)
         if axis is None:
             continue
@@ -277,6 +295,8 @@ def _axis(
         return refuse(f"a log axis cannot begin at {low:g}", "begin above 0, or use linear")
     if scale == "log1m" and high >= 1:
         return refuse(f"a log1m axis cannot reach {high:g}", "end below 1")
+    if not math.isfinite(high / low if scale == "log" else high - low):
+        return refuse(f"[{low:g}, {high:g}] is too wide for numbers of double precision", "bring its ends nearer")
     unfilled = Axis(name, scale, (), (low, high), is_integer)
     if file.sample is not None:
         if section.num is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sweep_cases import QUADRATIC
 
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
@@ -15,18 +16,6 @@ from orchestrator.ledger import Ledger
 from orchestrator.runner import Summary, run_sweep
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
-
-QUADRATIC = """
-name: edge
-objective: quadratic
-steps: 60
-seeds: [0, 1]
-axes:
-  lr: {values: [0.1, 1.0, 3.0]}
-  beta1: {values: [0.0, 0.5]}
-fixed: {optimizer: sgd}
-tracking: {enabled: false}
-"""
 
 
 @pytest.fixture(autouse=True, scope="session")

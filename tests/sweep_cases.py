@@ -14,6 +14,17 @@ from orchestrator.runner import driver_facts
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
 
+QUADRATIC = """
+name: edge
+objective: quadratic
+steps: 60
+seeds: [0, 1]
+axes:
+  lr: {values: [0.1, 1.0, 3.0]}
+  beta1: {values: [0.0, 0.5]}
+fixed: {optimizer: sgd}
+tracking: {enabled: false}
+"""
 BASE = "name: case\nobjective: quadratic\nsteps: 20\n"
 
 

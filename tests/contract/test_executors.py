@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from conftest import QUADRATIC
+from sweep_cases import QUADRATIC
 
 from orchestrator.executors import Executor
 from orchestrator.executors.inline import InlineExecutor

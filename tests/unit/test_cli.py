@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import QUADRATIC
+from sweep_cases import QUADRATIC
 
 from orchestrator import cli
 from orchestrator.spec import load_sweep

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import io
 
-from conftest import QUADRATIC
 from rich.console import Console
+from sweep_cases import QUADRATIC
 
 from orchestrator.live import LiveView, format_seconds, text_map
 from orchestrator.overrides import Overrides

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import QUADRATIC
+from sweep_cases import QUADRATIC
 
 from objectives import quadratic
 from orchestrator.errors import InputError

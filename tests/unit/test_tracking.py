@@ -8,10 +8,9 @@ from pathlib import Path
 import mlflow
 import numpy as np
 import pytest
-from conftest import QUADRATIC
 from mlflow import MlflowClient
 from scipy.stats import binomtest
-from sweep_cases import finished
+from sweep_cases import QUADRATIC, finished
 
 from orchestrator.drive import drive, sync_sweep
 from orchestrator.errors import InputError

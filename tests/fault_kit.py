@@ -1,0 +1,118 @@
+"""What tests of faults share: a sweep that takes seconds, its results, and whether all is sound."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.doctor import examine_sweep
+from orchestrator.files import LEDGER
+from orchestrator.ledger import Ledger
+
+# Twelve trials of a few seconds, some beyond the edge; checkpoints as often as they may be.
+SWEEP = """
+name: edge
+objective: quadratic
+steps: 2000
+seeds: [0, 1]
+axes:
+  lr: {values: [0.1, 1.0, 3.0]}
+  beta1: {values: [0.0, 0.5]}
+fixed: {optimizer: sgd, noise: 0.1}
+resources: {pack: 4}
+checkpoint: {every_s: 0.2}
+tracking: {enabled: false}
+"""
+_INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
+_NUMBERS = (
+    "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss",
+    "peak_loss", "validation_loss", "verdict_step", "episodes", "reason",
+)  # fmt: skip
+
+
+def need(*tools: str) -> None:
+    """Fail loudly where a tool is missing: a fault that is not injected is not survived."""
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.fail(f"{tool} is missing, and these faults cannot be made: apt-get install {_INSTALL[tool]}")
+
+
+def write_sweep(folder: Path, text: str = SWEEP) -> Path:
+    """The sweep file in ``folder``."""
+    path = folder / "edge.yaml"
+    path.write_text(text)
+    return path
+
+
+def command(*arguments: str) -> list[str]:
+    """`sweep` with ``arguments``."""
+    return [sys.executable, "-m", "orchestrator.cli", *arguments]
+
+
+def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """`sweep run edge.yaml` in ``folder``, with what it prints in a pipe."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder} | options
+    return subprocess.Popen(command("run", "edge.yaml", *arguments), **options)
+
+
+def run(folder: Path, *arguments: str, timeout: float = 240.0) -> tuple[int, str]:
+    """Exit code and output of `sweep` in ``folder``."""
+    done = subprocess.run(
+        command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
+    )
+    return done.returncode, done.stdout
+
+
+def results_of(folder: Path, name: str = "edge") -> dict[str, tuple]:
+    """All that a sweep found, without times and attempts: numbers of each trial and its whole curve."""
+    found = {}
+    with Ledger(folder / "results" / name / LEDGER, read_only=True) as ledger:
+        for row in ledger.trials():
+            trace = ledger.trace(row["trial_id"])
+            curve = hashlib.sha256(b"".join(trace[column].tobytes() for column in sorted(trace))).hexdigest()
+            found[row["trial_id"]] = (*(row[column] for column in _NUMBERS), curve)
+    return found
+
+
+def statuses(folder: Path, name: str = "edge") -> list[str]:
+    """Status of each trial; none before there is a ledger."""
+    path = folder / "results" / name / LEDGER
+    if not path.is_file():
+        return []
+    with Ledger(path, read_only=True) as ledger:
+        return [row["status"] for row in ledger.trials()]
+
+
+def assert_sound(folder: Path, name: str = "edge") -> None:
+    """What `sweep doctor --strict` asks of a sweep's ledger and files."""
+    bad = [
+        finding.text for finding in examine_sweep(folder / "results" / name) if finding.level in ("fault", "warning")
+    ]
+    assert bad == []
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+    """Wait for ``condition``, which may raise nothing."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s"
+        time.sleep(0.05)
+
+
+def is_training(folder: Path) -> bool:
+    """Whether a checkpoint of the sweep is on disk."""
+    return any((folder / "results" / "edge" / "checkpoints").glob("*.pt"))
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of a process, changed."""
+    return {**os.environ, **changes}

@@ -1,0 +1,141 @@
+"""SIGKILL, signals and a second driver, with real processes and the inline executor."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fault_kit import (
+    assert_sound,
+    command,
+    is_training,
+    results_of,
+    run,
+    start,
+    statuses,
+    wait_until,
+)
+
+KILLS = 20
+
+
+def test_a_driver_killed_at_twenty_random_moments_loses_nothing(folder: Path, undisturbed) -> None:
+    moments = random.Random(0)
+    killed = 0
+    for _ in range(KILLS):
+        driver = start(folder, "--executor", "inline")
+        if killed % 2:
+            wait_until(lambda: is_training(folder) or driver.poll() is not None, "checkpoint")  # noqa: B023
+        time.sleep(moments.uniform(0.0, 0.8))
+        driver.kill()
+        driver.communicate()
+        killed += driver.returncode == -signal.SIGKILL
+        if statuses(folder):
+            assert_sound(folder)
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    assert killed >= KILLS // 2
+    assert_sound(folder)
+    assert results_of(folder) == undisturbed
+
+
+def test_a_killed_driver_costs_only_the_steps_since_its_checkpoints(folder: Path, undisturbed) -> None:
+    driver = start(folder, "--executor", "inline")
+    wait_until(lambda: is_training(folder), "checkpoint")
+    time.sleep(1.0)
+    driver.kill()
+    driver.communicate()
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    assert "as before it was interrupted" in output
+    assert results_of(folder) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_a_signal_lets_packs_write_a_checkpoint_and_ends_with_its_own_code(
+    folder: Path, undisturbed, number: int, code: int
+) -> None:
+    driver = start(folder, "--executor", "inline")
+    wait_until(lambda: is_training(folder), "checkpoint")
+    driver.send_signal(number)
+    output, _ = driver.communicate(timeout=30)
+    assert driver.returncode == code, output
+    assert "the same command goes on" in output
+    assert "Traceback" not in output
+    assert "interrupted" in statuses(folder)
+    assert "running" not in statuses(folder)
+    assert is_training(folder), "the checkpoint stays"
+    assert_sound(folder)
+    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
+    assert results_of(folder) == undisturbed
+    assert not is_training(folder), "nobody needs it any more"
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_on_a_terminal_stops_the_run_and_twice_at_once(folder: Path, undisturbed, presses: int) -> None:
+    ours, theirs = pty.openpty()
+    shown: list[bytes] = []
+    driver = subprocess.Popen(
+        command("run", "edge.yaml", "--executor", "inline"),
+        cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=_take_terminal,
+    )  # fmt: skip
+    os.close(theirs)
+    reader = threading.Thread(target=_read_all, args=(ours, shown))
+    reader.start()
+    wait_until(lambda: is_training(folder), "checkpoint")
+    for _ in range(presses):
+        os.write(ours, b"\x03")
+        time.sleep(0.05)
+    assert driver.wait(15) == 130
+    reader.join()
+    os.close(ours)
+    assert b"Traceback" not in b"".join(shown)
+    assert_sound(folder)
+    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
+    assert results_of(folder) == undisturbed
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _read_all(handle: int, shown: list[bytes]) -> None:
+    try:
+        while piece := os.read(handle, 4096):
+            shown.append(piece)
+    except OSError:
+        pass  # the other side is closed
+
+
+def test_of_drivers_that_start_at_once_one_trains_and_the_others_say_who(folder: Path, undisturbed) -> None:
+    drivers = [start(folder, "--executor", "inline") for _ in range(4)]
+    ended = [(driver.communicate()[0], driver.returncode) for driver in drivers]
+    assert sorted(code for _, code in ended) == [0, 2, 2, 2], ended
+    winner = next(driver.pid for driver, (_, code) in zip(drivers, ended, strict=True) if code == 0)
+    for output, code in ended:
+        if code == 2:
+            assert re.search(rf"is in use by pid {winner} since \d{{4}}-", output), output
+    assert results_of(folder) == undisturbed
+
+
+def test_the_lock_of_a_dead_driver_is_taken_over(folder: Path) -> None:
+    driver = start(folder, "--executor", "inline")
+    wait_until(lambda: (folder / "results/edge/lock").is_file() and statuses(folder), "ledger")
+    driver.kill()
+    driver.communicate()
+    assert f"pid {driver.pid}" in (folder / "results/edge/lock").read_text()
+    assert run(folder, "run", "edge.yaml", "--executor", "inline", "--steps", "10")[0] == 0
