@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def clean(folder: Path, *, exports: bool, is_rehearsal: bool) -> Iterator[str]:
 
 def _dead_scratch() -> list[Path]:
     found = []
-    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+    for path in Path("/tmp").glob(f"{SCRATCH}*"):
         pid = path.name.removeprefix(SCRATCH).partition("-")[0]
         if path.is_dir() and not path.is_symlink() and pid.isdigit() and not is_alive(int(pid)):
             found.append(path)

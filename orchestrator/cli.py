@@ -426,7 +426,9 @@ def _executor(kind: str, address: str | None, sweep: Sweep) -> Callable[[], Exec
         "workers": None if resources.workers == "auto" else resources.workers,
         "address": address,
     }
-    return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments)
+    # A Ray without other nodes, as on a laptop's systems: then all of it listens on loopback alone.
+    alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if address is None else {}
+    return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments, alone)
 
 
 if __name__ == "__main__":

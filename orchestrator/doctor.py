@@ -137,6 +137,7 @@ def _examine(folder: Path, ledger: Ledger) -> Iterator[Finding]:
     yield from _stray_curves(folder, ledger)
     yield from _frozen(folder, rows)
     yield from _checkpoints(folder, ledger)
+    yield from _mirror(folder)
     if scraps := litter(folder):
         yield Finding("note", f"{len(scraps)} scraps of interrupted writes", lambda: remove(scraps))
 
@@ -232,6 +233,20 @@ def _checkpoints(folder: Path, ledger: Ledger) -> Iterator[Finding]:
                 yield Finding("warning", f"{error}; an older one is used, or the start")
     if unneeded := unneeded_checkpoints(folder, ledger.checkpoint_names()):
         yield Finding("note", f"{len(unneeded)} checkpoints that nobody needs", lambda: remove(unneeded))
+
+
+def _mirror(folder: Path) -> Iterator[Finding]:
+    """Runs that MLflow believes to be under way while nobody trains."""
+    from orchestrator.drive import sync_sweep
+    from orchestrator.tracking import runs_without_driver
+
+    try:
+        tracking = load_sweep(folder / FROZEN_SWEEP).tracking
+    except SweepError:
+        return
+    if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
+        text = f"{count} runs of MLflow are RUNNING though nobody trains; the next run or `sweep sync` ends them"
+        yield Finding("note", text, lambda: sync_sweep(folder, None))
 
 
 def repair(findings: list[Finding]) -> list[str]:

@@ -56,7 +56,7 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     warning = None
     if mirror is not None and not mirror.is_current():
         _say(console, "mirroring to MLflow ...")
-        warning = mirror.finish([folder / FROZEN_SWEEP, *written], is_over=summary.stopped_by is None)
+        warning = mirror.finish([folder / FROZEN_SWEEP, *written])
     _show_end(console, sweep, folder, summary, written)
     if warning is not None:
         _say(console, f"warning: {warning}\n    remedy: `sweep sync {sweep.name}` writes what is missing")

@@ -74,7 +74,8 @@ def listening() -> dict[str, str]:
 def _address(text: str, size: int) -> str:
     """An address as /proc/net writes it: hexadecimal, each group of 32 bits in the order of the machine."""
     groups = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, size, 8)]
-    return str(ipaddress.ip_address(b"".join(groups)))
+    address = ipaddress.ip_address(b"".join(groups))
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _started(pid: int) -> int:

@@ -8,6 +8,7 @@ It may be deleted and made again at any time.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import getpass
 import json
@@ -16,7 +17,9 @@ import math
 import os
 import queue
 import re
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +34,9 @@ from orchestrator.reports import Finished
 from orchestrator.sections import TrackingConfig
 from orchestrator.space import Trial
 
-# A store that is down must cost seconds, not MLflow's default of minutes.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+# A store that is down must cost seconds, not MLflow's default of minutes: one call takes at most twice ten
+# seconds, so that what MLflow says of a server that hangs comes before this module's patience ends.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -41,7 +45,23 @@ _PAGE = 1000
 _COLLECT_AFTER = 200_000
 _POINTS_PER_CURVE = 50
 _RESULTS = ("onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss", "validation_loss")
-_FINAL_STATUS = {"errored": "FAILED", "lost": "FAILED", "interrupted": "KILLED", "planned": "SCHEDULED"}
+_FINAL_STATUS = {
+    "errored": "FAILED",
+    "lost": "FAILED",
+    "interrupted": "KILLED",
+    "running": "KILLED",  # the driver writes only what is over, and sync runs when there is no driver
+    "planned": "SCHEDULED",
+}
+_UNFINISHED = ("planned", "running", "interrupted", "lost")
+# How long the end of a run is held by a store that does nothing.
+_PATIENCE_S = 30.0
+# MLflow waits as long for a database that another process has locked.
+_BUSY_TIMEOUT_S = 20.0
+_WRITER_LOCK = "mirror.lock"
+# What is said of a database that was cut off while it was made or migrated, is of another version, or is none.
+_UNUSABLE = re.compile(
+    "no such (table|column)|has no column|table .* already exists|revision|schema|malformed|not a database"
+)
 
 
 class TrackingError(SweepError):
@@ -56,6 +76,41 @@ def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
 def shown_uri(uri: str) -> str:
     """A tracking URI that may be printed: without user and password."""
     return re.sub(r"//[^/@]*@", "//", uri)
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite store; None for another kind of store."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def _folder_tag(folder: Path) -> str:
+    """What the runs of the sweep in ``folder`` are found by; MLflow's filters know no escape for a quote."""
+    return str(folder.absolute()).replace("'", "_")
+
+
+def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
+    """How many runs of the sweep in ``folder`` are RUNNING for MLflow, to ask when no driver has the sweep.
+
+    0 where there is no store, or none that can be read. Makes no store and changes none.
+    """
+    uri, tag = tracking_uri(tracking, folder.parent), _folder_tag(folder)
+    try:
+        if (path := _sqlite_file(uri)) is not None:
+            # MLflow would make, or migrate, what is only to be looked at.
+            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                query = (
+                    "SELECT COUNT(*) FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.folder'"
+                    " AND tags.value = ? AND runs.status = 'RUNNING' AND runs.lifecycle_stage = 'active'"
+                )
+                return database.execute(query, (tag,)).fetchone()[0]
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        found = client.get_experiment_by_name(tracking.experiment)
+        query = f"tags.`sweep.folder` = '{tag}' and attributes.status = 'RUNNING'"
+        return len(client.search_runs([found.experiment_id], query, max_results=_PAGE)) if found is not None else 0
+    except Exception:
+        return 0
 
 
 def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
@@ -83,29 +138,53 @@ def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
 
 
 class Mirror:
-    """One sweep's runs in MLflow: a parent, and a child for each trial."""
+    """One sweep's runs in MLflow: a parent, and a child for each trial. One process at a time writes them."""
 
-    def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
-        """Connect to the store. Raises TrackingError when it cannot be used."""
+    def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None] = lambda: None) -> None:
+        """Connect to the store; ``sign_of_life`` is called whenever it has answered.
+
+        Raises TrackingError when the store cannot be used.
+        """
         self.folder, self.tracking = folder, tracking
         self.uri = tracking_uri(tracking, folder.parent)
         self.run_of_trial: dict[str, str] = {}
         self._complete: dict[str, str] = {}
-        self._guard(self._connect)
+        self._still_running: set[str] = set()
+        self._sign_of_life = sign_of_life
+        self._holds = contextlib.ExitStack()
+        try:
+            self._guard(self._connect)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others write this sweep's runs."""
+        self._holds.close()
+
+    def __enter__(self) -> Mirror:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def mirror_trials(self, ledger: Ledger, trial_ids: Sequence[str]) -> None:
         """Write these trials' runs, from the ledger. Raises TrackingError."""
         for trial_id in trial_ids:
             self._guard(self._mirror_trial, ledger, ledger.trial(trial_id))
 
-    def mirror_sweep(self, artifacts: Sequence[Path], is_over: bool) -> None:
-        """Write what is missing of all trials, and the parent with ``artifacts``. Raises TrackingError."""
+    def mirror_sweep(self, artifacts: Sequence[Path]) -> None:
+        """Write what is missing of all trials, and the parent with ``artifacts``. Raises TrackingError.
+
+        The parent is FINISHED when none of the sweep's trials is still to train, else KILLED.
+        """
         with Ledger(self.folder / LEDGER, read_only=True) as ledger:
             for row in ledger.trials(removed=True):
                 # Planned trials of an interrupted sweep have no run yet.
                 if row["status"] != "planned" or row["trial_id"] in self.run_of_trial:
                     self._guard(self._mirror_trial, ledger, row)
-            self._guard(self._finish_parent, ledger, artifacts, is_over)
+            self._guard(self._end_strays)
+            self._guard(self._finish_parent, ledger, artifacts)
             state = ledger.state()
         atomic_write(self.folder / MIRRORED, f"{shown_uri(self.uri)} {state}")
 
@@ -117,26 +196,29 @@ class Mirror:
         except SweepError:
             raise
         except Exception as error:
-            cause = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            raise TrackingError(f"MLflow at {shown_uri(self.uri)}: {shown_uri(cause)}") from error
+            cause, path = _cause(error), _sqlite_file(self.uri)
+            if path is not None and _UNUSABLE.search(cause):
+                cause += f"; MLflow cannot use {path}: delete it, or move it away if others use it"
+            raise TrackingError(f"MLflow at {shown_uri(self.uri)}: {cause}") from error
 
     def _connect(self) -> None:
         import mlflow
         from mlflow import MlflowClient
 
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+        for name in ("mlflow", "alembic", "urllib3"):
+            # What goes wrong is said once, as a warning of the sweep, and never with a traceback.
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._entities = mlflow.entities
         # MLflow's modules are hundreds of thousands of objects that live as long as the process.
         gc.freeze()
-        if self.uri.startswith("sqlite:"):
-            # Two first openings at once would break the database for ever.
-            with waiting_lock(self.folder.parent / ".mlflow.lock"):
-                self._client = MlflowClient(tracking_uri=self.uri)
-                self._experiment_id = self._find_experiment()
-        else:
-            self._client = MlflowClient(tracking_uri=self.uri)
-            self._experiment_id = self._find_experiment()
+        self._sign_of_life()
+        # Two that look for a run, and find none, would both make it.
+        self._holds.enter_context(_only_writer(self.folder / _WRITER_LOCK))
+        if (path := _sqlite_file(self.uri)) is not None:
+            _prepare_database(path, self.folder.parent / ".mlflow.lock", self._sign_of_life)
+        self._client = MlflowClient(tracking_uri=self.uri)
+        self._experiment_id = self._find_experiment()
+        self._sign_of_life()
         self._find_runs()
 
     def _find_experiment(self) -> str:
@@ -148,26 +230,41 @@ class Mirror:
         # A local store's default place for artifacts is the folder one happens to stand in.
         is_local = self.uri.startswith("sqlite:")
         location = (self.folder.parent / "mlflow_artifacts").absolute().as_uri() if is_local else None
-        return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
+        try:
+            return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
+        except Exception:
+            found = self._client.get_experiment_by_name(self.tracking.experiment)
+            if found is None:
+                raise
+            return found.experiment_id  # another sweep has just made it
 
     def _find_runs(self) -> None:
-        # MLflow's filters know no escape for a quote.
-        folder = str(self.folder.absolute()).replace("'", "_")
+        folder = _folder_tag(self.folder)
         self._owner = {"sweep.folder": folder, "mlflow.user": getpass.getuser()}
         query, token = f"tags.`sweep.folder` = '{folder}'", None
-        self.parent_id = ""
+        self.parent_id, surplus = "", []
         while True:
             page = self._client.search_runs([self._experiment_id], query, max_results=_PAGE, page_token=token)
             for run in page:
-                trial_id = run.data.tags.get("sweep.trial_id")
-                if trial_id is None:
-                    self.parent_id = run.info.run_id
+                run_id, trial_id = run.info.run_id, run.data.tags.get("sweep.trial_id")
+                known = self.parent_id if trial_id is None else self.run_of_trial.get(trial_id)
+                if known:
+                    # A request to make a run was sent again, because its answer came too late.
+                    surplus.append(run_id)
+                elif trial_id is None:
+                    self.parent_id = run_id
                 else:
-                    self.run_of_trial[trial_id] = run.info.run_id
-                    self._complete[trial_id] = run.data.tags.get("sweep.mirrored", "")
+                    self.run_of_trial[trial_id] = run_id
+                    # One whose writing was cut off before its last call is RUNNING, with everything in it.
+                    is_running = run.info.status == "RUNNING"
+                    self._complete[trial_id] = "" if is_running else run.data.tags.get("sweep.mirrored", "")
+                    self._still_running |= {run_id} if is_running else set()
+            self._sign_of_life()
             token = page.token
             if not token:
                 break
+        for run_id in surplus:
+            self._client.delete_run(run_id)
         if not self.parent_id:
             run = self._client.create_run(self._experiment_id, tags=self._owner, run_name=self.folder.name)
             self.parent_id = run.info.run_id
@@ -189,12 +286,15 @@ class Mirror:
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
         for start in range(0, last, _MAX_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
+            self._sign_of_life()
         self._client.log_batch(run_id, metrics=metrics[last:], params=self._params(row), tags=shown)
         ended_ms = int(1000 * row["finished_at"]) if row["finished_at"] else None
         status = _FINAL_STATUS.get(row["status"], "FINISHED")
         # Nobody else writes these runs, so one that runs for MLflow would run for ever after a crash.
         self._client.set_terminated(run_id, status=status, end_time=ended_ms)
+        self._still_running.discard(run_id)
         self._complete[trial_id] = version
+        self._sign_of_life()
 
     def _create_child(self, row: Mapping[str, Any]) -> str:
         trial = Trial(row["trial_id"], row["cell"], row["seed"], row["config"])
@@ -204,6 +304,12 @@ class Mirror:
         run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
         run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
         return run_id
+
+    def _end_strays(self) -> None:
+        """End the runs of trials that the ledger does not know: it was deleted, and the sweep was changed."""
+        for run_id in self._still_running:
+            self._client.set_terminated(run_id, status="KILLED")
+        self._still_running.clear()
 
     def _params(self, row: Mapping[str, Any]) -> list[Any]:
         # What does not vary is on the parent: MLflow's plots begin with whichever name sorts first.
@@ -231,7 +337,7 @@ class Mirror:
         values |= {outcome: float(row["outcome"] == outcome) for outcome in OUTCOMES}
         return [self._entities.Metric(name, float(value), started_ms, 0) for name, value in values.items()]
 
-    def _finish_parent(self, ledger: Ledger, artifacts: Sequence[Path], is_over: bool) -> None:
+    def _finish_parent(self, ledger: Ledger, artifacts: Sequence[Path]) -> None:
         facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
         environment = packs[-1]["environment"] if packs else {}
         tags = {
@@ -255,7 +361,73 @@ class Mirror:
         )
         for path in artifacts:
             self._client.log_artifact(self.parent_id, str(path))
+            self._sign_of_life()
+        is_over = not any(row["status"] in _UNFINISHED for row in rows)
         self._client.set_terminated(self.parent_id, status="FINISHED" if is_over else "KILLED")
+
+
+def _cause(error: Exception) -> str:
+    """The first line of what went wrong, fit to be shown."""
+    return shown_uri((str(error).strip() or type(error).__name__).splitlines()[0][:200])
+
+
+@contextlib.contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``, waiting a while for others. Raises TrackingError when they do not let go."""
+    deadline = time.monotonic() + _PATIENCE_S
+    with open(path, "a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TrackingError("another process is writing this sweep to MLflow") from None
+                time.sleep(0.1)
+        yield
+
+
+def _prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) -> None:
+    """Make sure that the store at ``path`` can be written, and make one where there is none.
+
+    MLflow itself tries for minutes to open what cannot be opened, and leaves half a store behind, which it
+    can never open again, when it is killed while it makes one or when two make one at once.
+    Raises sqlite3.Error when the file cannot be used.
+    """
+    if _has_tables(path):
+        return
+    with waiting_lock(lock):
+        sign_of_life()
+        if _has_tables(path):
+            return
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        new = path.with_name(f".{path.name}.new")
+        # A journal that a killed process left would be played back into a database that is not its own.
+        for file in (new, path):
+            for leftover in ("-journal", "-wal", "-shm"):
+                file.with_name(file.name + leftover).unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        artifacts = (path.parent / "mlflow_artifacts").absolute().as_uri()
+        SqlAlchemyStore(f"sqlite:///{new}", artifacts).engine.dispose()
+        os.replace(new, path)
+        # In this process MLflow may still hold one that was deleted.
+        if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
+            known.dispose()
+    sign_of_life()
+
+
+def _has_tables(path: Path) -> bool:
+    """Whether the database at ``path`` is there, can be written, and has tables. Raises sqlite3.Error."""
+    if not path.exists():
+        return False
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_S)
+    with contextlib.closing(connection) as database:
+        database.execute("BEGIN IMMEDIATE")
+        found = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+        database.execute("ROLLBACK")
+    return found > 0
 
 
 @contextlib.contextmanager
@@ -317,7 +489,8 @@ class BackgroundMirror:
     """Mirrors trials as they finish, in a thread, while workers train. An observer of the run.
 
     The first failure stops it for this run and is kept in ``failure``: a store that is down costs one
-    warning, and a later sync writes what is missing.
+    warning, and a later sync writes what is missing. No call to the store is made in the thread that drives
+    the sweep, so that a store that hangs can be left to itself.
     """
 
     def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
@@ -325,7 +498,9 @@ class BackgroundMirror:
         self.failure: TrackingError | None = None
         self._mirror: Mirror | None = None
         self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, daemon=True, name="mlflow-mirror")
+        self._is_ending = False
+        self._patient_until = 0.0
+        self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mlflow-mirror")
 
     def start(self) -> None:
         """Begin to connect: MLflow's first start takes seconds of a core."""
@@ -345,36 +520,67 @@ class BackgroundMirror:
 
     def is_current(self) -> bool:
         """Whether the store has everything that the ledger has."""
-        marker = self.folder / MIRRORED
-        uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
-        if not marker.is_file():
+        marker, store = self.folder / MIRRORED, tracking_uri(self.tracking, self.folder.parent)
+        path = _sqlite_file(store)
+        if not marker.is_file() or (path is not None and not path.is_file()):
             return False
         with Ledger(self.folder / LEDGER, read_only=True) as ledger:
-            return marker.read_text() == f"{uri} {ledger.state()}"
+            return marker.read_text() == f"{shown_uri(store)} {ledger.state()}"
 
-    def finish(self, artifacts: Sequence[Path], is_over: bool) -> TrackingError | None:
-        """Write all that is missing and the parent run; returns what went wrong, if anything."""
+    def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
+        """Write all that is missing and the parent run; returns what went wrong, if anything.
+
+        A store that does nothing holds the caller for half a minute and no longer.
+        """
+        with contextlib.suppress(Exception):  # said by the thread that needs it
+            import mlflow  # noqa: F401 - its start is slow where others compute, and no fault of the store
+        self._is_ending = True
+        self._patient_until = time.monotonic() + _PATIENCE_S
         if self._thread.ident is not None:
-            self._thread.join()
+            self._wait_for(self._thread)
         if self.failure is None:
-            try:
-                mirror = self._mirror or Mirror(self.folder, self.tracking)
-                mirror.mirror_sweep(artifacts, is_over)
-            except TrackingError as error:
-                self.failure = error
+            last = threading.Thread(
+                target=self._attempt, args=(self._complete, artifacts), daemon=True, name="mlflow-mirror-end"
+            )
+            last.start()
+            self._wait_for(last)
         return self.failure
+
+    def _wait_for(self, thread: threading.Thread) -> None:
+        """Wait until ``thread`` ends or the store has been silent, or slow, for too long."""
+        while thread.is_alive() and time.monotonic() < self._patient_until:
+            thread.join(0.1)
+        if thread.is_alive():
+            uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
+            self.failure = TrackingError(f"MLflow at {uri}: does not answer, or too slowly")
+
+    def _sign_of_life(self) -> None:
+        # A sign is worth a second: a store that needs longer for each of thousands of calls is given up too.
+        self._patient_until = min(self._patient_until + 1.0, time.monotonic() + _PATIENCE_S)
+
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Do ``action``; keep what goes wrong, and let go of the sweep's runs then."""
+        try:
+            action(*arguments)
+        except TrackingError as error:
+            self.failure = error
+        except (SweepError, OSError) as error:
+            self.failure = TrackingError(f"MLflow: {error}")
+        if self.failure is not None and self._mirror is not None:
+            self._mirror.close()
 
     def _work(self) -> None:
         _give_way()
-        try:
-            self._mirror = Mirror(self.folder, self.tracking)
-            with Ledger(self.folder / LEDGER, read_only=True) as ledger:
-                while (trial_id := self._waiting.get()) is not None:
-                    self._mirror.mirror_trials(ledger, [trial_id])
-        except TrackingError as error:
-            self.failure = error
-        except SweepError as error:
-            self.failure = TrackingError(str(error))
+        self._mirror = Mirror(self.folder, self.tracking, self._sign_of_life)
+        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+            # Once the run waits for the rest, that is for a thread that gives no way to others.
+            while (trial_id := self._waiting.get()) is not None and not self._is_ending:
+                self._mirror.mirror_trials(ledger, [trial_id])
+
+    def _complete(self, artifacts: Sequence[Path]) -> None:
+        self._mirror = self._mirror or Mirror(self.folder, self.tracking, self._sign_of_life)
+        self._mirror.mirror_sweep(artifacts)
+        self._mirror.close()
 
 
 def _give_way() -> None:

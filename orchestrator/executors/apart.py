@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
@@ -30,9 +31,11 @@ _POLL_S = 0.1
 
 
 class ApartExecutor:
-    """The executor that ``module.name(**arguments)`` makes, in a process of its own."""
+    """The executor that ``module.factory(**arguments)`` makes, in a process of its own with this ``environment``."""
 
-    def __init__(self, name: str, module: str, factory: str, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, module: str, factory: str, arguments: dict[str, Any], environment: Mapping[str, str]
+    ) -> None:
         """Start it and wait until it is ready. Raises what it raises, or ExecutorError when it dies."""
         self.name = name
         for mark in set(leftovers().values()):
@@ -49,7 +52,7 @@ class ApartExecutor:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, MARK: self.mark},
+                env={**os.environ, **environment, MARK: self.mark},
                 start_new_session=True,  # Ctrl-C on the terminal is for the driver
             )
         self._connection = Connection(ours.detach())

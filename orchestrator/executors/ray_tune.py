@@ -211,6 +211,9 @@ class RayTuneExecutor:
         else:
             # A stale address must not send a private sweep to somebody's cluster.
             os.environ.pop("RAY_ADDRESS", None)
+        # Paths of sockets are short by law, so a private Ray does not live in whatever TMPDIR says; and what it
+        # logs goes with it.
+        self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * (workers or 1)) if address is None else None
         try:
             ray.init(
@@ -220,9 +223,11 @@ class RayTuneExecutor:
                 log_to_driver=False,
                 logging_level="ERROR",
                 configure_logging=True,
+                **({"_temp_dir": f"{self._scratch}/ray"} if address is None else {}),
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+            shutil.rmtree(self._scratch, ignore_errors=True)
             what = f"cannot reach Ray at {address}" if address else "cannot start Ray"
             raise SweepError(f"{what}: {cause}\n    remedy: --executor inline trains without Ray") from error
         self._needs = (cpus, gpus, workers)
@@ -231,11 +236,11 @@ class RayTuneExecutor:
             self.slots = self._count_slots()
             self._processes = _ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
-            self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
             self._desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk).remote()
         except BaseException:
             ray.shutdown()
+            shutil.rmtree(self._scratch, ignore_errors=True)
             raise
         self._next_check = time.monotonic() + _SECONDS_PER_CHECK
         self._thread = threading.Thread(target=self._run_tune, args=(cpus, gpus), daemon=True, name="ray-tune")
@@ -327,7 +332,7 @@ class RayTuneExecutor:
                 ),
                 run_config=tune.RunConfig(
                     name="sweep",
-                    storage_path=self._scratch,
+                    storage_path=f"{self._scratch}/tune",
                     verbose=0,
                     callbacks=[Forward(self._mailbox)],
                     stop=StopOnRequest(self._mailbox),

@@ -211,7 +211,7 @@ def test_results_are_mirrored_while_others_train_once_it_has_started(results: Pa
     mirror._thread.join(60)
     _, _, children = all_runs(results)
     assert set(children) == set(some)
-    assert mirror.finish([], is_over=True) is None
+    assert mirror.finish([]) is None
     _, _, children = all_runs(results)
     assert len(children) == 12
 
