@@ -237,16 +237,20 @@ def _checkpoints(folder: Path, ledger: Ledger) -> Iterator[Finding]:
 
 def _mirror(folder: Path) -> Iterator[Finding]:
     """Runs that MLflow believes to be under way while nobody trains."""
-    from orchestrator.drive import sync_sweep
-    from orchestrator.tracking import runs_without_driver
+    from orchestrator.tracking import Mirror, runs_without_driver
 
     try:
         tracking = load_sweep(folder / FROZEN_SWEEP).tracking
     except SweepError:
         return
     if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
+
+        def mirror() -> None:
+            with Mirror(folder, tracking) as store:
+                store.mirror_sweep([])
+
         text = f"{count} runs of MLflow are RUNNING though nobody trains; the next run or `sweep sync` ends them"
-        yield Finding("note", text, lambda: sync_sweep(folder, None))
+        yield Finding("note", text, mirror)
 
 
 def repair(findings: list[Finding]) -> list[str]:

@@ -149,9 +149,11 @@ def serve(connection: Connection) -> None:
         _serve(connection, executor)
     except (EOFError, OSError):
         pass  # the driver is gone
-    except SweepError as error:
+    except Exception as error:  # of whatever library the executor uses
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        failure = error if isinstance(error, SweepError) else ExecutorError(f"{type(error).__name__}: {cause}")
         with contextlib.suppress(OSError):
-            connection.send(("failed", error))
+            connection.send(("failed", failure))
     finally:
         executor.close()
 

@@ -237,7 +237,10 @@ class RayTuneExecutor:
             self._processes = _ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
-            self._desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk).remote()
+            # Beside the driver: on another node it would be lost with that one.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk, scheduling_strategy=here)
+            self._desk = desk.remote()
         except BaseException:
             ray.shutdown()
             shutil.rmtree(self._scratch, ignore_errors=True)

@@ -1,0 +1,190 @@
+"""Two and three Ray nodes on this machine, each with an address, a hostname and a disk of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from fault_kit import SWEEP, assert_sound, command, need, results_of, run, statuses, wait_until, write_sweep
+
+from orchestrator.files import LEDGER
+from orchestrator.ledger import Ledger
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
+LONGER = SWEEP.replace("steps: 2000", "steps: 5000").replace("pack: 4", "pack: 2")
+RAY = str(Path(sys.executable).with_name("ray"))
+PORT = 6379
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+class Cluster:
+    """Ray nodes in network namespaces on one bridge. Nodes see no file of each other's but installed programs."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.nodes: list[str] = []
+        self.rays: list[subprocess.Popen[bytes]] = []
+        self.log = open(scratch / "ray.log", "ab")  # noqa: SIM115 - open as long as the cluster
+        ip("link", "add", "sweepbr", "type", "bridge")
+        ip("link", "set", "sweepbr", "up")
+
+    def add(self) -> int:
+        """Start a node with one CPU; the first is the head. Returns its number, from 1 on."""
+        number = len(self.nodes) + 1
+        space, link = f"sweep{number}", f"sweepveth{number}"
+        ip("netns", "add", space)
+        self.nodes.append(space)
+        ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
+        ip("link", "set", link, "master", "sweepbr", "up")
+        ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            ip("-n", space, "link", "set", device, "up")
+        where = f"--head --port={PORT} --include-dashboard=false" if number == 1 else f"--address={self.address}"
+        own_disk = "" if number == 1 else "mount -t tmpfs none /tmp && "
+        start = f"{RAY} start {where} --node-ip-address=10.77.0.{number} --num-cpus=1 --block"
+        script = f"hostname node{number} && {own_disk}exec {start}"
+        ray = subprocess.Popen(
+            self.inside(number, "unshare", "--mount", "--uts", "sh", "-c", script),
+            env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"},
+            stdout=self.log, stderr=self.log, cwd="/",
+        )  # fmt: skip
+        self.rays.append(ray)
+        return number
+
+    def inside(self, number: int, *what: str) -> list[str]:
+        """The command ``what`` in the network of a node."""
+        return ["ip", "netns", "exec", f"sweep{number}", *what]
+
+    @property
+    def address(self) -> str:
+        return f"10.77.0.1:{PORT}"
+
+    def kill(self, number: int) -> None:
+        """SIGKILL everything on a node at once, as when its power fails."""
+        found = subprocess.run(["ip", "netns", "pids", f"sweep{number}"], capture_output=True, text=True).stdout
+        for pid in found.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+    def is_up(self, num_nodes: int) -> bool:
+        """Whether Ray knows that many nodes."""
+        done = subprocess.run(
+            self.inside(1, RAY, "status", f"--address={self.address}"),
+            env={**os.environ, "RAY_AUTH_MODE": "token"}, capture_output=True, text=True,
+        )  # fmt: skip
+        return f"/{num_nodes}.0 CPU" in done.stdout
+
+    def close(self) -> None:
+        for number in range(1, len(self.nodes) + 1):
+            self.kill(number)
+        for ray in self.rays:
+            ray.wait(10)
+        for space in self.nodes:
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True)
+        subprocess.run(["ip", "link", "delete", "sweepbr"], capture_output=True)
+        self.log.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes."""
+    need("ip", "unshare", "mount")
+    made = Cluster(tmp_path)
+    try:
+        for number in (1, 2):
+            made.add()
+            wait_until(lambda: made.is_up(number), f"node {number}", 90)  # noqa: B023
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed_longer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple]:
+    folder = tmp_path_factory.mktemp("longer")
+    write_sweep(folder, LONGER)
+    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
+    return results_of(folder)
+
+
+def drive(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
+    """A driver on the head node."""
+    write_sweep(folder, LONGER)
+    return subprocess.Popen(
+        cluster.inside(1, *command("run", "edge.yaml", "--address", cluster.address)),
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def packs_of(folder: Path) -> list[dict]:
+    if not (folder / "results/edge" / LEDGER).is_file():
+        return []
+    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+        return ledger.packs()
+
+
+def hosts(folder: Path) -> set[str]:
+    """Where packs have trained or train."""
+    return {pack["environment"]["host"] for pack in packs_of(folder) if pack["environment"]}
+
+
+def has_checkpoint_of(folder: Path, host: str) -> bool:
+    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+        return any(
+            ledger.checkpoints(pack["pack_id"])
+            for pack in ledger.packs()
+            if pack["ended"] is None and pack["environment"].get("host") == host
+        )
+
+
+def test_a_sweep_runs_across_nodes_that_share_no_disk(cluster: Cluster, tmp_path: Path, undisturbed_longer) -> None:
+    driver = drive(cluster, tmp_path)
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert hosts(tmp_path) == {"node1", "node2"}
+    assert_sound(tmp_path)
+    assert results_of(tmp_path) == undisturbed_longer
+
+
+def test_a_node_that_dies_costs_its_packs_the_steps_since_their_checkpoints(
+    cluster: Cluster, tmp_path: Path, undisturbed_longer
+) -> None:
+    driver = drive(cluster, tmp_path)
+    wait_until(lambda: "node2" in hosts(tmp_path) and has_checkpoint_of(tmp_path, "node2"), "checkpoint", 90)
+    cluster.kill(2)
+    began = time.monotonic()
+    wait_until(lambda: any(pack["ended"] == "lost" for pack in packs_of(tmp_path)), "loss", 90)
+    print(f"a dead node is noticed after {time.monotonic() - began:.1f} s")
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    lost = [pack for pack in packs_of(tmp_path) if pack["ended"] == "lost"]
+    assert {pack["environment"]["host"] for pack in lost} == {"node2"}
+    assert [pack["resumed_from"] for pack in packs_of(tmp_path) if pack["resumed_from"]] == [p["pack_id"] for p in lost]
+    assert_sound(tmp_path)
+    assert results_of(tmp_path) == undisturbed_longer
+
+
+def test_a_node_that_joins_is_used(cluster: Cluster, tmp_path: Path, undisturbed_longer) -> None:
+    driver = drive(cluster, tmp_path)
+    wait_until(lambda: "running" in statuses(tmp_path), "training", 90)
+    cluster.add()
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert hosts(tmp_path) == {"node1", "node2", "node3"}
+    assert results_of(tmp_path) == undisturbed_longer
+
+
+def test_an_address_where_nobody_answers_is_bad_input(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    code, output = run(tmp_path, "run", "edge.yaml", "--address", "127.0.0.1:1")
+    assert (code, "Traceback" in output) == (2, False), output
+    assert "nothing answers at 127.0.0.1:1" in output
