@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-browser bench lint help
+.PHONY: run test test-slow test-faults soak test-browser bench lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
 	@echo "make test       set up, run the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-faults  Ray, clusters, MLflow, memory and every single write under faults; as root, half an hour"
+	@echo "make soak       200 random kills over a 50-trial sweep; half an hour"
 	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make lint       check the style"
@@ -23,11 +25,17 @@ run: $(READY)
 
 # Tests of whole sweeps use every core themselves, and some wait for a signal: one at a time.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile tests/unit tests/contract
+	$(BIN)/python -m pytest -m "not slow and not faults and not soak" -n 2 --dist loadfile tests/unit tests/contract tests/faults
 	$(BIN)/python -m pytest -m "not slow" tests/end_to_end
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+test-faults: $(READY)
+	$(BIN)/python -m pytest -m faults
+
+soak: $(READY)
+	$(BIN)/python -m pytest -s -m soak
 
 test-browser: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet '.[browser]'

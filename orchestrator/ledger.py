@@ -481,7 +481,7 @@ class Ledger:
         try:
             with self._errors():
                 yield
-        except (ValueError, TypeError, LookupError, zlib.error) as error:
+        except (ValueError, TypeError, LookupError, EOFError, zlib.error) as error:
             raise StorageError(f"{self.path}: is damaged: {str(error)[:200]}") from error
 
     @contextlib.contextmanager
@@ -525,7 +525,7 @@ def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:
             return dict(archive)
     unpacker = zlib.decompressobj()
     unpacked = unpacker.decompress(content, _LARGEST_PIECE)
-    if unpacker.unconsumed_tail:
-        raise ValueError("a piece of a curve is too large")
+    if not unpacker.eof:
+        raise ValueError("a piece of a curve is cut off or too large")
     table = np.load(io.BytesIO(unpacked), allow_pickle=False)
     return {name: np.ascontiguousarray(table[name]) for name in table.dtype.names}

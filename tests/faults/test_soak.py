@@ -1,0 +1,94 @@
+"""Two hundred random faults over a sweep of fifty trials, again and again until they are used up."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fault_kit import assert_sound, is_training, results_of, run, start, wait_until, write_sweep
+
+from orchestrator.files import LEDGER
+from orchestrator.ledger import Ledger
+from orchestrator.processes import all_marked, marked
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3 * 3600)]
+NUM_FAULTS = 200
+FIFTY = """
+name: edge
+objective: quadratic
+steps: 2500
+seeds: [0, 1, 2, 3, 4]
+axes:
+  lr: {values: [0.1, 0.5, 1.0, 2.0, 3.0]}
+  beta1: {values: [0.0, 0.5]}
+fixed: {optimizer: sgd, noise: 0.1}
+resources: {pack: 5, stall_timeout_s: 30}
+checkpoint: {every_s: 0.2}
+tracking: {enabled: false}
+"""
+# What is hit, and how often of ten.
+VICTIMS = ("driver",) * 4 + ("worker",) * 2 + ("raylet", "gcs_server", "go-between", "a signal")
+
+
+def trains(folder: Path, driver: subprocess.Popen) -> bool:
+    return is_training(folder) or driver.poll() is not None
+
+
+def pids(driver: subprocess.Popen, folder: Path, victim: str) -> list[int]:
+    """The processes to hit."""
+    mark = next((mark for mark in all_marked().values() if mark.startswith(f"{driver.pid}.")), "")
+    if victim == "worker":
+        with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+            found = [pack["environment"].get("pid") for pack in ledger.packs() if pack["ended"] is None]
+        return [int(pid) for pid in found if pid][:1]
+    if victim == "go-between":
+        return [pid for pid in marked(mark) if b"executors.apart" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in marked(mark) if Path(f"/proc/{pid}/comm").read_text().strip() == victim]
+
+
+def test_two_hundred_random_faults_cost_no_result(tmp_path: Path) -> None:
+    write_sweep(tmp_path, FIFTY)
+    assert run(tmp_path, "run", "edge.yaml", "--executor", "inline")[0] == 0
+    undisturbed = results_of(tmp_path)
+    assert len(undisturbed) == 50
+    shutil.rmtree(tmp_path / "results")
+    dice, hit, completed, began = random.Random(2026), Counter(), 0, time.monotonic()
+    while hit.total() < NUM_FAULTS:
+        executor = dice.choice(("ray", "inline", "inline"))
+        victim = dice.choice(VICTIMS) if executor == "ray" else dice.choice(("driver", "driver", "a signal"))
+        driver = start(tmp_path, "--executor", executor)
+        wait_until(lambda: trains(tmp_path, driver), "training", 120)  # noqa: B023
+        time.sleep(dice.uniform(0.0, 1.5))
+        if driver.poll() is None:
+            if victim == "driver":
+                driver.kill()
+                hit["driver"] += 1
+            elif victim == "a signal":
+                driver.send_signal(dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+                hit["a signal"] += 1
+            else:
+                for pid in pids(driver, tmp_path, victim):
+                    os.kill(pid, signal.SIGKILL)
+                    hit[victim] += 1
+        output, _ = driver.communicate(timeout=300)
+        assert "Traceback" not in output, output
+        assert_sound(tmp_path)
+        if driver.returncode == 0:
+            assert results_of(tmp_path) == undisturbed
+            completed += 1
+            shutil.rmtree(tmp_path / "results")
+    code, output = run(tmp_path, "run", "edge.yaml")
+    assert code == 0, output
+    assert_sound(tmp_path)
+    assert results_of(tmp_path) == undisturbed
+    minutes = (time.monotonic() - began) / 60
+    print(
+        f"{hit.total()} faults in {minutes:.0f} min: {dict(hit)}; {completed + 1} sweeps of 50 trials, 0 results lost"
+    )
