@@ -17,6 +17,7 @@ from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs, structure_of
+from orchestrator.processes import MARK, new_mark
 from orchestrator.runner import Summary, missing_trials, run_sweep
 from orchestrator.space import Trial
 from orchestrator.spec import Sweep, load_sweep
@@ -245,7 +246,8 @@ def serve_ui(results: Path, uri: str | None, port: int) -> int:
     address = f"http://127.0.0.1:{port}"
     print(f"MLflow at {address} (Ctrl-C ends it)", flush=True)
     try:
-        server = subprocess.Popen(server_command(store, results, port, sys.executable))
+        marked = {**os.environ, MARK: new_mark()}
+        server = subprocess.Popen(server_command(store, results, port, sys.executable), env=marked)
     except OSError as error:
         raise SweepError(f"cannot start MLflow: {error}") from error
     with contextlib.suppress(KeyboardInterrupt):

@@ -14,7 +14,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,12 @@ def measure_widths(
             needed_bytes = width * curve[-1].bytes_per_member
             if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * free_memory(device):
                 break
-        curve.append(measure(objective, config, device, Way(width)))
+        try:
+            curve.append(measure(objective, config, device, Way(width)))
+        except (MemoryError, RuntimeError) as error:
+            if not curve or not is_out_of_memory(error):
+                raise
+            break  # what is narrower fits
         known.append(curve[-1])
     is_narrow = best_eager(known, num_members).way.width <= 4
     if objective.can_compile and device == "cpu" and is_narrow and all(m.way.kernels == "default" for m in known):
@@ -203,13 +208,44 @@ def measure(objective: Objective, config: TrainingConfig, device: str, way: Way)
     return Measurement(way, way.width * num_steps / seconds, compile_s, added // way.width, failure)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that memory has run out, of the machine or of a GPU."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # A CPU's allocator raises a plain RuntimeError, as do the libraries of a GPU.
+    signs = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+
+
 def free_memory(device: str) -> int:
     """Bytes that a pack may use on ``device`` now; a CPU's memory is shared with a pack on every other core."""
     if device == "cuda":
         import torch
 
         return torch.cuda.mem_get_info()[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (os.cpu_count() or 1)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([free, *_left_in_groups()]) // (os.cpu_count() or 1)
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Bytes that a container, or a job of a cluster, leaves this process: Linux's control groups, old and new."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                folder, limit, used = Path(f"/sys/fs/cgroup{path}"), "memory.max", "memory.current"
+            elif "memory" in controllers.split(","):
+                folder, limit, used = (
+                    Path(f"/sys/fs/cgroup/memory{path}"),
+                    "memory.limit_in_bytes",
+                    "memory.usage_in_bytes",
+                )
+            else:
+                continue
+            with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+                yield max(0, int((folder / limit).read_text()) - int((folder / used).read_text()))
 
 
 def _memory_in_use(device: str) -> int:

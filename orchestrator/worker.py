@@ -26,7 +26,7 @@ from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.outcomes import judge
 from orchestrator.reports import Checkpoint, Finished, Pack, Report, Trace
 from orchestrator.roster import Roster
-from orchestrator.ways import Choice, choose_way, prepare_process
+from orchestrator.ways import Choice, choose_way, is_out_of_memory, prepare_process
 
 # Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
 # their curves end at the verdict all the same, so results do not depend on it.
@@ -59,19 +59,6 @@ def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never) -> Iterator[Re
         yield run.report(started, is_last=True, error=tail, **kind)
     finally:
         run.close()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that memory has run out, of the machine or of a GPU."""
-    import torch
-
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    # A CPU's allocator raises a plain RuntimeError, as do the libraries of a GPU.
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text for sign in ("can't allocate memory", "out of memory", "ALLOC_FAILED", "bad_alloc")
-    )
 
 
 class _PackRun:

@@ -129,54 +129,6 @@ def test_ctrl_c_ends_in_seconds_and_the_next_run_goes_on(tmp_path: Path, executo
     assert all(now[trial_id] == at for trial_id, at in kept.items() if at is not None), "results are kept"
 
 
-def test_kill_9_of_the_driver_loses_no_result(tmp_path: Path) -> None:
-    (tmp_path / "long.yaml").write_text(LONG)
-    columns = ("trial_id", "status", "outcome", "steps_done", "final_loss", "validation_loss", "num_spikes")
-    (tmp_path / "calm").mkdir()
-    (tmp_path / "calm" / "long.yaml").write_text(LONG)
-    assert sweep(tmp_path / "calm", "run", "long.yaml", "--executor", "inline").returncode == 0
-    folder = tmp_path / "results" / "long"
-    driver = subprocess.Popen(
-        [SWEEP, "run", "long.yaml", "--executor", "inline"], cwd=tmp_path, stdout=subprocess.DEVNULL
-    )
-    wait_until(lambda: finished(folder) >= 6)
-    driver.kill()
-    driver.wait()
-    acknowledged = finished(folder)
-    assert 6 <= acknowledged < 18
-    assert sweep(tmp_path, "run", "long.yaml", "--executor", "inline").returncode == 0
-    assert table(folder, *columns) == table(tmp_path / "calm" / "results" / "long", *columns)
-
-
-def test_a_killed_ray_worker_costs_one_attempt_and_no_result(tmp_path: Path) -> None:
-    (tmp_path / "long.yaml").write_text(LONG)
-    folder = tmp_path / "results" / "long"
-    driver = subprocess.Popen(
-        [SWEEP, "run", "long.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-    def running_pid() -> int | None:
-        if not (folder / "ledger.db").exists():
-            return None
-        database = sqlite3.connect(folder / "ledger.db")
-        try:
-            row = database.execute(
-                "SELECT json_extract(environment, '$.pid') FROM packs WHERE ended IS NULL AND seconds > 0"
-            ).fetchone()
-        except sqlite3.OperationalError:  # the schema is on its way
-            return None
-        finally:
-            database.close()
-        return int(row[0]) if row and row[0] else None
-
-    wait_until(lambda: running_pid() is not None)
-    os.kill(running_pid(), signal.SIGKILL)
-    output, _ = driver.communicate(timeout=250)
-    assert driver.returncode == 0, output
-    assert {status for (status,) in table(folder, "status")} == {"finished"}
-    assert max(attempts for (attempts,) in table(folder, "num_attempts")) == 2
-
-
 def test_the_map_of_function_fit_is_the_known_one(tmp_path: Path) -> None:
     # Seed 0 sits on the edge at beta2 = 0.99, eps = 1e-3, where rounding decides; seed 2 spikes there eight times.
     (tmp_path / "fit.yaml").write_text("""

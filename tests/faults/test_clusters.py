@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
 LONGER = SWEEP.replace("steps: 2000", "steps: 5000").replace("pack: 4", "pack: 2")
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6379
+_NUMBERS = itertools.count()
 
 
 def ip(*arguments: str) -> None:
@@ -34,17 +36,19 @@ class Cluster:
         self.nodes: list[str] = []
         self.rays: list[subprocess.Popen[bytes]] = []
         self.log = open(scratch / "ray.log", "ab")  # noqa: SIM115 - open as long as the cluster
-        ip("link", "add", "sweepbr", "type", "bridge")
-        ip("link", "set", "sweepbr", "up")
+        # Names of their own: the kernel takes a moment to forget those of a cluster before.
+        self.name = f"sw{next(_NUMBERS)}x{os.getpid() % 10_000}"
+        ip("link", "add", f"{self.name}b", "type", "bridge")
+        ip("link", "set", f"{self.name}b", "up")
 
     def add(self) -> int:
         """Start a node with one CPU; the first is the head. Returns its number, from 1 on."""
         number = len(self.nodes) + 1
-        space, link = f"sweep{number}", f"sweepveth{number}"
+        space, link = f"{self.name}n{number}", f"{self.name}v{number}"
         ip("netns", "add", space)
         self.nodes.append(space)
         ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
-        ip("link", "set", link, "master", "sweepbr", "up")
+        ip("link", "set", link, "master", f"{self.name}b", "up")
         ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             ip("-n", space, "link", "set", device, "up")
@@ -62,7 +66,7 @@ class Cluster:
 
     def inside(self, number: int, *what: str) -> list[str]:
         """The command ``what`` in the network of a node."""
-        return ["ip", "netns", "exec", f"sweep{number}", *what]
+        return ["ip", "netns", "exec", self.nodes[number - 1], *what]
 
     @property
     def address(self) -> str:
@@ -70,7 +74,7 @@ class Cluster:
 
     def kill(self, number: int) -> None:
         """SIGKILL everything on a node at once, as when its power fails."""
-        found = subprocess.run(["ip", "netns", "pids", f"sweep{number}"], capture_output=True, text=True).stdout
+        found = subprocess.run(["ip", "netns", "pids", self.nodes[number - 1]], capture_output=True, text=True).stdout
         for pid in found.split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -90,7 +94,7 @@ class Cluster:
             ray.wait(10)
         for space in self.nodes:
             subprocess.run(["ip", "netns", "delete", space], capture_output=True)
-        subprocess.run(["ip", "link", "delete", "sweepbr"], capture_output=True)
+        subprocess.run(["ip", "link", "delete", f"{self.name}b"], capture_output=True)
         self.log.close()
 
 

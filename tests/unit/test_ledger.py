@@ -304,3 +304,19 @@ with ledger_at(Path(sys.argv[1])) as ledger:
         done = {row["trial_id"] for row in ledger.trials() if row["status"] == "finished"}
         assert set(acknowledged) <= done
         assert len(done) <= len(acknowledged) + 1
+
+
+def test_a_ledger_that_version_3_wrote_is_read_and_upgraded(tmp_path: Path) -> None:
+    """A file of that time, not one that today's code makes look old."""
+    frozen = Path(__file__).parents[1] / "data/ledgers/schema3.db"
+    (tmp_path / "ledger.db").write_bytes(frozen.read_bytes())
+    with Ledger(tmp_path / "ledger.db", read_only=True) as ledger:
+        before = ledger.trials()
+        assert [row["outcome"] for row in before] == ["stable", "diverged", None]
+        assert ledger.version == 3
+    with ledger_at(tmp_path) as ledger:
+        assert ledger.trials() == before
+        assert ledger.version == SCHEMA_VERSION
+        assert ledger.trace(before[0]["trial_id"])["loss"][[0, -1]].tolist() == [2.0, 1.0]
+        assert (ledger.resumable(), ledger.checkpoint_names()) == ({}, set())
+        assert [pack["resumed_from"] for pack in ledger.packs()] == [None, None]

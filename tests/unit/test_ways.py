@@ -3,6 +3,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -332,3 +334,50 @@ def test_a_real_machine_is_measured_in_a_moment_and_remembered(monkeypatch, tmp_
     monkeypatch.setattr(ways, "measure", None)
     assert choose_way(GPT, config, "cpu", 1, 8, 0) == choice
     assert replace(choice.way, kernels="default").width in (1, 4)
+
+
+def test_a_width_that_memory_does_not_hold_ends_the_measurement(machine, monkeypatch) -> None:
+    machine({1: 100, 4: 300, 16: 900})
+    measure = ways.measure
+
+    def short_of_memory(objective, config, device, way):
+        if way.width >= 16:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+        return measure(objective, config, device, way)
+
+    monkeypatch.setattr(ways, "measure", short_of_memory)
+    assert chosen(members=100) == Way(4)
+
+
+def test_any_other_failure_of_a_measurement_is_one(machine, monkeypatch) -> None:
+    machine({1: 100})
+    measure = ways.measure
+
+    def broken(objective, config, device, way):
+        if way.width >= 4:
+            raise RuntimeError("shapes do not fit")
+        return measure(objective, config, device, way)
+
+    monkeypatch.setattr(ways, "measure", broken)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        chosen(members=100)
+
+
+def test_free_memory_is_no_more_than_a_container_leaves() -> None:
+    """In a control group of its own with a limit; where there are none, the machine's memory is the limit."""
+    group = Path("/sys/fs/cgroup/memory/sweep-ways-test")
+    if not (group.parent / "memory.limit_in_bytes").is_file() or not os.access(group.parent, os.W_OK):
+        assert 0 < ways.free_memory("cpu") <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return
+    group.mkdir(exist_ok=True)
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(600 * 2**20))
+        code = "from orchestrator.ways import free_memory; print(free_memory('cpu'))"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, check=True,
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )  # fmt: skip
+        assert 0 < int(done.stdout) * os.cpu_count() <= 600 * 2**20
+    finally:
+        group.rmdir()

@@ -366,3 +366,17 @@ def test_metrics_of_tensors_and_of_plain_lists_come_to_the_host_alike() -> None:
     for found in (worker.to_host(rows), worker.to_host(tensors)):
         np.testing.assert_array_equal(found["loss"], [[1.0, 2.0], [3.0, np.nan]])
         np.testing.assert_array_equal(found["lr"], [[0.1, 0.2], [0.3, 0.4]])
+
+
+def test_slow_steps_are_reported_one_by_one_so_that_nobody_takes_them_for_a_hang(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(worker.time, "perf_counter", lambda: clock[0])
+    step = quadratic.QuadraticTrainer.step
+
+    def slow(self):
+        clock[0] += 3.0
+        return step(self)
+
+    monkeypatch.setattr(quadratic.QuadraticTrainer, "step", slow)
+    reports = list(worker.run_pack(pack_of([0.5], steps=6)))
+    assert [report.member_steps for report in reports] == [1, 2, 3, 4, 5, 6, 6]
