@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from objectives.base import Way
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError, printable
 from orchestrator.executors import Executor
-from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
+from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked, sweep_lock
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs, structure_of
 from orchestrator.processes import MARK, new_mark
@@ -33,9 +33,9 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     """Run ``sweep`` with everything around it; returns the exit code."""
     from rich.console import Console
 
+    from orchestrator.background_mirror import BackgroundMirror
     from orchestrator.exports import are_current, existing_exports, export_all
     from orchestrator.live import LiveView
-    from orchestrator.tracking import BackgroundMirror
 
     console = Console()
     folder = results / sweep.name
@@ -187,6 +187,8 @@ def show_status(folder: Path) -> int:
     _say(console, f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}")
     _show_counts(console, Counter(row["outcome"] or row["status"] for row in rows))
     _show_map(console, rows)
+    if not is_locked(folder) and (left := sum(row["status"] == "running" for row in rows)):
+        _say(console, f"{left} trials were in training when their driver died; `sweep run` goes on with them")
     failed = [row for row in rows if row["status"] in ("errored", "lost")]
     for row in failed[:5]:
         at = " ".join(f"{key}={value}" for key, value in row["cell"].items())

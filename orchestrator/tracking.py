@@ -15,10 +15,8 @@ import json
 import logging
 import math
 import os
-import queue
 import re
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +28,6 @@ from orchestrator.files import LEDGER, MIRRORED, atomic_write, waiting_lock
 from orchestrator.ledger import Ledger
 from orchestrator.logs import Columns, Log, Table, make_log
 from orchestrator.outcomes import OUTCOMES
-from orchestrator.reports import Finished
 from orchestrator.sections import TrackingConfig
 from orchestrator.space import Trial
 
@@ -54,7 +51,7 @@ _FINAL_STATUS = {
 }
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
 # How long the end of a run is held by a store that does nothing.
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
 # MLflow waits as long for a database that another process has locked.
 _BUSY_TIMEOUT_S = 20.0
 _WRITER_LOCK = "mirror.lock"
@@ -78,7 +75,7 @@ def shown_uri(uri: str) -> str:
     return re.sub(r"//[^/@]*@", "//", uri)
 
 
-def _sqlite_file(uri: str) -> Path | None:
+def sqlite_file(uri: str) -> Path | None:
     """The file of a SQLite store; None for another kind of store."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
@@ -95,7 +92,7 @@ def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
     """
     uri, tag = tracking_uri(tracking, folder.parent), _folder_tag(folder)
     try:
-        if (path := _sqlite_file(uri)) is not None:
+        if (path := sqlite_file(uri)) is not None:
             # MLflow would make, or migrate, what is only to be looked at.
             with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
                 query = (
@@ -196,7 +193,7 @@ class Mirror:
         except SweepError:
             raise
         except Exception as error:
-            cause, path = _cause(error), _sqlite_file(self.uri)
+            cause, path = _cause(error), sqlite_file(self.uri)
             if path is not None and _UNUSABLE.search(cause):
                 cause += f"; MLflow cannot use {path}: delete it, or move it away if others use it"
             raise TrackingError(f"MLflow at {shown_uri(self.uri)}: {cause}") from error
@@ -214,7 +211,7 @@ class Mirror:
         self._sign_of_life()
         # Two that look for a run, and find none, would both make it.
         self._holds.enter_context(_only_writer(self.folder / _WRITER_LOCK))
-        if (path := _sqlite_file(self.uri)) is not None:
+        if (path := sqlite_file(self.uri)) is not None:
             _prepare_database(path, self.folder.parent / ".mlflow.lock", self._sign_of_life)
         self._client = MlflowClient(tracking_uri=self.uri)
         self._experiment_id = self._find_experiment()
@@ -374,7 +371,7 @@ def _cause(error: Exception) -> str:
 @contextlib.contextmanager
 def _only_writer(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``, waiting a while for others. Raises TrackingError when they do not let go."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     with open(path, "a") as file:
         while True:
             try:
@@ -481,112 +478,14 @@ def run_pages(uri: str, address: str) -> list[str]:
     ]
 
 
+def load_mlflow() -> None:
+    """Import MLflow now, which takes seconds; whether that works is said by whoever needs it."""
+    with contextlib.suppress(Exception):
+        import mlflow  # noqa: F401
+
+
 def _param(value: Any) -> str:
     return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
-
-
-class BackgroundMirror:
-    """Mirrors trials as they finish, in a thread, while workers train. An observer of the run.
-
-    The first failure stops it for this run and is kept in ``failure``: a store that is down costs one
-    warning, and a later sync writes what is missing. No call to the store is made in the thread that drives
-    the sweep, so that a store that hangs can be left to itself.
-    """
-
-    def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
-        self.folder, self.tracking = folder, tracking
-        self.failure: TrackingError | None = None
-        self._mirror: Mirror | None = None
-        self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._is_ending = False
-        self._patient_until = 0.0
-        self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mlflow-mirror")
-
-    def start(self) -> None:
-        """Begin to connect: MLflow's first start takes seconds of a core."""
-        self._thread.start()
-
-    def began(self, progress: Any) -> None:
-        """Nothing yet: there are no results."""
-
-    def changed(self, progress: Any, finished: Sequence[Finished]) -> None:
-        """Queue the new results."""
-        for result in finished:
-            self._waiting.put(result.trial_id)
-
-    def ended(self, progress: Any) -> None:
-        """Nothing more comes; what is queued is written while workers and exports are finished."""
-        self._waiting.put(None)
-
-    def is_current(self) -> bool:
-        """Whether the store has everything that the ledger has."""
-        marker, store = self.folder / MIRRORED, tracking_uri(self.tracking, self.folder.parent)
-        path = _sqlite_file(store)
-        if not marker.is_file() or (path is not None and not path.is_file()):
-            return False
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
-            return marker.read_text() == f"{shown_uri(store)} {ledger.state()}"
-
-    def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
-        """Write all that is missing and the parent run; returns what went wrong, if anything.
-
-        A store that does nothing holds the caller for half a minute and no longer.
-        """
-        with contextlib.suppress(Exception):  # said by the thread that needs it
-            import mlflow  # noqa: F401 - its start is slow where others compute, and no fault of the store
-        self._is_ending = True
-        self._patient_until = time.monotonic() + _PATIENCE_S
-        if self._thread.ident is not None:
-            self._wait_for(self._thread)
-        if self.failure is None:
-            last = threading.Thread(
-                target=self._attempt, args=(self._complete, artifacts), daemon=True, name="mlflow-mirror-end"
-            )
-            last.start()
-            self._wait_for(last)
-        return self.failure
-
-    def _wait_for(self, thread: threading.Thread) -> None:
-        """Wait until ``thread`` ends or the store has been silent, or slow, for too long."""
-        while thread.is_alive() and time.monotonic() < self._patient_until:
-            thread.join(0.1)
-        if thread.is_alive():
-            uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
-            self.failure = TrackingError(f"MLflow at {uri}: does not answer, or too slowly")
-
-    def _sign_of_life(self) -> None:
-        # A sign is worth a second: a store that needs longer for each of thousands of calls is given up too.
-        self._patient_until = min(self._patient_until + 1.0, time.monotonic() + _PATIENCE_S)
-
-    def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Do ``action``; keep what goes wrong, and let go of the sweep's runs then."""
-        try:
-            action(*arguments)
-        except TrackingError as error:
-            self.failure = error
-        except (SweepError, OSError) as error:
-            self.failure = TrackingError(f"MLflow: {error}")
-        if self.failure is not None and self._mirror is not None:
-            self._mirror.close()
-
-    def _work(self) -> None:
-        _give_way()
-        self._mirror = Mirror(self.folder, self.tracking, self._sign_of_life)
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
-            # Once the run waits for the rest, that is for a thread that gives no way to others.
-            while (trial_id := self._waiting.get()) is not None and not self._is_ending:
-                self._mirror.mirror_trials(ledger, [trial_id])
-
-    def _complete(self, artifacts: Sequence[Path]) -> None:
-        self._mirror = self._mirror or Mirror(self.folder, self.tracking, self._sign_of_life)
-        self._mirror.mirror_sweep(artifacts)
-        self._mirror.close()
-
-
-def _give_way() -> None:
-    """Let this thread yield to training: what it cannot do meanwhile is done at the end."""
-    with contextlib.suppress(AttributeError, OSError):  # only Linux has priorities of threads
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:

@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from scipy.stats import binomtest
 from sweep_cases import QUADRATIC, finished
 
+from orchestrator.background_mirror import BackgroundMirror
 from orchestrator.drive import drive, sync_sweep
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
@@ -21,7 +22,7 @@ from orchestrator.logs import Columns
 from orchestrator.overrides import Overrides
 from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
-from orchestrator.tracking import BackgroundMirror, Mirror, TrackingError, read_run, server_command, shown_uri
+from orchestrator.tracking import Mirror, TrackingError, read_run, server_command, shown_uri
 
 
 def tracked_sweep(*sets: str):
