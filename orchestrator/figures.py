@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -226,27 +228,30 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     rows = {value: i for i, value in enumerate(stability.y_values)}
     has_room = len(stability.cells) <= _LABEL_ROOM
     size = 8 if len(columns) <= 12 and len(rows) <= 14 else 5
-    for column in columns.values():
-        for row in rows.values():
-            axes.add_patch(_not_run(column - 0.5, row - 0.5))
+    squares: dict[bool, list[Rectangle]] = {True: [], False: []}  # by whether there is a result
+    colours, marks = [], defaultdict(list)
     for cell in stability.cells.values():
         value = panel.value(cell)
         column, row = columns[cell.x], rows[cell.y]
         colour = "white" if value is None else panel.colours(panel.norm(value))
-        if cell.state != "not_run":
-            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, edgecolor="white", lw=0.8))
+        squares[cell.state != "not_run"].append(Rectangle((column - 0.5, row - 0.5), 1, 1))
+        colours += [colour] if cell.state != "not_run" else []
         ink = "black" if value is None else _ink(colour)
         text = panel.text(cell) if has_room else ""
         is_marked = cell.state in _MARKS
         if is_marked:
-            mark, _ = _MARKS[cell.state]
-            offset = 0.2 if text else 0.0
-            axes.plot(
-                column, row + offset, marker=mark, color=ink, markersize=size - 2, linestyle="none", fillstyle="none"
-            )
-        axes.text(
-            column, row - (0.17 if is_marked else 0.0), text, ha="center", va="center", fontsize=size - 1, color=ink
-        )
+            marks[_MARKS[cell.state][0], ink].append((column, row + (0.2 if text else 0.0)))
+        if text:
+            below = 0.17 if is_marked else 0.0
+            axes.text(column, row - below, text, ha="center", va="center", fontsize=size - 1, color=ink)
+    there = {(cell.x, cell.y) for cell in stability.cells.values()}
+    missing = [(columns[x], rows[y]) for x in columns for y in rows if (x, y) not in there]
+    squares[False] += [Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in missing]
+    # One thing to draw for all of a kind: a map of ten thousand cells would take minutes otherwise.
+    axes.add_collection(_not_run(squares[False]))
+    axes.add_collection(PatchCollection(squares[True], facecolors=colours, edgecolors="white", linewidths=0.8))
+    for (mark, ink), places in marks.items():
+        axes.plot(*zip(*places, strict=True), mark, color=ink, markersize=size - 2, fillstyle="none")
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(-0.5, len(rows) - 0.5)
     _label_ranks(axes.xaxis, stability.x, stability.x_values)
@@ -264,24 +269,32 @@ def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
         for row, y in enumerate(stability.y_values)
         if (cell := stability.cells.get((x, y))) is not None and cell.num_finished
     }
+    x, y = [], []  # pieces of one line, with a gap after each
     for (column, row), stable in is_stable.items():
         if is_stable.get((column + 1, row), stable) != stable:
-            axes.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], **_EDGE_LINE)
+            x += [column + 0.5, column + 0.5, math.nan]
+            y += [row - 0.5, row + 0.5, math.nan]
         if is_stable.get((column, row + 1), stable) != stable:
-            axes.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, **_EDGE_LINE)
+            x += [column - 0.5, column + 0.5, math.nan]
+            y += [row + 0.5, row + 0.5, math.nan]
+    if x:
+        axes.plot(x, y, **_EDGE_LINE)
 
 
 def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     """One point per sampled cell, where it lies on each axis's own scale."""
+    places, colours, marks = [], [], defaultdict(list)
     for cell in stability.cells.values():
         value = panel.value(cell)
         x = _place(stability.x, cell.x, stability.x_values)
         y = 0.0 if stability.y is None else _place(stability.y, cell.y, stability.y_values)
-        colour = "white" if value is None else panel.colours(panel.norm(value))
-        axes.plot(x, y, marker="o", color=colour, markeredgecolor="black", markersize=9, linestyle="none")
+        places.append((x, y))
+        colours.append("white" if value is None else panel.colours(panel.norm(value)))
         if cell.state in _MARKS:
-            mark, _ = _MARKS[cell.state]
-            axes.plot(x, y, marker=mark, color=_ink(colour), markersize=5, linestyle="none", fillstyle="none")
+            marks[_MARKS[cell.state][0], _ink(colours[-1])].append((x, y))
+    axes.scatter(*zip(*places, strict=True), s=81, c=colours, edgecolors="black", zorder=2)
+    for (mark, ink), marked in marks.items():
+        axes.plot(*zip(*marked, strict=True), mark, color=ink, markersize=5, fillstyle="none", zorder=3)
     _label_positions(axes.xaxis, stability.x, stability.x_values)
     if stability.y is None:
         axes.set_yticks([])
@@ -291,8 +304,8 @@ def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     axes.grid(alpha=0.2)
 
 
-def _not_run(x: float, y: float) -> Rectangle:
-    return Rectangle((x, y), 1, 1, facecolor="white", edgecolor="#999999", hatch=_NOT_RUN_HATCH, lw=0)
+def _not_run(squares: Sequence[Rectangle]) -> PatchCollection:
+    return PatchCollection(squares, facecolors="white", edgecolors="#999999", hatch=_NOT_RUN_HATCH, linewidths=0)
 
 
 def _ink(colour: Any) -> str:
