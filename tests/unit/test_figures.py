@@ -122,5 +122,5 @@ def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
     axes = figure.add_subplot()
     _draw_edges(axes, stability)
     (line,) = axes.lines
-    assert line.get_xdata()[:2] == [0.5, 0.5]
+    assert list(line.get_xdata()[:2]) == [0.5, 0.5]
     assert np.isnan(line.get_xdata()[2:]).all()
