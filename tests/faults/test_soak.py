@@ -77,6 +77,7 @@ def test_two_hundred_random_faults_cost_no_result(tmp_path: Path) -> None:
                 for pid in pids(driver, tmp_path, victim):
                     os.kill(pid, signal.SIGKILL)
                     hit[victim] += 1
+        print(f"{hit.total()} of {NUM_FAULTS} faults, {completed} sweeps completed", end="\r", flush=True)
         output, _ = driver.communicate(timeout=300)
         assert "Traceback" not in output, output
         assert_sound(tmp_path)
