@@ -32,6 +32,7 @@ resources: {pack: 4}
 checkpoint: {every_s: 0.2}
 tracking: {enabled: false}
 """
+DRIVERS: list[int] = []  # all that tests have started, by process
 _INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 _NUMBERS = (
     "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss",
@@ -61,7 +62,9 @@ def command(*arguments: str) -> list[str]:
 def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     """`sweep run edge.yaml` in ``folder``, with what it prints in a pipe."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder} | options
-    return subprocess.Popen(command("run", "edge.yaml", *arguments), **options)
+    driver = subprocess.Popen(command("run", "edge.yaml", *arguments), **options)
+    DRIVERS.append(driver.pid)
+    return driver
 
 
 def run(folder: Path, *arguments: str, timeout: float = 240.0) -> tuple[int, str]:
