@@ -18,11 +18,11 @@ from orchestrator.doctor import examine_sweep
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 
-# Twelve trials of a few seconds, some beyond the edge; checkpoints as often as they may be.
+# Twelve trials, four seconds together, some beyond the edge; checkpoints as often as they may be.
 SWEEP = """
 name: edge
 objective: quadratic
-steps: 2000
+steps: 1000
 seeds: [0, 1]
 axes:
   lr: {values: [0.1, 1.0, 3.0]}

@@ -22,6 +22,7 @@ from fault_kit import (
     write_sweep,
 )
 
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 RUN = " ".join(command("run", "edge.yaml", "--executor", "inline"))
 EXIT_STORAGE = 4
 
@@ -117,7 +118,8 @@ def test_a_link_among_the_results_is_replaced_or_refused_but_never_followed(fold
     target.mkdir() if name == "checkpoints" else target.write_text("precious")
     (folder / "results/edge").mkdir(parents=True)
     (folder / "results/edge" / name).symlink_to(target)
-    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    steps = ["--steps", "50"] if name != "checkpoints" else []
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline", *steps)
     assert "Traceback" not in output
     if name == "checkpoints":
         assert (code, list(target.iterdir())) == (EXIT_STORAGE, []), output
@@ -135,9 +137,7 @@ def test_results_are_for_their_owner_alone_whatever_the_umask(folder: Path) -> N
     assert stat.S_IMODE((folder / "results/edge").stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize(
-    "place", ["with space", "it's", 'quo"te', "line\nbreak", "größe-測試", "[b]x[b]", "\x1b[31mred"]
-)
+@pytest.mark.parametrize("place", ['it\'s "quoted"', "line\nbreak", "größe-測試 \x1b[31m[b]red"])
 def test_folders_with_any_name_hold_results(tmp_path: Path, place: str) -> None:
     folder = tmp_path / place
     folder.mkdir()

@@ -19,7 +19,7 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
-LONGER = SWEEP.replace("steps: 2000", "steps: 5000").replace("pack: 4", "pack: 2")
+LONGER = SWEEP.replace("steps: 1000", "steps: 5000").replace("pack: 4", "pack: 2")
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6379
 _NUMBERS = itertools.count()

@@ -60,7 +60,12 @@ def test_a_killed_driver_costs_only_the_steps_since_its_checkpoints(folder: Path
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="INT"),
+        pytest.param(signal.SIGTERM, 143, id="TERM", marks=pytest.mark.faults),
+        pytest.param(signal.SIGHUP, 129, id="HUP", marks=pytest.mark.faults),
+    ],
 )
 def test_a_signal_lets_packs_write_a_checkpoint_and_ends_with_its_own_code(
     folder: Path, undisturbed, number: int, code: int
@@ -72,16 +77,15 @@ def test_a_signal_lets_packs_write_a_checkpoint_and_ends_with_its_own_code(
     assert driver.returncode == code, output
     assert "the same command goes on" in output
     assert "Traceback" not in output
-    assert "interrupted" in statuses(folder)
-    assert "running" not in statuses(folder)
-    assert is_training(folder), "the checkpoint stays"
+    assert set(statuses(folder)) <= {"finished", "interrupted", "planned"}
+    assert is_training(folder) == ("interrupted" in statuses(folder)), "its checkpoint stays"
     assert_sound(folder)
     assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
     assert results_of(folder) == undisturbed
     assert not is_training(folder), "nobody needs it any more"
 
 
-@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("presses", [1, pytest.param(2, marks=pytest.mark.faults)])
 def test_ctrl_c_on_a_terminal_stops_the_run_and_twice_at_once(folder: Path, undisturbed, presses: int) -> None:
     ours, theirs = pty.openpty()
     shown: list[bytes] = []

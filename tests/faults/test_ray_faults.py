@@ -32,12 +32,22 @@ from orchestrator.processes import all_marked, children, is_alive, leftovers, ma
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 EXIT_FAILED = 4
+LONGER = SWEEP.replace("steps: 1000", "steps: 3000")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple]:
+    """What the longer sweep finds when nothing goes wrong."""
+    folder = tmp_path_factory.mktemp("longer")
+    write_sweep(folder, LONGER)
+    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
+    return results_of(folder)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with a sweep file, and no process left in the end."""
-    write_sweep(tmp_path)
+    write_sweep(tmp_path, LONGER)
     yield tmp_path
     ours = {str(pid) for pid in DRIVERS}
     wait_until(lambda: not any(mark.split(".")[0] in ours for mark in all_marked().values()), "end of processes", 10)
@@ -177,7 +187,7 @@ def test_when_the_process_between_driver_and_ray_is_killed_too_the_next_run_clea
 
 
 def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undisturbed) -> None:
-    write_sweep(folder, SWEEP.replace("pack: 4", "pack: 4, stall_timeout_s: 15"))
+    write_sweep(folder, LONGER.replace("pack: 4", "pack: 4, stall_timeout_s: 15"))
     driver = start(folder)
     wait_until(lambda: is_training(folder) and workers_of(folder, driver), "worker")
     hung = workers_of(folder, driver)[0]
