@@ -10,11 +10,13 @@ import contextlib
 import importlib
 import os
 import pickle
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -159,10 +161,13 @@ def serve(connection: Connection) -> None:
 
 
 def _serve(connection: Connection, executor: Executor) -> None:
+    # Read in a thread of its own: where both sides only wrote, each would wait for the other to read.
+    messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, messages), daemon=True, name="driver").start()
     slots = executor.slots
     while True:
-        while connection.poll(0):
-            what, *values = connection.recv()
+        while not messages.empty():
+            what, *values = messages.get()
             if what == "close":
                 return
             getattr(executor, what)(*values)
@@ -170,6 +175,14 @@ def _serve(connection: Connection, executor: Executor) -> None:
         if events or executor.slots != slots:
             slots = executor.slots
             connection.send(("events", (slots, events)))
+
+
+def _read(connection: Connection, messages: queue.SimpleQueue[tuple[Any, ...]]) -> None:
+    """Hand on what the driver says; to be gone is to close."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            messages.put(connection.recv())
+    messages.put(("close",))
 
 
 if __name__ == "__main__":

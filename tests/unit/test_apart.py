@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sweep_cases import QUADRATIC
+
+from orchestrator.errors import ExecutorError
+from orchestrator.executors.apart import ApartExecutor
+from orchestrator.packing import make_packs
+from orchestrator.processes import marked
+from orchestrator.reports import PackStarted, Report
+from orchestrator.spec import build_sweep
+from orchestrator.strict_yaml import parse_document
+
+INLINE = ("inline", "orchestrator.executors.inline", "InlineExecutor", {}, {})
+
+
+def test_packs_and_reports_of_any_size_cross_each_other() -> None:
+    """More than the buffers between the processes hold, both ways at once: neither may wait for the other."""
+    text = QUADRATIC.replace("optimizer: sgd", "optimizer: sgd, dimension: 100000").replace("steps: 60", "steps: 3")
+    sweep = build_sweep(parse_document(text, "edge.yaml"))
+    pack = make_packs(sweep, sweep.trials, 1)[0]
+    large = frozenset(f"{i:050d}" for i in range(40_000))
+    executor = ApartExecutor(*INLINE)
+    try:
+        packs = [replace(pack, pack_id=f"pack{i}", skip=large, checkpoint_steps=1) for i in range(8)]
+        for each in packs:
+            executor.submit(each)
+        ended: set[str] = set()
+        while len(ended) < len(packs):
+            events = executor.poll(30)
+            assert events
+            ended |= {event.pack_id for event in events if isinstance(event, Report) and event.is_last}
+            assert all(isinstance(event, (PackStarted, Report)) for event in events)
+    finally:
+        executor.close()
+    assert marked(executor.mark) == []
+
+
+def test_an_executor_whose_process_dies_says_so() -> None:
+    executor = ApartExecutor(*INLINE)
+    executor._process.kill()
+    with pytest.raises(ExecutorError, match="SIGKILL"):
+        executor.poll(30)
+    executor.close()
+
+
+def test_a_refusal_to_start_is_told_as_it_is() -> None:
+    with pytest.raises((ExecutorError, TypeError)):
+        ApartExecutor("inline", "orchestrator.executors.inline", "InlineExecutor", {"nonsense": 1}, {})
