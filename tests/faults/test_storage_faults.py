@@ -50,16 +50,14 @@ def assert_nothing_is_torn(folder: Path, acknowledged: str) -> None:
         assert ledger.stray_traces() == 0
 
 
-EVERY = [pytest.mark.faults, pytest.mark.timeout(1800)]
+# strace is not on every machine that `make test` must pass on.
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize(
-    ("fault", "stride"),
-    [*((fault, 40) for fault in FAULTS[:2]), *(pytest.param(fault, 1, marks=EVERY) for fault in FAULTS)],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_fault_at_the_nth_call_tears_nothing_and_the_next_run_completes(
-    tmp_path: Path, fault: str, call: str, stride: int
+    tmp_path: Path, fault: str, call: str
 ) -> None:
     need("strace")
     number, is_injected = 1, True
@@ -78,5 +76,5 @@ def test_a_fault_at_the_nth_call_tears_nothing_and_the_next_run_completes(
         assert again.returncode == 0, (number, again.stderr)
         list(clean(folder, exports=False, is_rehearsal=False))
         assert not [path.name for path in folder.rglob(".*")]
-        number += stride
-    print(f"{fault} at {call}: {(number - 1) // stride - 1} times")
+        number += 1
+    print(f"{fault} at {call}: {number - 2} times")
