@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.reports import Checkpoint
+from orchestrator.ways import is_out_of_memory
 
 _SCHEMA = 1
 # The first checkpoints come early, so that even a run that is killed every minute gets on.
@@ -63,7 +64,7 @@ def random_states() -> dict[str, Any]:
 
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     kind, keys, *rest = np.random.get_state()
-    states["numpy"] = [kind, torch.from_numpy(keys.astype(np.int64)), *rest]
+    states["numpy"] = [kind, keys.astype(np.int64), *rest]
     if torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
@@ -106,11 +107,17 @@ class CheckpointWriter:
         return now - self._last >= max(wait_s, self._cost_s / _LARGEST_SHARE)
 
     def begin(self, make_state: Callable[[], Mapping[str, Any]], ages: Mapping[str, int]) -> None:
-        """Copy the state now, and write it while training goes on."""
+        """Copy the state now, and write it while training goes on. Where there is no memory for it, do without."""
         began = time.perf_counter()
-        state = make_state()
+        self._steps, self._last = 0, began
+        try:
+            state = make_state()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return
         copied = _recorded(state)
-        self._steps, self._last = 0, time.perf_counter()
+        self._last = time.perf_counter()
         self._pending = self._thread.submit(self._write, state, copied, dict(ages), self._last - began)
 
     def take(self, *, wait: bool = False) -> Checkpoint | None:
@@ -118,7 +125,12 @@ class CheckpointWriter:
         if self._pending is None or not (wait or self._pending.done()):
             return None
         pending, self._pending = self._pending, None
-        checkpoint, self._cost_s = pending.result()
+        try:
+            checkpoint, self._cost_s = pending.result()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
         return checkpoint
 
     def close(self) -> None:
@@ -168,7 +180,7 @@ def _with_tensors(state: Any) -> Any:
     import torch
 
     if isinstance(state, np.ndarray):
-        return torch.from_numpy(state.copy())
+        return torch.from_numpy(state)
     if isinstance(state, np.generic):
         return state.item()
     return _map(state, _with_tensors)

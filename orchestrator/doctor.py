@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +32,9 @@ from orchestrator.files import (
 )
 from orchestrator.ledger import SCHEMA_VERSION, Ledger
 from orchestrator.processes import end_marked, leftovers, listening
+from orchestrator.sections import TrackingConfig
 from orchestrator.space import trial_id
-from orchestrator.spec import load_sweep
+from orchestrator.spec import Sweep, load_sweep
 
 Level = Literal["ok", "note", "warning", "fault"]
 
@@ -65,7 +67,7 @@ def examine_environment(results: Path) -> Iterator[Finding]:
             yield Finding("fault", f"{name} is not installed", remedy="pip install sweep-stability")
     yield Finding("ok", f"Python {sys.version.split()[0]}, " + ", ".join(f"{k} {v}" for k, v in versions.items()))
     for name, oldest in _OLDEST.items():
-        found = tuple(int(part) for part in versions.get(name, "9.9").split(".")[:2])
+        found = tuple(map(int, re.findall(r"\d+", versions.get(name, "9.9"))[:2]))
         if found < oldest:
             wanted = ".".join(map(str, oldest))
             yield Finding("fault", f"{name} {versions[name]} has known holes", remedy=f"{name} {wanted} or newer")
@@ -135,9 +137,14 @@ def _examine(folder: Path, ledger: Ledger) -> Iterator[Finding]:
         yield from _trial(row, ledger)
     yield from _mixed(rows, packs)
     yield from _stray_curves(folder, ledger)
-    yield from _frozen(folder, rows)
+    try:
+        sweep = load_sweep(folder / FROZEN_SWEEP)
+    except SweepError as error:
+        yield Finding("fault", f"the frozen sweep cannot be read: {error}", remedy="`sweep run FILE` writes it again")
+    else:
+        yield from _frozen(sweep, rows)
+        yield from _mirror(folder, sweep.tracking)
     yield from _checkpoints(folder, ledger)
-    yield from _mirror(folder)
     if scraps := litter(folder):
         yield Finding("note", f"{len(scraps)} scraps of interrupted writes", lambda: remove(scraps))
 
@@ -174,7 +181,7 @@ def _trial(row: Mapping[str, Any], ledger: Ledger) -> Iterator[Finding]:
         return
     try:
         steps = ledger.trace(row["trial_id"]).get("step", np.array([]))
-    except (StorageError, ValueError, KeyError) as error:
+    except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
     if not np.array_equal(steps, np.arange(len(steps))):
@@ -208,12 +215,7 @@ def _stray_curves(folder: Path, ledger: Ledger) -> Iterator[Finding]:
         yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
 
 
-def _frozen(folder: Path, rows: list[dict[str, Any]]) -> Iterator[Finding]:
-    try:
-        sweep = load_sweep(folder / FROZEN_SWEEP)
-    except SweepError as error:
-        yield Finding("fault", f"the frozen sweep cannot be read: {error}", remedy="`sweep run FILE` writes it again")
-        return
+def _frozen(sweep: Sweep, rows: list[dict[str, Any]]) -> Iterator[Finding]:
     wanted = [trial.trial_id for trial in sweep.trials]
     if wanted != [row["trial_id"] for row in rows if row["position"] is not None]:
         yield Finding("note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans them anew")
@@ -235,14 +237,10 @@ def _checkpoints(folder: Path, ledger: Ledger) -> Iterator[Finding]:
         yield Finding("note", f"{len(unneeded)} checkpoints that nobody needs", lambda: remove(unneeded))
 
 
-def _mirror(folder: Path) -> Iterator[Finding]:
+def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
     """Runs that MLflow believes to be under way while nobody trains."""
     from orchestrator.tracking import Mirror, runs_without_driver
 
-    try:
-        tracking = load_sweep(folder / FROZEN_SWEEP).tracking
-    except SweepError:
-        return
     if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
 
         def mirror() -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -200,8 +200,10 @@ class _Run:
                 observer.ended(progress)
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
-        self.packs[pack.pack_id] = pack
         executor.submit(pack)
+        # The executor has the checkpoint now; the driver keeps only how far it goes.
+        resume = replace(pack.resume, content=b"") if pack.resume is not None else None
+        self.packs[pack.pack_id] = replace(pack, resume=resume)
 
     def _poll(self, executor: Executor) -> None:
         """Take in what has happened, and say so to those who watch."""
@@ -243,7 +245,7 @@ class _Run:
             self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
         progress.member_steps += report.member_steps - (before.member_steps if before else 0)
-        progress.running[pack.pack_id] = report
+        progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
             self._note(f"packs: {way}")
         for finished in new:
@@ -289,7 +291,7 @@ class _Run:
         What is lost twice without progress in between may be too large for the machine, and is halved.
         """
         self.ledger.end_pack(pack.pack_id, "lost", "lost", reason)
-        at_a_time = max((r.at_a_time for r in [self.progress.running.get(pack.pack_id)] if r), default=0)
+        last = self.progress.running.get(pack.pack_id)
         lost = self._forget(pack, "lost")
         if pack.pack_id in self.progressed:
             for trial_id in lost:
@@ -297,7 +299,7 @@ class _Run:
         self.losses.update(lost)
         most = max((self.losses[trial_id] for trial_id in lost), default=0)
         if most >= 2 and len(lost) > 1:
-            self._halve(pack, lost, at_a_time or len(lost))
+            self._halve(pack, lost, last.at_a_time if last is not None else len(lost))
         elif most >= MAX_LOSSES:
             self.ledger.give_up(
                 lost, f"lost {most} times, last because {reason} (if memory ran out: {_OUT_OF_MEMORY_REMEDY})"
@@ -311,7 +313,8 @@ class _Run:
         width = max(1, at_a_time // 2)
         for half in (lost[::2], lost[1::2]):
             if half and not self._go_on(pack.pack_id, half, width):
-                members = [member for member in pack.members if member.trial_id in set(half)]
+                chosen = set(half)
+                members = [member for member in pack.members if member.trial_id in chosen]
                 self.queued.insert(0, pack_of(self.sweep, members, len(members) * pack.steps, width))
 
     def _go_on(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
@@ -331,7 +334,8 @@ class _Run:
 
     def _wait(self, trial_ids: Collection[str]) -> None:
         """Let trials be packed anew."""
-        self.waiting.update({t.trial_id: t for t in self.sweep.trials if t.trial_id in set(trial_ids)})
+        wanted = set(trial_ids)
+        self.waiting.update({trial.trial_id: trial for trial in self.sweep.trials if trial.trial_id in wanted})
 
     def _look_for_hung(self, executor: Executor) -> None:
         """Kill and lose what has given no sign of life for too long."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, Trainer, Way
+from objectives.base import OBJECTIVES, Objective, Trainer, TrainingConfig, Way
 from orchestrator.audit import is_audited
 from orchestrator.checkpoints import BadCheckpoint, CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
@@ -157,15 +157,7 @@ class _PackRun:
         resumed = from_bytes(pack.resume.content, pack.trial_ids) if pack.resume is not None else None
         skipped = {k for k, member in enumerate(pack.members) if member.trial_id in pack.skip}
         num_members = len(configs) - len(skipped)
-        if resumed is not None:
-            found = resumed["way"]
-            choice = Choice(Way(found["width"], found["compiled"], found["kernels"]), "as before it was interrupted")
-        elif pack.width is None:
-            choice = choose_way(objective, configs[0], device, pack.cpus, num_members, pack.steps_ahead)
-        else:
-            choice = Choice(Way(pack.width), f"{pack.width} at a time, as resources.pack says")
-        if pack.width is not None:
-            choice = replace(choice, way=replace(choice.way, width=pack.width))
+        choice = self._choose(objective, configs, device, num_members, resumed)
         self.way = choice.way
         # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
         num_rounds = math.ceil(num_members / self.way.width)
@@ -191,6 +183,23 @@ class _PackRun:
         }
         return roster
 
+    def _choose(
+        self,
+        objective: Objective,
+        configs: Sequence[TrainingConfig],
+        device: str,
+        num_members: int,
+        resumed: Mapping[str, Any] | None,
+    ) -> Choice:
+        """How to run this pack: as before, as the sweep says, or as is fastest here."""
+        width = self.pack.width
+        if resumed is not None:
+            way = Way(**resumed["way"])
+            return Choice(way if width is None else replace(way, width=width), "as before it was interrupted")
+        if width is not None:
+            return Choice(Way(width), f"{width} at a time, as resources.pack says")
+        return choose_way(objective, configs[0], device, self.pack.cpus, num_members, self.pack.steps_ahead)
+
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
         """Go on where an earlier attempt stood, without those who are ``skipped``."""
         self.trainer.load_state_dict(state["trainer"])
@@ -200,9 +209,6 @@ class _PackRun:
         self.age_of = dict(state["ages"])
         set_random_states(state["random"])
         members_before = roster.training
-        if skipped.isdisjoint(members_before):
-            roster.drop(skipped)
-            return
         roster.drop(skipped)
         roster.admit()
         self.roster = roster

@@ -13,25 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweep_cases import QUADRATIC
 
 from orchestrator.doctor import examine_sweep
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 
 # Twelve trials, four seconds together, some beyond the edge; checkpoints as often as they may be.
-SWEEP = """
-name: edge
-objective: quadratic
-steps: 1000
-seeds: [0, 1]
-axes:
-  lr: {values: [0.1, 1.0, 3.0]}
-  beta1: {values: [0.0, 0.5]}
-fixed: {optimizer: sgd, noise: 0.1}
-resources: {pack: 4}
-checkpoint: {every_s: 0.2}
-tracking: {enabled: false}
-"""
+SWEEP = (
+    QUADRATIC.replace("steps: 60", "steps: 1000").replace("optimizer: sgd", "optimizer: sgd, noise: 0.1")
+    + "resources: {pack: 4}\ncheckpoint: {every_s: 0.2}\n"
+)
+LONGER = SWEEP.replace("steps: 1000", "steps: 3000")
 DRIVERS: list[int] = []  # all that tests have started, by process
 _INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 _NUMBERS = (
@@ -114,6 +107,23 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60
 def is_training(folder: Path) -> bool:
     """Whether a checkpoint of the sweep is on disk."""
     return any((folder / "results" / "edge" / "checkpoints").glob("*.pt"))
+
+
+def can_go_on(folder: Path) -> bool:
+    """Whether the ledger has a checkpoint of a pack that has not ended."""
+    with Ledger(folder / "results" / "edge" / LEDGER, read_only=True) as ledger:
+        return bool(ledger.checkpoint_names())
+
+
+def undisturbed_results(folder: Path, text: str) -> dict[str, tuple]:
+    """What the sweep of ``text`` finds in ``folder`` when nothing goes wrong."""
+    write_sweep(folder, text)
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    assert_sound(folder)
+    found = results_of(folder)
+    assert {numbers[1] for numbers in found.values()} >= {"stable", "diverged"}
+    return found
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -15,18 +15,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from sweep_cases import QUADRATIC
 
 SWEEP = Path(sys.executable).with_name("sweep")
-EDGE = """
-name: edge
-objective: quadratic
-steps: 60
-seeds: [0, 1]
-axes:
-  lr: {values: [0.1, 1.0, 3.0]}
-  beta1: {values: [0.0, 0.5]}
-fixed: {optimizer: sgd}
-"""
+EDGE = QUADRATIC.replace("tracking: {enabled: false}\n", "")
 TRIAL = re.compile(r"^lr=\S+ beta1=\S+ seed=\d$")
 
 

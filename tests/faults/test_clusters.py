@@ -13,13 +13,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fault_kit import SWEEP, assert_sound, command, need, results_of, run, statuses, wait_until, write_sweep
+from fault_kit import (
+    SWEEP,
+    assert_sound,
+    command,
+    need,
+    results_of,
+    run,
+    statuses,
+    undisturbed_results,
+    wait_until,
+    write_sweep,
+)
 
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
-LONGER = SWEEP.replace("steps: 1000", "steps: 5000").replace("pack: 4", "pack: 2")
+LONGEST = SWEEP.replace("steps: 1000", "steps: 5000").replace("pack: 4", "pack: 2")
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6379
 _NUMBERS = itertools.count()
@@ -113,16 +124,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_longer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple]:
-    folder = tmp_path_factory.mktemp("longer")
-    write_sweep(folder, LONGER)
-    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
-    return results_of(folder)
+def undisturbed_longest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple]:
+    """What the sweep finds when nothing goes wrong."""
+    return undisturbed_results(tmp_path_factory.mktemp("longest"), LONGEST)
 
 
 def drive(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
     """A driver on the head node."""
-    write_sweep(folder, LONGER)
+    write_sweep(folder, LONGEST)
     return subprocess.Popen(
         cluster.inside(1, *command("run", "edge.yaml", "--address", cluster.address)),
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -150,17 +159,17 @@ def has_checkpoint_of(folder: Path, host: str) -> bool:
         )
 
 
-def test_a_sweep_runs_across_nodes_that_share_no_disk(cluster: Cluster, tmp_path: Path, undisturbed_longer) -> None:
+def test_a_sweep_runs_across_nodes_that_share_no_disk(cluster: Cluster, tmp_path: Path, undisturbed_longest) -> None:
     driver = drive(cluster, tmp_path)
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
     assert hosts(tmp_path) == {"node1", "node2"}
     assert_sound(tmp_path)
-    assert results_of(tmp_path) == undisturbed_longer
+    assert results_of(tmp_path) == undisturbed_longest
 
 
 def test_a_node_that_dies_costs_its_packs_the_steps_since_their_checkpoints(
-    cluster: Cluster, tmp_path: Path, undisturbed_longer
+    cluster: Cluster, tmp_path: Path, undisturbed_longest
 ) -> None:
     driver = drive(cluster, tmp_path)
     wait_until(lambda: "node2" in hosts(tmp_path) and has_checkpoint_of(tmp_path, "node2"), "checkpoint", 90)
@@ -174,17 +183,17 @@ def test_a_node_that_dies_costs_its_packs_the_steps_since_their_checkpoints(
     assert {pack["environment"]["host"] for pack in lost} == {"node2"}
     assert [pack["resumed_from"] for pack in packs_of(tmp_path) if pack["resumed_from"]] == [p["pack_id"] for p in lost]
     assert_sound(tmp_path)
-    assert results_of(tmp_path) == undisturbed_longer
+    assert results_of(tmp_path) == undisturbed_longest
 
 
-def test_a_node_that_joins_is_used(cluster: Cluster, tmp_path: Path, undisturbed_longer) -> None:
+def test_a_node_that_joins_is_used(cluster: Cluster, tmp_path: Path, undisturbed_longest) -> None:
     driver = drive(cluster, tmp_path)
     wait_until(lambda: "running" in statuses(tmp_path), "training", 90)
     cluster.add()
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
     assert hosts(tmp_path) == {"node1", "node2", "node3"}
-    assert results_of(tmp_path) == undisturbed_longer
+    assert results_of(tmp_path) == undisturbed_longest
 
 
 def test_an_address_where_nobody_answers_is_bad_input(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_cases import ledger_at, record, sweep_of
+from sweep_cases import BASE, QUADRATIC, ledger_at, record, sweep_of
 
 from orchestrator import replay
 from orchestrator.detection import StoppingConfig
@@ -35,19 +35,10 @@ MAX_PROCESS_SECONDS = 5.0
 MAX_MIB = 300
 MAX_MESSAGE = 25_000  # twenty problems, each with a key, a message and a remedy
 ANY = Columns()
-EDGE = """
-name: edge
-objective: quadratic
-steps: 60
-seeds: [0, 1]
-axes:
-  lr: {values: [0.1, 1.0, 3.0]}
-  beta1: {log1m: [0.5, 0.99], num: 2}
-fixed: {optimizer: sgd}
-stopping: {window: 20, patience: null}
-tracking: {enabled: false}
-"""
-BASE = "name: case\nobjective: quadratic\nsteps: 20\n"
+EDGE = (
+    QUADRATIC.replace("beta1: {values: [0.0, 0.5]}", "beta1: {log1m: [0.5, 0.99], num: 2}")
+    + "stopping: {window: 20, patience: null}\n"
+)
 GPT = "name: case\nobjective: gpt\nsteps: 20\n"
 
 

@@ -428,12 +428,20 @@ def test_runs_that_were_made_twice_or_cut_off_are_put_right(mirrored: Path) -> N
     assert client.get_run(unknown.info.run_id).info.status == "KILLED"
 
 
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has opened ``path``, which it does to lock it."""
+    with contextlib.suppress(FileNotFoundError):  # a file closed, or the process ended, while we look
+        return any(handle.resolve() == path.resolve() for handle in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
 def test_a_sync_waits_for_a_run_that_is_still_writing_and_makes_nothing_twice(mirrored: Path) -> None:
     folder, tracking = mirrored / "results" / NAME, TrackingConfig()
     store(mirrored).unlink()
     writer = Mirror(folder, tracking)
     other = subprocess.Popen(command("sync", NAME), cwd=mirrored, stdout=subprocess.PIPE, text=True)
-    time.sleep(8)
+    wait_until(lambda: has_open(other.pid, folder / "mirror.lock"), "attempt to lock")
+    time.sleep(1)  # in which it would write what the first one has not written yet
     assert other.poll() is None
     writer.mirror_sweep([])
     writer.close()

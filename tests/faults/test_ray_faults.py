@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fault_kit import (
     DRIVERS,
-    SWEEP,
+    LONGER,
     assert_sound,
     environment,
     is_training,
@@ -32,16 +32,6 @@ from orchestrator.processes import all_marked, children, is_alive, leftovers, ma
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 EXIT_FAILED = 4
-LONGER = SWEEP.replace("steps: 1000", "steps: 3000")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple]:
-    """What the longer sweep finds when nothing goes wrong."""
-    folder = tmp_path_factory.mktemp("longer")
-    write_sweep(folder, LONGER)
-    assert run(folder, "run", "edge.yaml", "--executor", "inline")[0] == 0
-    return results_of(folder)
 
 
 @pytest.fixture
@@ -93,7 +83,7 @@ def finish(driver: subprocess.Popen) -> str:
 
 
 def test_a_killed_worker_costs_its_pack_the_steps_since_the_checkpoint_and_no_one_else_notices(
-    folder: Path, undisturbed
+    folder: Path, undisturbed_longer
 ) -> None:
     driver = start(folder)
     wait_until(lambda: is_training(folder) and workers_of(folder, driver), "worker")
@@ -107,12 +97,12 @@ def test_a_killed_worker_costs_its_pack_the_steps_since_the_checkpoint_and_no_on
     with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
         assert len([pack for pack in ledger.packs() if pack["resumed_from"]]) == 1
     assert_sound(folder)
-    assert results_of(folder) == undisturbed
+    assert results_of(folder) == undisturbed_longer
 
 
 @pytest.mark.parametrize("part", ["raylet", "gcs_server"])
 def test_when_a_part_of_ray_dies_the_driver_says_so_and_the_next_run_goes_on(
-    folder: Path, undisturbed, part: str
+    folder: Path, undisturbed_longer, part: str
 ) -> None:
     driver = start(folder)
     wait_until(lambda: is_training(folder) and processes_of(driver, part), part)
@@ -130,13 +120,15 @@ def test_when_a_part_of_ray_dies_the_driver_says_so_and_the_next_run_goes_on(
     assert_sound(folder)
     code, output = run(folder, "run", "edge.yaml")
     assert code == 0, output
-    assert results_of(folder) == undisturbed
+    assert results_of(folder) == undisturbed_longer
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
-def test_a_signal_pauses_the_workers_and_leaves_no_process(folder: Path, undisturbed, number: int, code: int) -> None:
+def test_a_signal_pauses_the_workers_and_leaves_no_process(
+    folder: Path, undisturbed_longer, number: int, code: int
+) -> None:
     driver = start(folder)
     wait_until(lambda: is_training(folder), "checkpoint")
     mark = mark_of(driver)
@@ -154,10 +146,12 @@ def test_a_signal_pauses_the_workers_and_leaves_no_process(folder: Path, undistu
     code, output = run(folder, "run", "edge.yaml")
     assert code == 0, output
     assert_sound(folder)
-    assert results_of(folder) == undisturbed
+    assert results_of(folder) == undisturbed_longer
 
 
-def test_what_a_killed_driver_leaves_behind_ends_by_itself_or_with_the_next_run(folder: Path, undisturbed) -> None:
+def test_what_a_killed_driver_leaves_behind_ends_by_itself_or_with_the_next_run(
+    folder: Path, undisturbed_longer
+) -> None:
     driver = start(folder)
     wait_until(lambda: is_training(folder), "checkpoint")
     mark = mark_of(driver)
@@ -168,11 +162,11 @@ def test_what_a_killed_driver_leaves_behind_ends_by_itself_or_with_the_next_run(
     assert marked(mark) == []
     assert leftovers() == {}
     assert_sound(folder)
-    assert results_of(folder) == undisturbed
+    assert results_of(folder) == undisturbed_longer
 
 
 def test_when_the_process_between_driver_and_ray_is_killed_too_the_next_run_cleans_up(
-    folder: Path, undisturbed
+    folder: Path, undisturbed_longer
 ) -> None:
     driver = start(folder)
     wait_until(lambda: is_training(folder), "checkpoint")
@@ -183,10 +177,10 @@ def test_when_the_process_between_driver_and_ray_is_killed_too_the_next_run_clea
     code, output = run(folder, "run", "edge.yaml")
     assert code == 0, output
     assert marked(mark) == []
-    assert results_of(folder) == undisturbed
+    assert results_of(folder) == undisturbed_longer
 
 
-def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undisturbed) -> None:
+def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undisturbed_longer) -> None:
     write_sweep(folder, LONGER.replace("pack: 4", "pack: 4, stall_timeout_s: 15"))
     driver = start(folder)
     wait_until(lambda: is_training(folder) and workers_of(folder, driver), "worker")
@@ -200,7 +194,7 @@ def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undist
         assert losses(folder) == ["lost"]
         assert {row["status"] for row in ledger.trials()} == {"finished"}
     assert_sound(folder)
-    assert results_of(folder) == undisturbed
+    assert results_of(folder) == undisturbed_longer
 
 
 def test_a_worker_that_the_kernel_kills_for_memory_gets_smaller_packs(folder: Path) -> None:

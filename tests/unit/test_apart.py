@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sweep_cases import QUADRATIC
 
-from orchestrator.errors import ExecutorError
+from orchestrator.errors import ExecutorError, InputError
 from orchestrator.executors.apart import ApartExecutor
 from orchestrator.packing import make_packs
 from orchestrator.processes import marked
@@ -46,6 +48,12 @@ def test_an_executor_whose_process_dies_says_so() -> None:
     executor.close()
 
 
+def refuse(**settings) -> None:
+    """What a user's cluster address that leads nowhere comes to."""
+    raise InputError("no cluster at nowhere:1")
+
+
 def test_a_refusal_to_start_is_told_as_it_is() -> None:
-    with pytest.raises((ExecutorError, TypeError)):
-        ApartExecutor("inline", "orchestrator.executors.inline", "InlineExecutor", {"nonsense": 1}, {})
+    here = {"PYTHONPATH": os.pathsep.join(str(folder) for folder in Path(__file__).parents[:2])}
+    with pytest.raises(InputError, match=r"^no cluster at nowhere:1$"):
+        ApartExecutor("inline", "test_apart", "refuse", {}, here)

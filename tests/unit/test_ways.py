@@ -336,29 +336,30 @@ def test_a_real_machine_is_measured_in_a_moment_and_remembered(monkeypatch, tmp_
     assert replace(choice.way, kernels="default").width in (1, 4)
 
 
-def test_a_width_that_memory_does_not_hold_ends_the_measurement(machine, monkeypatch) -> None:
-    machine({1: 100, 4: 300, 16: 900})
+MEMORY = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+
+
+def failing(error: str, at_width: int):
+    """A measurement that fails with ``error`` from a width on."""
     measure = ways.measure
 
-    def short_of_memory(objective, config, device, way):
-        if way.width >= 16:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+    def failing_measure(objective, config, device, way):
+        if way.width >= at_width:
+            raise RuntimeError(error)
         return measure(objective, config, device, way)
 
-    monkeypatch.setattr(ways, "measure", short_of_memory)
+    return failing_measure
+
+
+def test_a_width_that_memory_does_not_hold_ends_the_measurement(machine, monkeypatch) -> None:
+    machine({1: 100, 4: 300, 16: 900})
+    monkeypatch.setattr(ways, "measure", failing(MEMORY, at_width=16))
     assert chosen(members=100) == Way(4)
 
 
 def test_any_other_failure_of_a_measurement_is_one(machine, monkeypatch) -> None:
     machine({1: 100})
-    measure = ways.measure
-
-    def broken(objective, config, device, way):
-        if way.width >= 4:
-            raise RuntimeError("shapes do not fit")
-        return measure(objective, config, device, way)
-
-    monkeypatch.setattr(ways, "measure", broken)
+    monkeypatch.setattr(ways, "measure", failing("shapes do not fit", at_width=4))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         chosen(members=100)
 
