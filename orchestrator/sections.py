@@ -33,6 +33,27 @@ class SampleSection(BaseModel):
     seed: int = Field(0, ge=0)
 
 
+class MetricsConfig(BaseModel):
+    """Where a trainer of one's own says its losses, and what it calls them."""
+
+    model_config = _STRICT
+    file: str | None = Field(
+        None,
+        min_length=1,
+        description="a file that the trainer appends to (CSV, JSON lines, text, TensorBoard events; may be a glob); "
+        "null for its standard output",
+    )
+    format: Literal["auto", "text", "json", "csv", "tensorboard"] = Field(
+        "auto", description="of the lines: `step 10 loss 3.2`, JSON objects, comma separated values, events"
+    )
+    pattern: str | None = Field(
+        None, min_length=1, description="a regular expression with named groups, in place of a format"
+    )
+    step: str | None = Field(None, description="name of the step; null for the usual ones")
+    loss: str | None = Field(None, description="name of the training loss; null for the usual ones")
+    grad_norm: str | None = Field(None, description="name of the gradient norm; null for the usual ones")
+
+
 class ResourcesConfig(BaseModel):
     """What a pack gets, and how many run at a time."""
 
