@@ -82,14 +82,13 @@ def test_a_pack_may_die_again_and_again() -> None:
     undisturbed = whole(list(worker.run_pack(a_pack("quadratic"))))
     reports, pack = interrupted(a_pack("quadratic"), 1)
     for _ in range(3):
-        done = pack.skip
         more, next_pack = interrupted(pack, 2)
-        ends = next_pack.resume.ages
+        done, ends = pack.skip | next_pack.skip, next_pack.resume.ages
         reports = [
             replace(r, traces={t: up_to(v, np.inf if t in done else ends.get(t, 0)) for t, v in r.traces.items()})
             for r in reports
         ] + more
-        pack = replace(next_pack, skip=done | next_pack.skip)
+        pack = replace(next_pack, skip=done)
     assert_the_same(whole([*reports, *worker.run_pack(pack)]), undisturbed)
 
 
