@@ -80,7 +80,7 @@ def _command(name: str, sweep_file: Path, folder: Path) -> list[str]:
     if name == OURS:
         # What the installed command does, found from this checkout too.
         entry = "import sys; from orchestrator.cli import main; sys.exit(main())"
-        return ["-c", entry, "run", str(sweep_file), "--results", str(folder / "results"), "--workers", "2"]
+        return ["-c", entry, "run", str(sweep_file), "--results", str(folder / "results"), "--parallel", "2"]
     module, *options = _PEERS[name]
     return ["-m", module, str(sweep_file), str(folder), *options]
 

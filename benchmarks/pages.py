@@ -21,8 +21,8 @@ from orchestrator.exports import REPORT, export_all
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs
+from orchestrator.provenance import driver_facts
 from orchestrator.reports import Finished, Report
-from orchestrator.runner import driver_facts
 from orchestrator.sections import TrackingConfig
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document

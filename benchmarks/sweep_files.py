@@ -29,7 +29,7 @@ def grid_text(name: str, fixed: dict[str, Any], steps: int, cells: tuple[int, in
             },
             "fixed": {"warmup": 10, **fixed},
             "stopping": {"early_stop": False},
-            "resources": {"workers": 2},
+            "resources": {"parallel": 2},
         },
         sort_keys=False,
     )

@@ -8,8 +8,9 @@ inside a pack) or structural (it changes shapes or the graph, so it splits packs
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -174,6 +175,11 @@ class Objective:
     # cross-entropy moves by fractions; a squared error falls over decades, and threefold is little.
     spike_rise: float
     can_compile: bool
+    # Steps in a row with a gradient that is not finite that lose a run: masked once, no later step differs.
+    gradient_patience: int = 1
+    # Of an objective that is not built in: where it was found, as module:name, and the folder of that module.
+    reference: str = ""
+    folder: str = ""
 
     @property
     def summary(self) -> str:
@@ -205,3 +211,19 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("quadratic", QuadraticConfig, "objectives.quadratic", spike_rise=2.0, can_compile=False),
     )
 }
+
+
+def load_objective(reference: str, folder: str = "") -> Objective:
+    """The built-in objective of that name, or the one of one's own at ``module:name``, whose module is in ``folder``.
+
+    The module is imported, which runs its code. Raises whatever that raises, TypeError for what is no objective.
+    """
+    if ":" not in reference:
+        return OBJECTIVES[reference]
+    module_name, _, name = reference.partition(":")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    found = getattr(importlib.import_module(module_name), name)
+    if not isinstance(found, Objective):
+        raise TypeError(f"{name} is {type(found).__name__}, not an Objective")
+    return replace(found, reference=reference, folder=folder)

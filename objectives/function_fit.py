@@ -6,19 +6,16 @@ Full batch by default and in double precision, as in the study of Adam's loss sp
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 import torch
 
 from objectives.base import FunctionFitConfig, Way
-from objectives.packed import PackedTrainer, Weights, seeded_generator
+from objectives.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, seeded_generator
 from objectives.rounding import product_per_member
 
 # Shapes: K members, N points, W hidden units.
-
-_WEIGHT_PURPOSE, _BATCH_PURPOSE = 0, 1
 
 
 def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> FunctionFitTrainer:
@@ -30,16 +27,31 @@ class FunctionFitTrainer(PackedTrainer):
     """One hidden layer of tanh units, mean squared error on even points of [-pi, pi]."""
 
     def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> None:
-        self.shape = configs[0]
-        super().__init__(configs, seeds, device, way, functools.partial(initial_weights, self.shape.width))
+        super().__init__(configs, seeds, device, way)
         self._x_N = torch.linspace(-math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device)
         self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Uniform in +-1/sqrt(fan in) for weights and biases, as torch.nn.Linear."""
+        width, generator = self.shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
+
+        def uniform(*size: int, fan_in: int) -> torch.Tensor:
+            unit = torch.rand(size, generator=generator, dtype=torch.float64)
+            return (2 * unit - 1) / math.sqrt(fan_in)
+
+        return {
+            "in_weight": uniform(width, fan_in=1),
+            "in_bias": uniform(width, fan_in=1),
+            "out_weight": uniform(width, 1, fan_in=width),
+            "out_bias": uniform(1, fan_in=width),
+        }
 
     def losses(self) -> torch.Tensor:
         """Mean squared error of each member, shape (K,)."""
         if self.shape.batch_size is None:
             return self._squared_error(self._x_N.expand(self.num_members, -1), self._y_N)
-        index_KN = self._batch_index()
+        num_points, size = self.shape.num_points, (self.shape.batch_size,)
+        index_KN = self.draw(lambda generator: torch.randint(num_points, size, generator=generator))
         return self._squared_error(self._x_N[index_KN], self._y_N[index_KN])
 
     @torch.no_grad()
@@ -54,28 +66,3 @@ class FunctionFitTrainer(PackedTrainer):
         hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
         out_KN = product_per_member(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
         return (out_KN - y_KN).square().mean(1)
-
-    def _batch_index(self) -> torch.Tensor:
-        """Points of this step, (K, batch_size), a function of seed and step."""
-        size = (self.shape.batch_size,)
-        by_cohort = [
-            torch.randint(self.shape.num_points, size, generator=seeded_generator(seed, _BATCH_PURPOSE, step))
-            for seed, step in self.cohorts()
-        ]
-        return torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
-
-
-def initial_weights(width: int, seed: int) -> Weights:
-    """Uniform in +-1/sqrt(fan in) for weights and biases, as torch.nn.Linear."""
-    generator = seeded_generator(seed, _WEIGHT_PURPOSE)
-
-    def uniform(*size: int, fan_in: int) -> torch.Tensor:
-        unit = torch.rand(size, generator=generator, dtype=torch.float64)
-        return (2 * unit - 1) / math.sqrt(fan_in)
-
-    return {
-        "in_weight": uniform(width, fan_in=1),
-        "in_bias": uniform(width, fan_in=1),
-        "out_weight": uniform(width, 1, fan_in=width),
-        "out_bias": uniform(1, fan_in=width),
-    }

@@ -13,12 +13,11 @@ from objectives.base import GptConfig, Way
 from objectives.compiling import Compiled
 from objectives.data import BatchStream, held_out_batches, load_corpus
 from objectives.gpt_gradient import losses_and_gradient
-from objectives.packed import PackedTrainer, Weights, seeded_generator
+from objectives.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, seeded_generator
 
 # Shapes: K members, B sequences, T bytes of context, D width, H heads, C channels of a head, V bytes.
 
 _NUM_BYTES = 256
-_WEIGHT_PURPOSE = 0
 
 
 def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> GptTrainer:
@@ -30,8 +29,7 @@ class GptTrainer(PackedTrainer):
     """Pre-norm transformer with learned positions, GELU, no biases and an untied head."""
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> None:
-        self.shape = configs[0]
-        super().__init__(configs, seeds, device, way, functools.partial(initial_weights, self.shape))
+        super().__init__(configs, seeds, device, way)
         self.corpus = load_corpus(self.shape.text)
         self.batches = BatchStream(self.corpus, self.shape.batch_size, self.shape.context, self.device)
         is_on_cpu = self.device.type == "cpu"
@@ -47,6 +45,10 @@ class GptTrainer(PackedTrainer):
             # Launching a kernel costs a GPU more than running it at these sizes: record them as a graph.
             mode = None if is_on_cpu else "reduce-overhead"
             self._cross_entropy = Compiled(self._cross_entropy, mode=mode)
+
+    def initial_weights(self, seed: int) -> Weights:
+        """One member's weights."""
+        return initial_weights(self.shape, seed)
 
     def losses(self) -> torch.Tensor:
         """Mean next-byte cross-entropy of each member, shape (K,), in nats."""
@@ -129,7 +131,7 @@ def _head_norm(z: torch.Tensor, gain_KC: torch.Tensor) -> torch.Tensor:
 
 def initial_weights(shape: GptConfig, seed: int) -> Weights:
     """One member's weights: normal with deviation 0.02, residual outputs 0.02 / sqrt(2 depth)."""
-    D, generator = shape.width, seeded_generator(seed, _WEIGHT_PURPOSE)
+    D, generator = shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
 
     def normal(*size: int, deviation: float = 0.02) -> torch.Tensor:
         return torch.randn(size, generator=generator) * deviation

@@ -16,31 +16,27 @@ from objectives.rounding import rows_of_blocks
 # Shapes: K members, n parameters of one member (and zeros that fill its last block), S cohorts.
 
 Weights = dict[str, torch.Tensor]
+# Streams of random numbers of one seed that must not overlap.
+WEIGHT_PURPOSE, DATA_PURPOSE = 0, 1
 
 
 class PackedTrainer(ABC):
     """A pack of K members whose parameters are rows of one (K, n) buffer.
 
-    A subclass gives ``losses``: the loss of each member, shape (K,), a differentiable function of
-    ``self.weights`` (name -> tensor of shape (K, ...), views into the buffer) that mixes no members.
+    A subclass gives ``initial_weights`` of one member and ``losses``, a differentiable function of
+    ``self.weights`` (name -> tensor of shape (K, ...), views into the buffer) that mixes no members. Where it
+    is written for one member, ``of_each_member`` applies it to all. Data and noise come from ``draw``.
     Members of equal seed and age see the same data and noise: they are a cohort.
     """
 
-    def __init__(
-        self,
-        configs: Sequence[TrainingConfig],
-        seeds: Sequence[int],
-        device: str,
-        way: Way,
-        initial_weights: Callable[[int], Weights],
-    ) -> None:
-        """``initial_weights(seed)`` makes one member's weights; equal seeds start from equal weights."""
+    def __init__(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way
-        self._initial_weights = initial_weights
-        self._shapes = {name: tuple(weight.shape) for name, weight in initial_weights(seeds[0]).items()}
+        self.shape: Any = configs[0]  # for its structural fields, which all members share
+        self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         self._set_members(configs, seeds, [0] * len(seeds))
         self._bind(self._initial_rows(self.seeds))
         self.optimizer = PackedOptimizer(self._params_Kn, self.configs, compiled=way.compiled)
+        self.members_changed()
 
     @property
     def num_members(self) -> int:
@@ -48,8 +44,37 @@ class PackedTrainer(ABC):
         return len(self.seeds)
 
     @abstractmethod
+    def initial_weights(self, seed: int) -> Weights:
+        """One member's weights, a function of the seed and of ``self.shape`` alone."""
+
+    @abstractmethod
     def losses(self) -> torch.Tensor:
         """Loss of each member on this step's data, shape (K,)."""
+
+    def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = DATA_PURPOSE) -> torch.Tensor:
+        """``sample(generator)`` with each member's own generator of this step, (K, ...) on the device.
+
+        A second draw of a step needs another ``purpose``, or it gets the same numbers.
+        """
+        by_cohort = [sample(seeded_generator(seed, purpose, step)) for seed, step in self.cohorts()]
+        return torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
+
+    def of_each_member(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
+        """``function(weights, *values)``, written for one member, of all at once by ``torch.func.vmap``.
+
+        ``values`` have the members as their first size. Bits depend on who shares the pack where the kernel
+        does: a product of two matrices of each member keeps them if these fill whole blocks of 16 bytes,
+        ``conv2d`` does not.
+        """
+        if self.num_members > 1:
+            return torch.func.vmap(function)(self.weights, *values)
+
+        # For a member alone there are other kernels: it gets a double.
+        def doubled(value_K: torch.Tensor) -> torch.Tensor:
+            return value_K.expand(2, *value_K.shape[1:])
+
+        weights = {name: doubled(weight) for name, weight in self.weights.items()}
+        return torch.func.vmap(function)(weights, *(doubled(value) for value in values))[:1]
 
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
@@ -89,7 +114,7 @@ class PackedTrainer(ABC):
         self.members_changed()
 
     def members_changed(self) -> None:  # noqa: B027 - optional for subclasses
-        """Called after ``arrange``, for subclasses with tensors of their own along the members."""
+        """Called by ``__init__`` and when members come or go, for tensors of one's own along the members."""
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Held-out loss of the members in ``rows``; NaN without held-out data."""
@@ -128,7 +153,7 @@ class PackedTrainer(ABC):
     def _initial_rows(self, seeds: Sequence[int]) -> torch.Tensor:
         """Initial parameters of members with these seeds, (K, n)."""
         by_seed = {
-            seed: rows_of_blocks(weight[None] for weight in self._initial_weights(seed).values())
+            seed: rows_of_blocks(weight[None] for weight in self.initial_weights(seed).values())
             for seed in dict.fromkeys(seeds)
         }
         return torch.cat([by_seed[seed] for seed in seeds]).to(self.device)

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import QuadraticConfig, Way
-from objectives.packed import PackedTrainer, hyperparameter, seeded_generator
+from objectives.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, hyperparameter, seeded_generator
 from objectives.rounding import rows_of_blocks
 
 # Shapes: K members, n coordinates.
-
-_WEIGHT_PURPOSE, _NOISE_PURPOSE = 0, 1
 
 
 def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, way: Way) -> QuadraticTrainer:
@@ -29,16 +27,11 @@ def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str,
 class QuadraticTrainer(PackedTrainer):
     """Double precision; gradient noise falls with the square root of the batch size."""
 
-    def __init__(self, configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, way: Way) -> None:
-        self.shape = configs[0]
-
-        def initial_weights(seed: int) -> dict[str, torch.Tensor]:
-            generator = seeded_generator(seed, _WEIGHT_PURPOSE)
-            x = torch.randn(self.shape.dimension, generator=generator, dtype=torch.float64)
-            return {"x": x / x.norm()}
-
-        super().__init__(configs, seeds, device, way, initial_weights)
-        self.members_changed()
+    def initial_weights(self, seed: int) -> Weights:
+        """A point at distance 1 from the minimum, in a random direction."""
+        generator = seeded_generator(seed, WEIGHT_PURPOSE)
+        x = torch.randn(self.shape.dimension, generator=generator, dtype=torch.float64)
+        return {"x": x / x.norm()}
 
     def losses(self) -> torch.Tensor:
         """Exact loss of each member, shape (K,)."""
@@ -48,13 +41,8 @@ class QuadraticTrainer(PackedTrainer):
         """Add this step's noise, a function of seed and step, to every member that has some."""
         if not self._is_noisy:
             return grad_Kn
-        by_cohort = [
-            torch.randn(
-                self.shape.dimension, generator=seeded_generator(seed, _NOISE_PURPOSE, step), dtype=torch.float64
-            )
-            for seed, step in self.cohorts()
-        ]
-        noise_Kn = torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
+        size = self.shape.dimension
+        noise_Kn = self.draw(lambda generator: torch.randn(size, generator=generator, dtype=torch.float64))
         return grad_Kn + rows_of_blocks([noise_Kn * self._noise_K[:, None]])
 
     def members_changed(self) -> None:

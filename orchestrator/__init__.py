@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.detection import SpikeDetector, StoppingConfig
     from orchestrator.results import load
+    from orchestrator.watch import TrainingLost, Watch
 
 __version__ = "0.1.0"
-__all__ = ["SpikeDetector", "StoppingConfig", "__version__", "load"]
+__all__ = ["SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from orchestrator import detection
 
         return getattr(detection, name)
+    if name in ("TrainingLost", "Watch"):
+        from orchestrator import watch
+
+        return getattr(watch, name)
     if name == "load":
         from orchestrator.results import load
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.executors import Executor
     from orchestrator.overrides import Overrides
-from orchestrator.spec import Sweep
+from orchestrator.spec import Sweep, refuse_import
 
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
@@ -56,6 +56,9 @@ ReduceOption = Annotated[
     str, typer.Option("--reduce", help="what stands for axes that are not shown: their worst, median or best cell")
 ]
 LossOption = Annotated[str, typer.Option("--metric", help="final_loss, validation_loss or best_loss")]
+AllowImportOption = Annotated[
+    bool, typer.Option("--allow-import", help="import the Python code that the sweep file names")
+]
 SweepNameOption = Annotated[str | None, typer.Option("--name", help="name of the sweep")]
 
 _RESULTS = Path("results")
@@ -84,20 +87,22 @@ def run(
     cpus: Annotated[int | None, typer.Option(help="CPU cores of one pack")] = None,
     gpus: Annotated[float | None, typer.Option(help="GPUs of one pack, may be a fraction")] = None,
     pack: Annotated[str | None, typer.Option(help="members of one pack: auto or a number")] = None,
-    workers: Annotated[int | None, typer.Option(help="packs trained at a time")] = None,
+    parallel: Annotated[int | None, typer.Option(help="packs trained at a time")] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI")] = None,
     retry_errored: Annotated[bool, typer.Option("--retry-errored", help="train errored trials again")] = False,
+    allow_import: AllowImportOption = False,
 ) -> None:
     """Train what a sweep still misses, then write its map, picture and report."""
     options = {
         "resources.cpus": cpus,
         "resources.gpus": gpus,
         "resources.pack": pack,
-        "resources.workers": workers,
+        "resources.parallel": parallel,
         "tracking.uri": tracking_uri,
     }
     sets = [*set_, *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    sweep = _load(file, results, _overrides(axis, sets, seeds, steps, name))
+    sweep = _load(file, results, _overrides(axis, sets, seeds, steps, name), allow_import)
+    refuse_import(sweep, allow_import)
     if executor not in ("ray", "inline"):
         raise InputError(Problem("--executor", "", f"{executor!r} is unknown", "choose ray or inline"))
     from orchestrator.drive import drive
@@ -114,9 +119,10 @@ def plan(
     steps: StepsOption = None,
     name: SweepNameOption = None,
     results: ResultsOption = _RESULTS,
+    allow_import: AllowImportOption = False,
 ) -> None:
     """Show what `run` would train: cells, packs, what exists already, how long it may take."""
-    sweep = _load(file, results, _overrides(axis, set_, seeds, steps, name))
+    sweep = _load(file, results, _overrides(axis, set_, seeds, steps, name), allow_import)
     from orchestrator.drive import plan_lines
 
     for line in plan_lines(sweep, results):
@@ -399,7 +405,7 @@ def _overrides(axes: list[str], sets: list[str], seeds: str | None, steps: int |
     return Overrides(tuple(axes), tuple(sets), seeds, steps, name)
 
 
-def _load(file: str, results: Path, overrides: Overrides) -> Sweep:
+def _load(file: str, results: Path, overrides: Overrides, allow_import: bool) -> Sweep:
     """A sweep from a file, or from the folder where it was frozen."""
     from orchestrator.files import FROZEN_SWEEP
     from orchestrator.spec import load_sweep
@@ -408,7 +414,7 @@ def _load(file: str, results: Path, overrides: Overrides) -> Sweep:
     for folder in (path, results / file):
         if not os.path.isfile(path) and os.path.isfile(folder / FROZEN_SWEEP):
             path = folder / FROZEN_SWEEP
-    return load_sweep(path, overrides)
+    return load_sweep(path, overrides, allow_import=allow_import)
 
 
 def _executor(kind: str, address: str | None, sweep: Sweep) -> Callable[[], Executor]:
@@ -422,8 +428,9 @@ def _executor(kind: str, address: str | None, sweep: Sweep) -> Callable[[], Exec
     resources = sweep.resources
     arguments = {
         "cpus": resources.cpus,
-        "gpus": resources.gpus,
-        "workers": None if resources.workers == "auto" else resources.workers,
+        "gpus": resources.gpus_per_worker or resources.gpus,
+        "parallel": None if resources.parallel == "auto" else resources.parallel,
+        "workers": resources.workers,
         "address": address,
     }
     # A Ray without other nodes, as on a laptop's systems: then all of it listens on loopback alone.

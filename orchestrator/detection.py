@@ -83,17 +83,17 @@ class StoppingConfig(BaseModel):
         None,
         ge=1,
         description="steps in a row with a gradient that is not finite that lose a run whose loss is; "
-        "null for 1 in a sweep and 20 in a log, where a loss scaler may skip some",
+        "null for 1 with an objective of sweep, and 20 where a loss scaler may skip some",
     )
     stall_drop: float = Field(
         0.05, ge=0, lt=1, description="a run that lowers its loss by a smaller fraction is stalled"
     )
     stall_steps: int = Field(1000, ge=10, description="steps in which one loss must be below the first")
 
-    def resolved(self, objective_spike_rise: float) -> StoppingConfig:
-        """The same for a sweep: nulls that stand for an objective's own value or for a sweep's filled in."""
-        rise = objective_spike_rise if self.spike_rise is None else self.spike_rise
-        return self.model_copy(update={"spike_rise": rise, "gradient_patience": self.gradient_patience or 1})
+    def resolved(self, spike_rise: float, gradient_patience: int) -> StoppingConfig:
+        """The same for a sweep, with its objective's values for the two that are null."""
+        own = {"spike_rise": self.spike_rise or spike_rise}
+        return self.model_copy(update={**own, "gradient_patience": self.gradient_patience or gradient_patience})
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from orchestrator.ledger import SCHEMA_VERSION, Ledger
 from orchestrator.processes import end_marked, leftovers, listening
 from orchestrator.sections import TrackingConfig
 from orchestrator.space import trial_id
-from orchestrator.spec import Sweep, load_sweep
+from orchestrator.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
 
 Level = Literal["ok", "note", "warning", "fault"]
 
@@ -139,6 +139,9 @@ def _examine(folder: Path, ledger: Ledger) -> Iterator[Finding]:
     yield from _stray_curves(folder, ledger)
     try:
         sweep = load_sweep(folder / FROZEN_SWEEP)
+    except ImportNotAllowed:
+        yield Finding("note", "trials are not compared with the frozen sweep: that would import its objective's code")
+        yield from _mirror(folder, load_sections(folder / FROZEN_SWEEP).tracking)
     except SweepError as error:
         yield Finding("fault", f"the frozen sweep cannot be read: {error}", remedy="`sweep run FILE` writes it again")
     else:
@@ -184,7 +187,10 @@ def _trial(row: Mapping[str, Any], ledger: Ledger) -> Iterator[Finding]:
     except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
-    if not np.array_equal(steps, np.arange(len(steps))):
+    if row["objective"] in ("command", "python"):  # which log what steps they like
+        if (np.diff(steps) <= 0).any():
+            yield Finding("fault", f"{name}: the steps of its curve do not increase")
+    elif not np.array_equal(steps, np.arange(len(steps))):
         yield Finding("fault", f"{name}: its curve has holes or steps twice")
     elif row["status"] == "finished" and len(steps) != row["steps_done"]:
         yield Finding("fault", f"{name}: {row['steps_done']} steps done, {len(steps)} in its curve")

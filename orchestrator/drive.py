@@ -16,11 +16,12 @@ from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, 
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked, sweep_lock
 from orchestrator.ledger import Ledger
+from orchestrator.own_trainer import OwnTrainer, refuse_what_is_not_there
 from orchestrator.packing import make_packs, structure_of
 from orchestrator.processes import MARK, new_mark
 from orchestrator.runner import Summary, missing_trials, run_sweep
 from orchestrator.space import Trial
-from orchestrator.spec import Sweep, load_sweep
+from orchestrator.spec import Sweep, load_sections
 from orchestrator.ways import Choice, known_choice
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     from orchestrator.exports import are_current, existing_exports, export_all
     from orchestrator.live import LiveView
 
+    refuse_what_is_missing(sweep)
     console = Console()
     folder = results / sweep.name
     mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
@@ -102,6 +104,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     from orchestrator.live import format_seconds
     from orchestrator.space import format_value
 
+    refuse_what_is_missing(sweep)
     statuses: dict[str, tuple[str, int]] = {}
     removed, speed = 0, None
     path = results / sweep.name / LEDGER
@@ -152,6 +155,8 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
 
 def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, Choice | None]:
     """How packs of each structure will run on this machine; None where that is not measured yet."""
+    if isinstance(sweep.objective, OwnTrainer):
+        return {"": Choice(Way(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
     alike: dict[str, list[Trial]] = {}
     for trial in missing:
         alike.setdefault(structure_of(sweep, trial), []).append(trial)
@@ -170,11 +175,17 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
     return choices
 
 
+def refuse_what_is_missing(sweep: Sweep) -> None:
+    """Raise InputError where a trainer of one's own is not on this machine."""
+    if isinstance(sweep.objective, OwnTrainer):
+        refuse_what_is_not_there(sweep.objective, sweep.name)
+
+
 def planned_workers(sweep: Sweep) -> int:
     """Packs at a time on this machine, as the executor would choose."""
-    if sweep.resources.workers != "auto":
-        return sweep.resources.workers
-    return max(1, len(os.sched_getaffinity(0)) // sweep.resources.cpus)
+    if sweep.resources.parallel != "auto":
+        return sweep.resources.parallel
+    return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.workers))
 
 
 def show_status(folder: Path) -> int:
@@ -227,7 +238,7 @@ def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
     from orchestrator.exports import export_all
     from orchestrator.tracking import Mirror, shown_uri
 
-    tracking = load_sweep(folder / FROZEN_SWEEP).tracking
+    tracking = load_sections(folder / FROZEN_SWEEP).tracking
     if tracking_uri is not None:
         tracking = tracking.model_copy(update={"uri": tracking_uri})
     with sweep_lock(folder):

@@ -250,8 +250,8 @@ class Ledger:
     def record(self, report: Report, checkpoint: tuple[str, str] | None = None) -> None:
         """Take one report in: curves, results and the time it took, all or nothing.
 
-        What comes from a pack that no longer owns a trial is ignored. ``checkpoint`` is the name and the
-        sha256 of the file in which the report's checkpoint is.
+        What comes from a pack that no longer owns a trial is ignored, and what a pack reported before it began
+        anew is forgotten. ``checkpoint`` is the name and the sha256 of the file in which the report's checkpoint is.
         """
         with self._transaction() as db:
             db.execute(
@@ -264,6 +264,8 @@ class Ledger:
                     (canonical_json(dict(report.environment)), report.pack_id),
                 )
             owned = self._running_in(report.pack_id)
+            if report.begins_anew:
+                db.executemany("DELETE FROM traces WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
             db.executemany(
                 "INSERT OR REPLACE INTO traces VALUES (?, ?, ?, ?)",
                 [
@@ -391,14 +393,14 @@ class Ledger:
             return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
 
     def trace(self, trial_id: str) -> dict[str, np.ndarray]:
-        """The curve of a trial's last attempt: column -> 1-D array, ordered by step."""
+        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said."""
         query = (
             "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._reading():
             pieces = [_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))]
-            names = pieces[0] if pieces else ()
-            return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+            names = dict.fromkeys(name for piece in pieces for name in piece)
+            return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
 
     @property
     def version(self) -> int:
@@ -514,6 +516,11 @@ def _pack_columns(trace: Trace) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, table, allow_pickle=False)
     return zlib.compress(buffer.getvalue(), level=1)
+
+
+def _column(piece: Trace, name: str) -> np.ndarray:
+    """A column of a piece of a curve, NaN where it has none."""
+    return piece[name] if name in piece else np.full(len(piece["step"]), np.nan)
 
 
 def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -148,16 +149,16 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
 
 # --- which column is what --------------------------------------------------------------------------
 
-_STEP_NAMES = ("step", "global_step", "steps", "iter", "iteration", "iterations", "iters", "train_step", "update",
-               "num_updates", "batch", "trainer/global_step", "train/global_step", "train/step",
-               "_step", "it", "i")  # fmt: skip
-_LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
-               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
-               "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",
-               "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll")  # fmt: skip
-_NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
-               "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
-               "train/gradient_norm", "optim/grad_norm")  # fmt: skip
+STEP_NAMES = ("step", "global_step", "steps", "iter", "iteration", "iterations", "iters", "train_step", "update",
+              "num_updates", "batch", "trainer/global_step", "train/global_step", "train/step",
+              "_step", "it", "i")  # fmt: skip
+LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
+              "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
+              "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",
+              "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll")  # fmt: skip
+NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
+              "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
+              "train/gradient_norm", "optim/grad_norm")  # fmt: skip
 _NOT_TRAINING = re.compile(r"(?<![a-z])(val|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$")
 
 
@@ -165,48 +166,57 @@ def _choose(name: str, table: Table, wanted: Columns) -> Columns:
     names = table.names()
     if not names:
         raise InputError(Problem(name, "", "holds no numbers with names", "a line such as `step 10 loss 3.2` is a log"))
-    loss = _named(name, "--loss", wanted.loss, names) or _usual(_LOSS_NAMES, names) or _only_loss(name, names)
+    loss = _named(name, "--loss", wanted.loss, names) or first_usual(LOSS_NAMES, names) or _only_loss(name, names)
     step = _named(name, "--step", wanted.step, names)
     if step is None:
         rows = table.column(loss)[0]
-        usual = [n for n in names if _plain(n) in _STEP_NAMES and n != loss][:_COMPARED_COLUMNS]
+        usual = [n for n in names if plain_name(n) in STEP_NAMES and n != loss][:_COMPARED_COLUMNS]
         shared = {n: len(np.intersect1d(table.column(n)[0], rows)) for n in usual}
-        step = max(usual, key=lambda n: (shared[n], -_STEP_NAMES.index(_plain(n))), default=None)
-    grad_norm = _named(name, "--grad-norm", wanted.grad_norm, names) or _usual(_NORM_NAMES, names)
+        step = max(usual, key=lambda n: (shared[n], -STEP_NAMES.index(plain_name(n))), default=None)
+    grad_norm = _named(name, "--grad-norm", wanted.grad_norm, names) or first_usual(NORM_NAMES, names)
     return Columns(step, loss, grad_norm)
 
 
-def _plain(name: str) -> str:
+@lru_cache(4096)
+def plain_name(name: str) -> str:
+    """``name`` as names are compared: in lower case, words joined by underscores."""
     return re.sub(r"[\s\-.]+", "_", name.strip().lower())
 
 
 def _named(where: str, option: str, wanted: str | None, names: list[str]) -> str | None:
     if wanted is None:
         return None
-    for match in (lambda n: n == wanted, lambda n: _plain(n) == _plain(wanted)):
+    for match in (lambda n: n == wanted, lambda n: plain_name(n) == plain_name(wanted)):
         if found := [n for n in names if match(n)]:
             return found[0]
-    raise InputError(Problem(where, option, f"no column {wanted!r}", f"columns: {_shown(names)}"))
+    raise InputError(Problem(where, option, f"no column {wanted!r}", f"columns: {listed(names)}"))
 
 
-def _usual(usual: Iterable[str], names: list[str]) -> str | None:
-    plain = {_plain(n): n for n in reversed(names)}
+def first_usual(usual: Iterable[str], names: list[str]) -> str | None:
+    """The first of the ``usual`` names that is among ``names``, as it is written there."""
+    plain = {plain_name(n): n for n in reversed(names)}
     return next((plain[candidate] for candidate in usual if candidate in plain), None)
+
+
+def training_losses(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that can be a training loss, usual name or not."""
+    candidates = [n for n in names if "loss" in plain_name(n) and not _NOT_TRAINING.search(plain_name(n))]
+    return [n for n in candidates if "train" in plain_name(n)] or candidates
 
 
 def _only_loss(where: str, names: list[str]) -> str:
     """The one column that can be a training loss by its name."""
-    candidates = [n for n in names if "loss" in _plain(n) and not _NOT_TRAINING.search(_plain(n))]
-    candidates = [n for n in candidates if "train" in _plain(n)] or candidates
+    candidates = training_losses(names)
     if len(candidates) == 1:
         return candidates[0]
     found = (
-        f"several may be the loss: {_shown(candidates)}" if candidates else "no column is a training loss by its name"
+        f"several may be the loss: {listed(candidates)}" if candidates else "no column is a training loss by its name"
     )
-    raise InputError(Problem(where, "", found, f"say --loss NAME; columns: {_shown(names)}"))
+    raise InputError(Problem(where, "", found, f"say --loss NAME; columns: {listed(names)}"))
 
 
-def _shown(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """``names`` for a message: the first dozen, and how many more there are."""
     more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
     return ", ".join(names[:_SHOWN_COLUMNS]) + more
 
@@ -258,7 +268,7 @@ def _read_table(path: Path) -> Table:
         raise InputError(Problem(str(path), "", f"is {shown}, more than the 1 GiB that is read", "thin it first"))
     with open(path, "rb") as file:
         head = file.read(64 * 1024)
-    if _is_event_file(head):
+    if is_event_file(head):
         return _read_events(path)
     encoding = _encoding(head)
     if encoding is None:
@@ -275,7 +285,7 @@ def _encoding(head: bytes) -> str | None:
 
 
 def _reader(path: Path, head: str) -> Callable[[Path, str], Table]:
-    text = _COLOURS.sub("", head).lstrip()
+    text = without_colours(head).lstrip()
     if text.startswith(("{", "[")):
         first_line = text.splitlines()[0]
         try:
@@ -286,20 +296,22 @@ def _reader(path: Path, head: str) -> Callable[[Path, str], Table]:
         if path.suffix.lower() == ".json" or re.match(r'[\[{]\s*["\[{]', text):
             return _read_json
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return _read_csv if _delimiter(lines) else _read_text
+    return _read_csv if delimiter_of(lines) else _read_text
 
 
-def _delimiter(lines: list[str]) -> str | None:
+def delimiter_of(lines: list[str]) -> str | None:
     """What separates the columns of a table with a header, or None for other text."""
     if not lines:
         return None
     for delimiter in ("\t", ",", ";"):
         cells = [next(csv.reader([line], delimiter=delimiter), []) for line in lines[:2]]
-        if len(cells[0]) < 2 or len(cells[0]) != len(cells[-1]) or all(next(_pairs(line), None) for line in lines[:2]):
+        if len(cells[0]) < 2 or len(cells[0]) != len(cells[-1]):
             continue
-        if len(cells) == 1 or all(_number(cell) is not None or not cell.strip() for cell in cells[1][:1]):
+        if all(next(text_pairs(line), None) for line in lines[:2]):
+            continue
+        if len(cells) == 1 or all(number_of(cell) is not None or not cell.strip() for cell in cells[1][:1]):
             return delimiter
-        if any(_number(cell) is not None for cell in cells[1]):
+        if any(number_of(cell) is not None for cell in cells[1]):
             return delimiter
     return None
 
@@ -310,9 +322,9 @@ def _read_csv(path: Path, encoding: str) -> Table:
     with open(path, encoding=encoding, errors="replace", newline="") as file:
         lines = (line for line in _lines(file, _LONGEST_ROW) if line.strip() and not line.startswith("#"))
         first = [next(lines, ""), next(lines, "")]
-        delimiter = _delimiter([line for line in first if line]) or ","
+        delimiter = delimiter_of([line for line in first if line]) or ","
         header = [name.strip() for name in next(csv.reader([first[0]], delimiter=delimiter))]
-        if all(_number(name) is not None for name in header):
+        if all(number_of(name) is not None for name in header):
             header = [f"column_{i + 1}" for i in range(len(header))]
             lines = _chain(first, lines)
         else:
@@ -323,7 +335,7 @@ def _read_csv(path: Path, encoding: str) -> Table:
                 continue
             if delimiter == ";":  # what a spreadsheet writes where the comma is the decimal point
                 row = [cell.replace(",", ".") for cell in row]
-            cells = ((name, _number(cell)) for name, cell in zip(header, row, strict=True))
+            cells = ((name, number_of(cell)) for name, cell in zip(header, row, strict=True))
             table.add((name, value) for name, value in cells if value is not None)
     return table
 
@@ -342,7 +354,7 @@ def _chain(first: Iterable[str], rest: Iterable[str]) -> Iterator[str]:
 
 
 def _read_json_lines(path: Path, encoding: str) -> Table:
-    """One JSON object a line; nested names are joined with a slash."""
+    """One JSON object a line."""
     table = Table()
     with open(path, encoding=encoding, errors="replace") as file:
         for line in _lines(file, _LONGEST_ROW):
@@ -353,7 +365,7 @@ def _read_json_lines(path: Path, encoding: str) -> Table:
             except (ValueError, RecursionError):
                 row = None
             if isinstance(row, dict):
-                table.add(_flat(row))
+                table.add(flat_pairs(row))
             else:
                 table.num_odd_lines += 1
     return table
@@ -370,26 +382,27 @@ def _read_json(path: Path, encoding: str) -> Table:
     if isinstance(rows, dict):
         columns = {name: values for name, values in rows.items() if isinstance(values, list)}
         if not columns:
-            table.add(_flat(rows))
+            table.add(flat_pairs(rows))
         for i in range(max(map(len, columns.values()), default=0)):
-            table.add(_flat({name: values[i] for name, values in columns.items() if i < len(values)}))
+            table.add(flat_pairs({name: values[i] for name, values in columns.items() if i < len(values)}))
     elif isinstance(rows, list):
         for row in rows:
             if isinstance(row, dict):
-                table.add(_flat(row))
+                table.add(flat_pairs(row))
             else:
                 table.num_odd_lines += 1
     return table
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def flat_pairs(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Names and numbers of a JSON object; nested names are joined with a slash."""
     for name, value in row.items():
         if len(prefix) + len(name) > _LONGEST_NAME:
             continue
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}/")
+            yield from flat_pairs(value, f"{prefix}{name}/")
         elif isinstance(value, str):
-            if (number := _number(value)) is not None:
+            if (number := number_of(value)) is not None:
                 yield f"{prefix}{name}", number
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{prefix}{name}", _float(value)
@@ -420,16 +433,23 @@ def _read_text(path: Path, encoding: str) -> Table:
     with open(path, encoding=encoding, errors="replace") as file:
         for line in _lines(file, _LONGEST_LINE):
             if any(character.isdigit() for character in line) or "nan" in line.lower():
-                table.add(_pairs(_COLOURS.sub("", line)))
+                table.add(text_pairs(without_colours(line)))
     return table
 
 
-def _pairs(line: str) -> Iterator[tuple[str, float]]:
+def without_colours(text: str) -> str:
+    """``text`` without the codes that colour it on a terminal."""
+    return _COLOURS.sub("", text)
+
+
+def text_pairs(line: str) -> Iterator[tuple[str, float]]:
+    """Names in their plain form, and the numbers that follow them."""
     for match in _PAIR.finditer(line[:_LONGEST_LINE]):
-        yield _plain(match[1]), float(match[2].replace(",", ""))
+        yield plain_name(match[1]), float(match[2].replace(",", ""))
 
 
-def _number(cell: str) -> float | None:
+def number_of(cell: str) -> float | None:
+    """The number that is all of ``cell``, maybe quoted; None for anything else."""
     text = cell.strip().strip("\"'")
     if not _NUMBER_ALONE.fullmatch(text):
         return None
@@ -439,36 +459,56 @@ def _number(cell: str) -> float | None:
 # --- TensorBoard -----------------------------------------------------------------------------------
 
 _FRAME = struct.Struct("<QI")  # length of a record and a checksum of it; the record; another checksum
+_CHECKSUM_SIZE = 4
 
 
-def _is_event_file(head: bytes) -> bool:
+def is_event_file(head: bytes) -> bool:
     """Whether the first record is the one in which TensorBoard writes its version."""
     return len(head) > _FRAME.size and b"brain.Event:" in head[:64]
 
 
-def _read_events(path: Path) -> Table:
-    """Scalars of a TensorBoard event file; a record that was cut off ends it."""
+def event_frames(content: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Where the frame of each record begins and ends; the last may end beyond ``content``."""
+    begin = 0
+    while begin + _FRAME.size <= len(content):
+        length, _ = _FRAME.unpack_from(content, begin)
+        end = begin + _FRAME.size + length + _CHECKSUM_SIZE
+        yield begin, end
+        begin = end
+
+
+def event_scalars(frame: bytes) -> tuple[int, list[tuple[str, float]]]:
+    """Step, names and numbers of the record in ``frame``. Raises ValueError where it is damaged."""
     from tensorboardX.proto.event_pb2 import Event  # comes with Ray
 
+    length, _ = _FRAME.unpack_from(frame)
+    try:
+        event = Event.FromString(frame[_FRAME.size : _FRAME.size + length])
+    except Exception as error:  # the protobuf runtime names its errors differently in each version
+        raise ValueError(str(error)) from None
+    scalars = ((value.tag, _scalar(value)) for value in event.summary.value)
+    return event.step, [(tag, number) for tag, number in scalars if number is not None]
+
+
+def _read_events(path: Path) -> Table:
+    """Scalars of a TensorBoard event file; a record that was cut off ends it."""
     table = Table()
     size = path.stat().st_size
     with open(path, "rb") as file:
-        while len(frame := file.read(_FRAME.size)) == _FRAME.size:
-            length, _ = _FRAME.unpack(frame)
+        while len(head := file.read(_FRAME.size)) == _FRAME.size:
+            length, _ = _FRAME.unpack(head)
             record = file.read(length) if length <= size else b""
-            file.read(4)
+            file.read(_CHECKSUM_SIZE)
             if len(record) < length:
                 table.num_odd_lines += 1
                 break
             try:
-                event = Event.FromString(record)
-            except Exception as error:  # the protobuf runtime names its errors differently in each version
+                step, scalars = event_scalars(head + record)
+            except ValueError as error:
                 problem = Problem(str(path), "", f"is a damaged event file: {error}", "copy it again")
                 raise InputError(problem) from None
-            for value in event.summary.value:
-                number = _scalar(value)
-                if number is not None:
-                    table.add([("step", float(event.step)), (value.tag, number)])
+            for name, value in scalars:
+                table.add([("step", float(step)), (name, value)])
     return table
 
 

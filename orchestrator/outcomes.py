@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.detection import MemberRecord, StoppingConfig
+from orchestrator.reports import Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled"]
 OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
@@ -58,6 +60,28 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     if record.lost is not None:
         return verdict("spiked", record.lost_onset_step, f"{record.lost_reason}, but it came back")
     return verdict("stable", None, "it stayed on its trend")
+
+
+def finished_of(
+    trial_id: str, record: MemberRecord, stopping: StoppingConfig, steps_done: int, validation: float
+) -> Finished:
+    """The result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN where there is none."""
+    verdict = judge(record, stopping)
+    return Finished(
+        trial_id=trial_id,
+        outcome=verdict.outcome,
+        onset_step=verdict.onset_step,
+        num_spikes=verdict.num_spikes,
+        steps_done=steps_done,
+        initial_loss=record.initial_loss,
+        best_loss=record.best_loss,
+        final_loss=record.recent_loss if record.is_finite else None,
+        peak_loss=verdict.peak_loss,
+        validation_loss=validation if math.isfinite(validation) else None,
+        reason=verdict.reason,
+        verdict_step=record.lost_step,
+        episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
+    )
 
 
 def cell_state(labels: Sequence[str]) -> str:

@@ -7,7 +7,8 @@ import math
 import uuid
 from collections.abc import Sequence
 
-from orchestrator.reports import Member, Pack
+from orchestrator.own_trainer import OwnTrainer
+from orchestrator.reports import Launch, Member, Pack
 from orchestrator.space import Trial, canonical_json
 from orchestrator.spec import Sweep
 from orchestrator.ways import best_eager, load_measurements
@@ -17,11 +18,13 @@ _EXPECTED_WIDTH = 16
 
 
 def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
-    """Packs of ``trials``, each of one structure.
+    """Packs of ``trials``, each of one structure; a trial of a trainer of one's own is a pack.
 
     A pack trains some members at a time and the rest as places get free. Early packs hold many, which
     saves starts; the last ones are one round each, so that no worker waits long for another.
     """
+    if isinstance(sweep.objective, OwnTrainer):
+        return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], sweep.steps) for t in trials]
     by_structure: dict[str, list[Trial]] = {}
     for trial in trials:
         by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
@@ -77,9 +80,10 @@ def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
 
 def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
     """A pack of ``members``, at most ``width`` at a time; None for what the sweep says."""
+    objective = sweep.objective
     return Pack(
         pack_id=uuid.uuid4().hex[:12],
-        objective=sweep.objective.name,
+        objective=getattr(objective, "reference", "") or objective.name,
         steps=sweep.steps,
         members=tuple(members),
         stopping=sweep.stopping.model_dump(),
@@ -89,4 +93,19 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         gpus=sweep.resources.gpus,
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,
+        folder=objective.folder,
+        launch=_launch(sweep, objective) if isinstance(objective, OwnTrainer) else None,
+    )
+
+
+def _launch(sweep: Sweep, own: OwnTrainer) -> Launch:
+    resume, resources = own.section.resume, sweep.resources
+    return Launch(
+        folder=own.folder,
+        workers=own.workers,
+        gpus_per_worker=resources.gpus_per_worker or resources.gpus,
+        checkpoint=resume.checkpoint if resume is not None else None,
+        resume_arguments=tuple(resume.arguments) if resume is not None else (),
+        grace_s=own.section.grace_s,
+        silence_s=resources.stall_timeout_s,
     )

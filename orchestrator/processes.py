@@ -23,20 +23,20 @@ def new_mark() -> str:
     return f"{os.getpid()}.{_started(os.getpid())}.{uuid.uuid4().hex[:8]}"
 
 
-def all_marked() -> dict[int, str]:
-    """Every process with a mark that this user may look at, and its mark; not this one."""
+def all_marked(variable: str = MARK) -> dict[int, str]:
+    """Every process with a mark in ``variable`` that this user may look at, and its mark; not this one."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for entry in (folder / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(f"{MARK}=".encode()) and int(folder.name) != os.getpid():
+                if entry.startswith(f"{variable}=".encode()) and int(folder.name) != os.getpid():
                     found[int(folder.name)] = entry.decode(errors="replace").partition("=")[2]
     return found
 
 
-def marked(mark: str) -> list[int]:
+def marked(mark: str, variable: str = MARK) -> list[int]:
     """Processes that carry ``mark``, but for this one."""
-    return [pid for pid, found in all_marked().items() if found == mark and is_alive(pid)]
+    return [pid for pid, found in all_marked(variable).items() if found == mark and is_alive(pid)]
 
 
 def leftovers() -> dict[int, str]:
@@ -86,11 +86,11 @@ def _started(pid: int) -> int:
         return 0
 
 
-def end_marked(mark: str, timeout_s: float = 2.0) -> list[int]:
+def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[int]:
     """Kill every process that carries ``mark``, also those that they start meanwhile; returns those killed."""
     killed: dict[int, None] = {}
     deadline = time.monotonic() + timeout_s
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    while (left := marked(mark, variable)) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -30,6 +30,26 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """How trials of a trainer of one's own are run: ``workers`` processes each, with ``gpus_per_worker``.
+
+    Commands run in ``folder``, and each trial has a folder of its own in ``trials_folder``. Where the file
+    ``checkpoint`` is there, ``resume_arguments`` are added. What is to end has ``grace_s`` seconds after SIGTERM;
+    what says no loss for ``silence_s`` is ended. There is a report every ``report_s`` seconds.
+    """
+
+    folder: str
+    workers: int
+    gpus_per_worker: float
+    checkpoint: str | None
+    resume_arguments: tuple[str, ...]
+    grace_s: float
+    silence_s: float
+    trials_folder: str = ""
+    report_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """Trials to train in one process, ``width`` at a time as one stacked model; None for what is fastest there.
 
@@ -51,6 +71,8 @@ class Pack:
     checkpoint_steps: int | None = None
     resume: Checkpoint | None = field(default=None, repr=False)
     skip: frozenset[str] = field(default=frozenset(), repr=False)
+    folder: str = ""  # where the module of an objective of one's own is
+    launch: Launch | None = None  # of a command or a function; None for an objective
 
     @property
     def trial_ids(self) -> list[str]:
@@ -94,8 +116,10 @@ class Report:
     ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that were in training
     are errored, and those that ``waited`` can be trained elsewhere; where it was ``out_of_memory`` with
     ``at_a_time`` members, fewer may fit. ``is_paused`` says that it ended on request, ``is_refused`` that
-    its checkpoint could not be used. ``member_steps`` are all of this attempt so far, ``steps_in_hand``
-    those of members that still train. ``environment`` comes with the first report.
+    its checkpoint could not be used, ``is_lost`` that another attempt may well succeed. ``member_steps`` are
+    all of this attempt so far, ``steps_in_hand`` those of members that still train. ``environment`` comes with
+    the first report. With ``begins_anew`` this and later reports hold the whole curves, whatever the pack reported
+    before: a trainer of one's own that was started again under the same pack says its points from the first one on.
     """
 
     pack_id: str
@@ -113,6 +137,8 @@ class Report:
     out_of_memory: bool = False
     at_a_time: int = 0
     is_refused: bool = False
+    is_lost: bool = False
+    begins_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from orchestrator.logs import Columns, Log, find_logs, read_log
 from orchestrator.overrides import Overrides, parse_set
 from orchestrator.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
 from orchestrator.space import format_value
-from orchestrator.spec import load_sweep
+from orchestrator.spec import load_sections
 
 MLFLOW_PREFIX = "mlflow:"
 _EPISODES_SHOWN = 3
@@ -223,9 +223,11 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
     for text in sets:
         if parse_set(text)[0][0] != "stopping":
             raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
-    config = load_sweep(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
+    stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
     with Ledger(folder / LEDGER, read_only=True) as ledger:
-        return replay_sweep(ledger, config)
+        # What null stands for is the objective's to say, and was said when the sweep was run.
+        was = json.loads(ledger.facts()["stopping"])
+        return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
 
 
 def _show_sweep(console: Console, folder: Path, trials: Sequence[ReplayedTrial]) -> None:

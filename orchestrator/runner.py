@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import platform
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -16,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator import __version__
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, StorageError
 from orchestrator.executors import Executor
 from orchestrator.files import (
@@ -30,10 +25,12 @@ from orchestrator.files import (
 )
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs, pack_of
+from orchestrator.provenance import driver_facts
 from orchestrator.reports import Event, Finished, Pack, PackLost, PackStarted, Report
 from orchestrator.resuming import resumed_pack
-from orchestrator.space import Trial, canonical_json
+from orchestrator.space import Trial
 from orchestrator.spec import Sweep
+from orchestrator.trial_folder import TRIALS
 
 # Losses of a trial without progress in between, after which it is given up.
 MAX_LOSSES = 3
@@ -200,6 +197,9 @@ class _Run:
                 observer.ended(progress)
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
+        if pack.launch is not None:
+            trials_folder = str((self.folder / TRIALS).absolute())
+            pack = replace(pack, launch=replace(pack.launch, trials_folder=trials_folder))
         executor.submit(pack)
         # The executor has the checkpoint now; the driver keeps only how far it goes.
         resume = replace(pack.resume, content=b"") if pack.resume is not None else None
@@ -244,14 +244,15 @@ class _Run:
         if saved is not None or new:
             self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
-        progress.member_steps += report.member_steps - (before.member_steps if before else 0)
+        # A pack that begins anew counts from below what it had; no step is counted back.
+        progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
             self._note(f"packs: {way}")
         for finished in new:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome
-            progress.saved_steps += pack.steps - finished.steps_done
+            progress.saved_steps += max(0, pack.steps - finished.steps_done)
         if report.is_last:
             self._end(pack, report)
         return new
@@ -271,6 +272,9 @@ class _Run:
         if report.is_refused:
             self._note(f"warning: {cause}")
             self.ledger.drop_newest_checkpoint(pack.pack_id)
+            self._lose(pack, cause)
+            return
+        if report.is_lost:
             self._lose(pack, cause)
             return
         if report.out_of_memory and report.at_a_time > 1 and len(self._unfinished(pack)) > 1:
@@ -394,35 +398,3 @@ def _signals(request_stop: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def driver_facts(sweep: Sweep) -> dict[str, str]:
-    """What the ledger says of a sweep as a whole."""
-    return {
-        "name": sweep.name,
-        "objective": sweep.objective.name,
-        "sweep_version": __version__,
-        "python": platform.python_version(),
-        "git_commit": git_commit(),
-        "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
-        "axes": canonical_json([{"name": axis.name, "scale": axis.scale, "ends": axis.ends} for axis in sweep.axes]),
-        "is_sampled": canonical_json(sweep.is_sampled),
-        "stopping": canonical_json(sweep.stopping.model_dump()),
-    }
-
-
-def git_commit() -> str:
-    """The commit of the folder one stands in, with + when files differ from it; empty without git."""
-    commit = _git("rev-parse", "HEAD")
-    is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")
-    return f"{commit}+" if is_changed else commit
-
-
-def _git(*arguments: str) -> str:
-    """What git says; nothing where it fails. It takes no lock, which it would leave behind if it were killed."""
-    try:
-        command = ["git", "--no-optional-locks", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={**os.environ, "LC_ALL": "C"})
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from orchestrator.detection import StoppingConfig
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+_REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -54,6 +55,30 @@ class MetricsConfig(BaseModel):
     grad_norm: str | None = Field(None, description="name of the gradient norm; null for the usual ones")
 
 
+class ResumeConfig(BaseModel):
+    """How a trainer of one's own goes on from a checkpoint of its own."""
+
+    model_config = _STRICT
+    checkpoint: str = Field(min_length=1, description="the file without which an interrupted trial begins anew")
+    arguments: list[str] = Field([], description="what is added to the command where that file is there")
+
+
+class OwnTrainerSection(BaseModel):
+    """A trainer of one's own, in place of the name of an objective: one of command, python and packed."""
+
+    model_config = _STRICT
+    command: list[str] | None = Field(None, min_length=1, description="program and arguments; {lr} is the trial's lr")
+    python: str | None = Field(None, pattern=_REFERENCE, description="a function run(config, report), module:name")
+    packed: str | None = Field(None, pattern=_REFERENCE, description="an objective of one's own, module:name")
+    folder: str = Field(".", min_length=1, description="where it runs and modules are found; from the file's folder")
+    environment: dict[str, str] = Field({}, description="variables added to the environment; {lr} as in command")
+    metrics: MetricsConfig = Field(MetricsConfig(), description="where a command says its losses")
+    resume: ResumeConfig | None = Field(None, description="null where an interrupted trial begins anew")
+    grace_s: float = Field(
+        10.0, gt=0, le=3600, description="seconds between SIGTERM and SIGKILL for a run that is lost or stopped"
+    )
+
+
 class ResourcesConfig(BaseModel):
     """What a pack gets, and how many run at a time."""
 
@@ -63,7 +88,11 @@ class ResourcesConfig(BaseModel):
     pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="members trained at a time by one worker; auto measures what is fastest"
     )
-    workers: Literal["auto"] | Annotated[int, Field(ge=1)] = Field("auto", description="packs trained at a time")
+    parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="packs trained at a time; auto is as many as fit"
+    )
+    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a trainer of one's own")
+    gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
     stall_timeout_s: float = Field(
         600.0, gt=0, description="seconds without news after which a worker counts as hung and is killed"
     )
@@ -96,7 +125,10 @@ class SweepFile(BaseModel):
 
     model_config = _STRICT
     name: str = Field(pattern=NAME_PATTERN)
-    objective: str
+    objective: Annotated[
+        Annotated[str, Tag("objective-name")] | Annotated[OwnTrainerSection, Tag("own-trainer")],
+        Discriminator(lambda value: "objective-name" if isinstance(value, str) else "own-trainer"),
+    ]
     steps: int = Field(ge=1, le=10_000_000)
     seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
     axes: dict[str, AxisSection] = Field(default={})
@@ -111,6 +143,9 @@ class SweepFile(BaseModel):
 
 SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): SweepFile,
+    ("objective",): OwnTrainerSection,
+    ("objective", "metrics"): MetricsConfig,
+    ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,
     ("sample",): SampleSection,
     ("stopping",): StoppingConfig,

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import glob
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from objectives.base import OBJECTIVES, Objective, TrainingConfig
+from objectives.base import OBJECTIVES, Objective, load_objective
 from orchestrator.detection import StoppingConfig
 from orchestrator.errors import InputError, Problem
+from orchestrator.fields import Fields, OwnFields, did_you_mean, fields_of, frozen, lowered, shown
 from orchestrator.overrides import Overrides, apply
+from orchestrator.own_trainer import OwnTrainer, absolute_folder, own_problems, own_trainer
 from orchestrator.sampling import sample_cells
-from orchestrator.sections import SECTIONS, AxisSection, CheckpointConfig, ResourcesConfig, SweepFile, TrackingConfig
+from orchestrator.sections import (
+    SECTIONS,
+    AxisSection,
+    CheckpointConfig,
+    OwnTrainerSection,
+    ResourcesConfig,
+    SweepFile,
+    TrackingConfig,
+)
 from orchestrator.space import SCALES, Axis, Trial, format_value, grid_cells, trial_id
 from orchestrator.strict_yaml import Document, parse_document
 
 _MAX_PROBLEMS = 20
+# Parts of pydantic's paths that say which member of a union was tried, and that no sweep file has.
+_BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "own-trainer")
+
+
+class ImportNotAllowed(InputError):
+    """A sweep file names code that would be imported, and the command line does not allow it."""
+
+    def __init__(self, where: str, kind: str, reference: str) -> None:
+        message = f"{reference!r} is code of yours, which runs when it is imported"
+        super().__init__(Problem(where, f"objective.{kind}", message, "say --allow-import if you trust it"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +50,7 @@ class Sweep:
     """A checked sweep: everything that `run` needs to know."""
 
     name: str
-    objective: Objective
+    objective: Objective | OwnTrainer
     steps: int
     seeds: tuple[int, ...]
     axes: tuple[Axis, ...]
@@ -51,9 +69,25 @@ class Sweep:
         return [axis.name for axis in self.axes]
 
 
-def load_sweep(path: Path, overrides: Overrides = Overrides()) -> Sweep:
-    """Read and check the sweep file at ``path``. Raises InputError with all problems found."""
-    return build_sweep(read_document(path), overrides)
+def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
+    """Read and check the sweep file at ``path``. Raises InputError with all problems found.
+
+    A packed objective of one's own is imported, which runs its code, only with ``allow_import``.
+    """
+    return build_sweep(read_document(path), overrides, allow_import=allow_import)
+
+
+def refuse_import(sweep: Sweep, allow_import: bool) -> None:
+    """Raise ImportNotAllowed where trials would import a function of the user's without ``allow_import``."""
+    if isinstance(sweep.objective, OwnTrainer) and sweep.objective.section.python is not None and not allow_import:
+        raise ImportNotAllowed(sweep.name, "python", sweep.objective.section.python)
+
+
+def load_sections(path: Path, overrides: Overrides = Overrides()) -> SweepFile:
+    """The sections of the sweep file at ``path`` as they are written; nothing is imported."""
+    document = read_document(path)
+    apply(overrides, document)
+    return _validated(document)
 
 
 def read_document(path: Path) -> Document:
@@ -74,14 +108,17 @@ def read_document(path: Path) -> Document:
     return parse_document(text, str(path))
 
 
-def build_sweep(document: Document, overrides: Overrides = Overrides()) -> Sweep:
+def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
     """Check ``document`` with the command line's changes and span its trials."""
     apply(overrides, document)
     file = _validated(document)
-    objective = _objective(file, document)
-    problems: list[Problem] = []
-    fixed = _checked_fixed(file, objective, document, problems)
-    axes = _checked_axes(file, objective, document, problems)
+    objective = _objective(file, document, allow_import)
+    problems: list[Problem] = list(_trainer_problems(file, objective, document))
+    if problems:
+        raise InputError(*problems[:_MAX_PROBLEMS])
+    fields = fields_of(objective)
+    fixed = _checked_fixed(file, fields, document, problems)
+    axes = _checked_axes(file, fields, document, problems)
     if problems:
         raise InputError(*problems[:_MAX_PROBLEMS])
     _refuse_huge(file, axes, document)
@@ -89,8 +126,8 @@ def build_sweep(document: Document, overrides: Overrides = Overrides()) -> Sweep
         cells: Iterable[dict[str, Any]] = sample_cells(axes, file.sample.method, file.sample.num, file.sample.seed)
     else:
         cells = grid_cells(axes)
-    stopping = file.stopping.resolved(objective.spike_rise)
-    trials = _resolve(cells, file, objective, fixed, stopping, document)
+    stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
+    trials = _resolve(cells, file, objective, fields, fixed, stopping, document)
     return Sweep(
         name=file.name,
         objective=objective,
@@ -104,7 +141,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides()) -> Sweep
         resources=file.resources,
         checkpoint=file.checkpoint,
         tracking=file.tracking,
-        text=_as_file(document, fixed),
+        text=_as_file(document, fixed, objective),
     )
 
 
@@ -131,7 +168,7 @@ def _validated(document: Document) -> SweepFile:
 
 
 def _problem(details: Mapping[str, Any], document: Document) -> Problem:
-    path = tuple(part for part in details["loc"] if part not in ("literal['auto']", "constrained-int", "int"))
+    path = tuple(part for part in details["loc"] if part not in _BRANCHES)
     key = ".".join(str(part) for part in path)
     where = document.place(path)
     if details["type"] == "extra_forbidden":
@@ -141,11 +178,13 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
         )
     if details["type"] == "missing":
         return Problem(where, key, "is missing", f"add `{path[-1]}:` to the file")
+    if details["type"] == "string_pattern_mismatch" and path[0] == "objective":
+        return Problem(where, key, f"{shown(details['input'])} does not say where it is", "write module:name")
     if details["type"] == "string_pattern_mismatch":
         return Problem(
-            where, key, f"{_shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
+            where, key, f"{shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
         )
-    return Problem(where, key, f"{_shown(details['input'])} is refused: {_lower(details['msg'])}", _remedy(path))
+    return Problem(where, key, f"{shown(details['input'])} is refused: {lowered(details['msg'])}", _remedy(path))
 
 
 def _known_keys(path: Sequence[str | int]) -> list[str]:
@@ -160,65 +199,72 @@ def _remedy(path: Sequence[str | int]) -> str:
     return ""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy for a misspelt word, or nothing when no known word is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean `{close[0]}`?" if close else ""
-
-
-def _objective(file: SweepFile, document: Document) -> Objective:
-    if file.objective not in OBJECTIVES:
-        remedy = did_you_mean(file.objective, OBJECTIVES) or f"choose one of {', '.join(OBJECTIVES)}"
-        raise InputError(Problem(document.place(("objective",)), "objective", f"{file.objective!r} is unknown", remedy))
-    return OBJECTIVES[file.objective]
-
-
-@functools.lru_cache(maxsize=512)
-def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter[Any]:
-    field = config_class.model_fields[name]
-    return TypeAdapter(
-        Annotated[field.annotation, field],  # type: ignore[name-defined]
-        config=ConfigDict(strict=True, allow_inf_nan=False),
-    )
-
-
-def _field_problem(
-    objective: Objective, name: str, value: Any, path: tuple[str, ...], document: Document
-) -> Problem | None:
-    """What is wrong with ``value`` for the objective's field ``name``, if anything."""
-    key, where = ".".join(path[:2]), document.place(path)
-    if name == "steps":
-        return Problem(where, key, "is not swept or fixed here", "set the top-level key `steps`")
-    fields = objective.config_class.model_fields
-    if name not in fields:
-        known = [field for field in fields if field != "steps"]
-        remedy = did_you_mean(name, known) or f"`sweep objectives` lists the fields of {objective.name}"
-        return Problem(where, key, f"unknown field of {objective.name}", remedy)
+def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objective | OwnTrainer:
+    where, section = document.place(("objective",)), file.objective
+    if isinstance(section, str):
+        if section not in OBJECTIVES:
+            remedy = did_you_mean(section, OBJECTIVES) or f"choose one of {', '.join(OBJECTIVES)}"
+            raise InputError(Problem(where, "objective", f"{section!r} is unknown", remedy))
+        return OBJECTIVES[section]
+    given = [kind for kind in ("command", "python", "packed") if getattr(section, kind) is not None]
+    if len(given) != 1:
+        what = f"has both {' and '.join(given)}" if given else "says nothing to train with"
+        raise InputError(Problem(where, "objective", what, "give one of command, python, packed"))
+    if section.packed is None:
+        return own_trainer(section, document.name, file.resources.workers)
+    if not allow_import:
+        raise ImportNotAllowed(where, "packed", section.packed)
     try:
-        _field_checker(objective.config_class, name).validate_python(_frozen(value))
-    except ValidationError as error:
-        message = _lower(error.errors()[0]["msg"])
-        description = fields[name].description
-        return Problem(where, key, f"{_shown(value)} is refused: {message}", f"{name} is the {description}")
-    return None
+        return load_objective(section.packed, absolute_folder(section, document.name))
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        message = f"{section.packed!r} cannot be loaded: {type(error).__name__}: {cause}"
+        raise InputError(Problem(where, "objective.packed", message, "modules are found in objective.folder")) from None
 
 
-def _checked_fixed(
-    file: SweepFile, objective: Objective, document: Document, problems: list[Problem]
-) -> dict[str, Any]:
+def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, document: Document) -> Iterator[Problem]:
+    """What does not go together with the trainer, built in or one's own."""
+    resources = file.resources
+
+    def problem(path: tuple[str | int, ...], message: str, remedy: str) -> Problem:
+        return Problem(document.place(path), ".".join(map(str, path)), message, remedy)
+
+    if isinstance(objective, Objective):
+        if resources.workers > 1 or resources.gpus_per_worker:
+            yield problem(
+                ("resources", "workers"),
+                f"{objective.name} trains in one process",
+                "`parallel` is the number of packs at a time, `gpus` those of one pack",
+            )
+        section = file.objective
+        if isinstance(section, OwnTrainerSection) and (section.model_fields_set - {"packed", "folder"}):
+            name = min(section.model_fields_set - {"packed", "folder"})
+            yield problem(("objective", name), "has no meaning beside packed", "remove it")
+        return
+    for path, message, remedy in own_problems(objective, file):
+        yield problem(path, message, remedy)
+
+
+def _field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
+    """What is wrong with ``value`` for the field ``name``, if anything."""
+    found = fields.problem(name, value)
+    return Problem(document.place(path), ".".join(path[:2]), *found) if found else None
+
+
+def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> dict[str, Any]:
     fixed = {}
     for name, value in file.fixed.items():
         if len(problems) >= _MAX_PROBLEMS:
             break
         path = ("fixed", name)
-        if problem := _field_problem(objective, name, value, path, document):
+        if problem := _field_problem(fields, name, value, path, document):
             problems.append(problem)
         elif name in file.axes:
             problems.append(Problem(document.place(path), f"fixed.{name}", "is also an axis", "keep one of the two"))
-        elif name == "text":
+        elif name == "text" and not isinstance(fields, OwnFields):
             fixed[name] = _absolute_text(value, document.place(path), problems)
         else:
-            fixed[name] = _frozen(value)
+            fixed[name] = frozen(value)
     return fixed
 
 
@@ -231,7 +277,7 @@ def _absolute_text(patterns: Sequence[str], where: str, problems: list[Problem])
         if not os.path.exists(full) and not _matches(full):
             problems.append(
                 Problem(
-                    where, "fixed.text", f"{_shown(pattern)} matches no file", "paths are relative to where you stand"
+                    where, "fixed.text", f"{shown(pattern)} matches no file", "paths are relative to where you stand"
                 )
             )
     return tuple(absolute)
@@ -244,16 +290,16 @@ def _matches(pattern: str) -> bool:
         return False
 
 
-def _checked_axes(file: SweepFile, objective: Objective, document: Document, problems: list[Problem]) -> list[Axis]:
+def _checked_axes(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> list[Axis]:
     axes = []
     for name, section in file.axes.items():
         if len(problems) >= _MAX_PROBLEMS:
             break
-        axis = _axis(name, section, file, objective, document, problems)
+        axis = _axis(name, section, file, fields, document, problems)
         if axis is None:
             continue
         candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
-        wrong = (_field_problem(objective, name, value, ("axes", name), document) for value in candidates)
+        wrong = (_field_problem(fields, name, value, ("axes", name), document) for value in candidates)
         if problem := next(filter(None, wrong), None):
             problems.append(problem)
         else:
@@ -262,16 +308,14 @@ def _checked_axes(file: SweepFile, objective: Objective, document: Document, pro
 
 
 def _axis(
-    name: str, section: AxisSection, file: SweepFile, objective: Objective, document: Document, problems: list[Problem]
+    name: str, section: AxisSection, file: SweepFile, fields: Fields, document: Document, problems: list[Problem]
 ) -> Axis | None:
     where, key = document.place(("axes", name)), f"axes.{name}"
 
     def refuse(message: str, remedy: str) -> None:
         problems.append(Problem(where, key, message, remedy))
 
-    if unknown := name not in objective.config_class.model_fields and _field_problem(
-        objective, name, None, ("axes", name), document
-    ):
+    if unknown := not fields.is_known(name) and _field_problem(fields, name, None, ("axes", name), document):
         problems.append(unknown)
         return None
     given = [scale for scale in SCALES if getattr(section, scale) is not None]
@@ -279,16 +323,16 @@ def _axis(
         what = "has no values" if not given else f"has both {' and '.join(given)}"
         return refuse(what, "give one of values: [...], linear: [a, b], log: [a, b], log1m: [a, b]")
     scale = given[0]
-    is_integer = _is_integer(objective, name)
     if scale == "values":
         if section.num is not None:
             return refuse("num has no meaning beside values", "remove num")
-        values = tuple(_canonical(value, objective, name) for value in section.values or ())
-        shown = [repr(value) for value in values]
-        if len(set(shown)) < len(shown):
-            return refuse(f"{_shown(section.values)} repeats a value", "list each once")
+        values = tuple(fields.canonical(name, value) for value in section.values or ())
+        texts = [repr(value) for value in values]
+        if len(set(texts)) < len(texts):
+            return refuse(f"{shown(section.values)} repeats a value", "list each once")
         return Axis(name, "values", values)
     low, high = getattr(section, scale)
+    is_integer = fields.is_integer(name, document.data["axes"][name][scale])
     if low >= high:
         return refuse(f"[{low:g}, {high:g}] is not low, high", f"write {scale}: [{high:g}, {low:g}]")
     if scale == "log" and low <= 0:
@@ -311,19 +355,6 @@ def _axis(
     return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
 
 
-def _is_integer(objective: Objective, name: str) -> bool:
-    annotation = objective.config_class.model_fields[name].annotation
-    return annotation is int or annotation == int | None
-
-
-def _canonical(value: Any, objective: Objective, name: str) -> Any:
-    """1 and 1.0 are one learning rate: the field's type decides."""
-    annotation = objective.config_class.model_fields[name].annotation
-    if isinstance(value, int) and not isinstance(value, bool) and annotation in (float, float | None):
-        return float(value)
-    return _frozen(value)
-
-
 def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
     num_trials = num_cells * len(file.seeds)
@@ -342,7 +373,8 @@ def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> N
 def _resolve(
     cells: Iterable[dict[str, Any]],
     file: SweepFile,
-    objective: Objective,
+    objective: Objective | OwnTrainer,
+    fields: Fields,
     fixed: Mapping[str, Any],
     stopping: StoppingConfig,
     document: Document,
@@ -353,8 +385,8 @@ def _resolve(
     trials: dict[str, Trial] = {}
     for cell in cells:
         try:
-            config = objective.config_class(steps=file.steps, **fixed, **cell).model_dump(mode="json")
-        except ValidationError as error:
+            config = fields.resolve(file.steps, {**fixed, **cell})
+        except ValueError as error:
             raise InputError(_combination_problem(error, cell, document)) from None
         for seed in file.seeds:
             identity = trial_id(objective.name, config, seed, judged_by)
@@ -362,26 +394,13 @@ def _resolve(
     return list(trials.values())
 
 
-def _combination_problem(error: ValidationError, cell: Mapping[str, Any], document: Document) -> Problem:
-    message = error.errors()[0]["msg"].removeprefix("Value error, ")
+def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
+    message = str(error)
     field = message.split(" ", 1)[0]
     path = next((path for path in (("axes", field), ("fixed", field)) if path in document.places), ())
     at = " ".join(f"{key}={format_value(value)}" for key, value in cell.items())
     shown = f"{message} (at {at})" if at else message
     return Problem(document.place(path), ".".join(path), shown, "change one of the two")
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -404,9 +423,11 @@ _Dumper.add_representer(
 )
 
 
-def _as_file(document: Document, fixed: Mapping[str, Any]) -> str:
-    """The sweep as a file: the keys as they were written, with the command line's changes."""
+def _as_file(document: Document, fixed: Mapping[str, Any], objective: Objective | OwnTrainer) -> str:
+    """The sweep as a file for any folder: the keys as they were written, with the command line's changes."""
     data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
+    if isinstance(data["objective"], dict):
+        data["objective"] = {**data["objective"], "folder": objective.folder}
     if fixed:
         data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

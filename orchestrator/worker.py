@@ -6,11 +6,7 @@ that never raises, whatever the trainer does.
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
-import os
-import platform
-import socket
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, Objective, Trainer, TrainingConfig, Way
+from objectives.base import Objective, Trainer, TrainingConfig, Way, load_objective
 from orchestrator.audit import is_audited
 from orchestrator.checkpoints import BadCheckpoint, CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
-from orchestrator.outcomes import judge
+from orchestrator.outcomes import finished_of
+from orchestrator.own_run import OwnRun, RankPlaces
+from orchestrator.provenance import describe_process
 from orchestrator.reports import Checkpoint, Finished, Pack, Report, Trace
 from orchestrator.roster import Roster
 from orchestrator.ways import Choice, choose_way, is_out_of_memory, prepare_process
@@ -41,15 +39,15 @@ def never() -> bool:
     return False
 
 
-def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never) -> Iterator[Report]:
+def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never, places: RankPlaces | None = None) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second and a last one.
 
-    Once ``wants_pause()``, asked at every report, is true, the last one is a checkpoint.
+    Once ``wants_pause()``, asked at every report, is true, the last one is a checkpoint. The processes of a
+    trainer of one's own are put on ``places``, by default all on this machine.
     """
     started = time.perf_counter()
-    run = _PackRun(pack)
+    run = _PackRun(pack) if pack.launch is None else OwnRun(pack, places)
     try:
-        prepare_process()
         yield from run.reports(started, wants_pause)
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -81,6 +79,7 @@ class _PackRun:
         self._finished: list[Finished] = []
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
+        prepare_process()
         self.roster = roster = self._start()
         last_report = time.perf_counter()
         while roster.training:
@@ -151,7 +150,7 @@ class _PackRun:
         if pack.gpus and not torch.cuda.is_available():
             raise RuntimeError("resources.gpus asks for a GPU, but torch sees none on this worker")
         device = "cuda" if pack.gpus else "cpu"
-        objective = OBJECTIVES[pack.objective]
+        objective = load_objective(pack.objective, pack.folder)
         # Configurations were checked strictly when they were read; JSON has no tuples.
         configs = [objective.config_class.model_validate(m.config, strict=False) for m in pack.members]
         resumed = from_bytes(pack.resume.content, pack.trial_ids) if pack.resume is not None else None
@@ -329,29 +328,8 @@ class _PackRun:
 
     def _finish(self, position: int, record: MemberRecord, steps_done: int, validation: float) -> None:
         member = self.roster.training[position]
-        result = _result(self.pack.trial_ids[member], record, self.stopping, steps_done, validation)
+        result = finished_of(self.pack.trial_ids[member], record, self.stopping, steps_done, validation)
         self._finished.append(replace(result, is_audited=self._is_audited(member)))
-
-
-def _result(
-    trial_id: str, record: MemberRecord, stopping: StoppingConfig, steps_done: int, validation: float
-) -> Finished:
-    verdict = judge(record, stopping)
-    return Finished(
-        trial_id=trial_id,
-        outcome=verdict.outcome,
-        onset_step=verdict.onset_step,
-        num_spikes=verdict.num_spikes,
-        steps_done=steps_done,
-        initial_loss=record.initial_loss,
-        best_loss=record.best_loss,
-        final_loss=record.recent_loss if record.is_finite else None,
-        peak_loss=verdict.peak_loss,
-        validation_loss=validation if math.isfinite(validation) else None,
-        reason=verdict.reason,
-        verdict_step=record.lost_step,
-        episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
-    )
 
 
 def to_host(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
@@ -369,18 +347,6 @@ def to_host(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         stacked = np.stack([np.asarray(value, dtype=np.float64) for value in values])
     by_step = stacked.reshape(len(rows), len(names), -1)
     return {name: by_step[:, i] for i, name in enumerate(names)}
-
-
-def describe_process() -> dict[str, str]:
-    """Where this process runs and on which versions."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "ray")}
-    return {
-        "host": socket.gethostname(),
-        "pid": str(os.getpid()),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **versions,
-    }
 
 
 def _joined(pieces: Sequence[Trace]) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from objectives.base import OBJECTIVES, Place, Trainer, TrainingConfig, Way
+from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
 
 
 def trainer_of(
@@ -12,11 +12,6 @@ def trainer_of(
 ) -> Trainer:
     """An eager pack on the CPU unless ``way`` says otherwise."""
     return OBJECTIVES[objective].start(configs, seeds, "cpu", way or Way(len(configs)))
-
-
-def keep(trainer: Trainer, index: Sequence[int]) -> None:
-    """Let all members but those at ``index`` go."""
-    trainer.arrange([Place(trainer.configs[i], trainer.seeds[i], i) for i in index])
 
 
 def everyone(trainer: Trainer) -> list[int]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs
+from orchestrator.provenance import driver_facts
 from orchestrator.reports import Finished, Report
-from orchestrator.runner import driver_facts
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
 

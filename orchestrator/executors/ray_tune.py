@@ -17,7 +17,9 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 # Read when Ray is imported. Tune's own loggers would write every report to disk, its checkpoints of
@@ -39,10 +41,16 @@ import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
+from ray.util.scheduling_strategies import (  # noqa: E402
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
-from orchestrator.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
+from orchestrator.child import CannotStart, Child  # noqa: E402
+from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, SweepError  # noqa: E402
+from orchestrator.files import make_folder  # noqa: E402
 from orchestrator.processes import SCRATCH, children, is_alive  # noqa: E402
+from orchestrator.ranks import Process, free_port, torchrun_environments  # noqa: E402
 from orchestrator.reports import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.worker import run_pack  # noqa: E402
 
@@ -84,12 +92,123 @@ class Desk:
         return self._is_pausing
 
 
+class RayRank:
+    """An actor in a bundle of its own that runs one of a trial's processes on whichever node it is."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+
+    def place(self) -> tuple[str, str]:
+        """The node, and the GPUs that this process got, as CUDA_VISIBLE_DEVICES lists them."""
+        return ray.get_runtime_context().get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+    def start(self, command: list[str], folder: str, environment: dict[str, str], log: Path) -> str | None:
+        """Start the process; returns what keeps it from starting."""
+        try:
+            make_folder(log.parent)
+            self._child = Child(command, folder, environment, log)
+        except (CannotStart, StorageError) as error:
+            return str(error)
+        return None
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What the process answers to one of the calls of `ranks.Process`."""
+        return getattr(self._child, name)(*arguments)
+
+
+class RemoteProcess:
+    """A process that a `RayRank` runs. When its node is gone, it was killed from outside."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def read(self, timeout_s: float = 0.0) -> bytes:
+        """What it has printed goes to its log, where it runs."""
+        self._call("read", 0.0)
+        return b""
+
+    def is_readable(self) -> bool:
+        """There is nothing to read here."""
+        return False
+
+    def last_lines(self) -> list[str]:
+        """The last lines that it has printed."""
+        return self._call("last_lines") or []
+
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        try:
+            return ray.get(self._actor.call.remote("returncode"), timeout=_DESK_TIMEOUT_S)
+        except ray.exceptions.RayError:
+            return -signal.SIGKILL
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._call("terminate")
+
+    def close(self) -> None:
+        """Kill it and everything that it has started."""
+        self._call("close")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with contextlib.suppress(ray.exceptions.RayError):
+            return ray.get(self._actor.call.remote(name, *arguments), timeout=_DESK_TIMEOUT_S)
+
+
+class RayPlaces:
+    """Rank 0 beside the trainable in the first bundle of its placement group, the others in bundles of their own."""
+
+    def __init__(self, cpus: int, gpus: float) -> None:
+        self._cpus, self._gpus = cpus, gpus
+        self._actors: list[Any] = []
+
+    def environments(self, workers: int) -> list[dict[str, str]]:
+        """torchrun's variables, and the GPUs of each process's node that belong to this trial."""
+        if workers == 1:
+            return [{}]
+        group = ray.util.get_current_placement_group()
+        for bundle in range(1, workers):
+            where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+            needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": where}
+            self._actors.append(ray.remote(RayRank).options(**needs).remote())
+        context = ray.get_runtime_context()
+        here = (context.get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        places = [here, *ray.get([actor.place.remote() for actor in self._actors], timeout=_DESK_TIMEOUT_S)]
+        nodes = [node for node, _ in places]
+        address = ray.util.get_node_ip_address() if len(set(nodes)) > 1 else "127.0.0.1"
+        found = torchrun_environments(nodes, address, free_port())
+        if self._gpus:
+            for node, environment in zip(nodes, found, strict=True):
+                # Like torchrun: who shares a node sees all its GPUs, and takes that of its LOCAL_RANK.
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(g for n, g in places if n == node))
+        return found
+
+    def start(
+        self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
+    ) -> Process:
+        """Start a process. Raises CannotStart."""
+        if rank == 0:
+            return Child(command, folder, environment, log)
+        actor = self._actors[rank - 1]
+        problem = ray.get(actor.start.remote(list(command), folder, dict(environment), log), timeout=_DESK_TIMEOUT_S)
+        if problem is not None:
+            raise CannotStart(problem)
+        return RemoteProcess(actor)
+
+    def close(self) -> None:
+        """Let the actors go."""
+        for actor in self._actors:
+            ray.kill(actor)
+
+
 def train_pack(config: dict[str, Any]) -> None:
     """The function that Tune runs on a worker: every report, and never an exception or a number."""
     desk, pack = ray.get_actor(config["desk"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
     resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=_DESK_TIMEOUT_S)
-    for report in run_pack(replace(pack, resume=resume), lambda: ray.get(desk.is_pausing.remote())):
+    launch = pack.launch
+    places = RayPlaces(pack.cpus, launch.gpus_per_worker) if launch is not None and launch.workers > 1 else None
+    for report in run_pack(replace(pack, resume=resume), lambda: ray.get(desk.is_pausing.remote()), places):
         # Opaque to Tune, which must see neither a missing metric nor one that is not finite.
         tune.report({"report": report})
 
@@ -201,8 +320,10 @@ class RayTuneExecutor:
 
     name = "ray"
 
-    def __init__(self, cpus: int, gpus: float, workers: int | None, address: str | None) -> None:
-        """Connect, or start a private cluster; ``workers`` is the number of packs at a time.
+    def __init__(self, cpus: int, gpus: float, parallel: int | None, workers: int, address: str | None) -> None:
+        """Connect, or start a private cluster, for ``parallel`` packs at a time.
+
+        Each takes ``workers`` times ``cpus`` and ``gpus``, which may be on different nodes.
 
         Raises InputError when the cluster can never hold one pack.
         """
@@ -214,7 +335,7 @@ class RayTuneExecutor:
         # Paths of sockets are short by law, so a private Ray does not live in whatever TMPDIR says; and what it
         # logs goes with it.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
-        num_cpus = max(len(os.sched_getaffinity(0)), cpus * (workers or 1)) if address is None else None
+        num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
         try:
             ray.init(
                 address=address or "local",
@@ -230,7 +351,7 @@ class RayTuneExecutor:
             shutil.rmtree(self._scratch, ignore_errors=True)
             what = f"cannot reach Ray at {address}" if address else "cannot start Ray"
             raise SweepError(f"{what}: {cause}\n    remedy: --executor inline trains without Ray") from error
-        self._needs = (cpus, gpus, workers)
+        self._needs = (cpus, gpus, parallel, workers)
         self._failure: BaseException | None = None
         try:
             self.slots = self._count_slots()
@@ -246,7 +367,7 @@ class RayTuneExecutor:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise
         self._next_check = time.monotonic() + _SECONDS_PER_CHECK
-        self._thread = threading.Thread(target=self._run_tune, args=(cpus, gpus), daemon=True, name="ray-tune")
+        self._thread = threading.Thread(target=self._run_tune, args=(cpus, gpus, workers), daemon=True, name="ray-tune")
         self._thread.start()
 
     def submit(self, pack: Pack) -> None:
@@ -307,25 +428,25 @@ class RayTuneExecutor:
         self._next_check = time.monotonic() + _SECONDS_PER_CHECK
 
     def _count_slots(self) -> int:
-        cpus, gpus, workers = self._needs
+        cpus, gpus, parallel, workers = self._needs
         has = ray.cluster_resources()
         fits = int(has.get("CPU", 0) // cpus)
         if gpus:
             # Ray never splits one pack's fraction over two GPUs.
             per_gpu = math.floor(1 / gpus + 1e-9) if gpus <= 1 else 1 / gpus
             fits = min(fits, int(has.get("GPU", 0) * per_gpu))
+        fits //= workers
         if fits < 1:
-            needs = f"{cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+            needs = f"{cpus * workers} CPU" + (f" and {gpus * workers:g} GPU" if gpus else "")
             there = f"{has.get('CPU', 0):g} CPU and {has.get('GPU', 0):g} GPU"
-            raise InputError(
-                Problem("resources", "", f"one pack needs {needs}; Ray has {there}", "lower --cpus or --gpus")
-            )
-        return min(fits, workers) if workers else fits
+            raise InputError(Problem("resources", "", f"one pack needs {needs}; Ray has {there}", "lower resources"))
+        return min(fits, parallel) if parallel else fits
 
-    def _run_tune(self, cpus: int, gpus: float) -> None:
+    def _run_tune(self, cpus: int, gpus: float, workers: int) -> None:
         try:
+            bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}
             tuner = tune.Tuner(
-                tune.with_resources(train_pack, {"cpu": cpus, "gpu": gpus}),
+                tune.with_resources(train_pack, tune.PlacementGroupFactory([bundle] * workers)),
                 tune_config=tune.TuneConfig(
                     search_alg=PackQueue(self._mailbox),
                     num_samples=-1,

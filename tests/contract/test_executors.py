@@ -22,7 +22,7 @@ from orchestrator.worker import run_pack
 def make_ray() -> Executor:
     from orchestrator.executors.ray_tune import RayTuneExecutor
 
-    return RayTuneExecutor(cpus=1, gpus=0, workers=2, address=None)
+    return RayTuneExecutor(cpus=1, gpus=0, parallel=2, workers=1, address=None)
 
 
 @pytest.fixture(scope="module", params=[InlineExecutor, make_ray], ids=["inline", "ray"])

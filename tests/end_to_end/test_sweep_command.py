@@ -29,7 +29,7 @@ axes:
   clip: {values: [1.0, null]}
 fixed: {batch_size: 4, width: 16, warmup: 5}
 stopping: {patience: 20, min_history: 10, audit: 0.5}
-resources: {pack: 2, workers: 2}
+resources: {pack: 2, parallel: 2}
 """
 # Long enough to be caught in the middle: half a minute alone, a pack every few seconds.
 LONG = """

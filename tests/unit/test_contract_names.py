@@ -14,11 +14,21 @@ from orchestrator.cli import app
 from orchestrator.detection import StoppingConfig
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
+from orchestrator.own_trainer import GIVEN
 from orchestrator.results import SweepResults
-from orchestrator.sections import CheckpointConfig, ResourcesConfig, SampleSection, SweepFile, TrackingConfig
+from orchestrator.sections import (
+    CheckpointConfig,
+    MetricsConfig,
+    OwnTrainerSection,
+    ResourcesConfig,
+    ResumeConfig,
+    SampleSection,
+    SweepFile,
+    TrackingConfig,
+)
 from orchestrator.stability import METRICS, REDUCTIONS
 
-SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results"}
+SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
 COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip", "batch_size", "optimizer",
@@ -34,7 +44,7 @@ def test_commands_and_options() -> None:
     commands = get_command(app).commands
     assert {name: options(command) for name, command in commands.items() if name != "export"} == {
         "run": SWEEP_OPTIONS
-        | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--workers", "--tracking-uri", "--retry-errored"},
+        | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--tracking-uri", "--retry-errored"},
         "plan": SWEEP_OPTIONS,
         "init": {"--objective", "--axis", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),
@@ -62,7 +72,17 @@ def test_keys_of_a_sweep_file() -> None:
         "tracking", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
-    assert list(ResourcesConfig.model_fields) == ["cpus", "gpus", "pack", "workers", "stall_timeout_s"]
+    assert list(ResourcesConfig.model_fields) == [
+        "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
+    ]  # fmt: skip
+    assert list(OwnTrainerSection.model_fields) == [
+        "command", "python", "packed", "folder", "environment", "metrics", "resume", "grace_s",
+    ]  # fmt: skip
+    assert list(MetricsConfig.model_fields) == ["file", "format", "pattern", "step", "loss", "grad_norm"]
+    assert list(ResumeConfig.model_fields) == ["checkpoint", "arguments"]
+    assert {
+        "steps", "seed", "trial", "folder", "config", "command", "python", "environment", "metrics", "workers",
+    } == GIVEN  # fmt: skip
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
     assert list(StoppingConfig.model_fields) == [
@@ -119,7 +139,9 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
 
 
 def test_names_for_the_training_loops_of_others() -> None:
-    assert set(orchestrator.__all__) == {"SpikeDetector", "StoppingConfig", "__version__", "load"}
+    assert set(orchestrator.__all__) == {
+        "SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__version__", "load",
+    }  # fmt: skip
     detector = orchestrator.SpikeDetector()
     for loss in (3.0, 2.0, float("nan")):
         detector.update(loss, 1.0, 10)

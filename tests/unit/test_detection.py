@@ -21,7 +21,7 @@ from orchestrator.outcomes import judge
 
 # Shapes: K members, T steps.
 
-CONFIG = StoppingConfig().resolved(0.1)
+CONFIG = StoppingConfig().resolved(0.1, 1)
 
 
 def watch(curves: np.ndarray | Sequence[float], config: StoppingConfig = CONFIG) -> SpikeDetector:
@@ -510,7 +510,7 @@ def test_a_loss_that_is_not_finite_ends_the_member_at_that_step(value: float) ->
         (StoppingConfig(), 20),
         (CONFIG, 1),
         (StoppingConfig(gradient_patience=3), 3),
-        (StoppingConfig(gradient_patience=3).resolved(0.1), 3),
+        (StoppingConfig(gradient_patience=3).resolved(0.1, 1), 3),
     ],
 )
 def test_gradients_that_are_not_finite_lose_a_run_after_so_many_in_a_row(
@@ -673,16 +673,16 @@ def test_a_run_that_ends_far_above_its_past_is_diverged_before_its_patience_is_o
 
 
 def test_what_a_sweep_leaves_open_is_filled_in_once() -> None:
-    filled = StoppingConfig().resolved(0.1)
+    filled = StoppingConfig().resolved(0.1, 1)
     assert (filled.spike_rise, filled.gradient_patience) == (0.1, 1)
     own = StoppingConfig(spike_rise=0.3, gradient_patience=4, patience=7)
-    assert own.resolved(0.1) == own
-    assert filled.resolved(2.0) == filled
+    assert own.resolved(0.1, 1) == own
+    assert filled.resolved(2.0, 1) == filled
 
 
 def test_a_log_of_unknown_origin_is_judged_as_a_cross_entropy() -> None:
     assert records(list(CURVES.values()), StoppingConfig()) == [alone(name)[-1] for name in CURVES]
-    assert records(list(CURVES.values()), StoppingConfig().resolved(2.0)) != [alone(name)[-1] for name in CURVES]
+    assert records(list(CURVES.values()), StoppingConfig().resolved(2.0, 1)) != [alone(name)[-1] for name in CURVES]
 
 
 def test_a_spike_counts_from_its_settings_on() -> None:

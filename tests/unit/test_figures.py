@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.figures import _MARKS, _draw_edges, comparison_picture, heatmap, short_number, tick_label
-from orchestrator.runner import driver_facts
+from orchestrator.provenance import driver_facts
 from orchestrator.space import Axis
 from orchestrator.stability import StabilityMap, facet_maps, stability_map
 

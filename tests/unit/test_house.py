@@ -21,6 +21,8 @@ IMPORTERS = {
     "mlflow": {"orchestrator.tracking"},
     "optuna": {"orchestrator.sampling"},
     "tensorboardX": {"orchestrator.logs"},
+    "transformers": {"orchestrator.callbacks.transformers"},
+    "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {"orchestrator.cli"},
 }
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orchestrator.detection import LOST, Episode, MemberRecord, StoppingConfig
 from orchestrator.outcomes import OUTCOMES, judge
 
-CONFIG = StoppingConfig().resolved(0.1)
+CONFIG = StoppingConfig().resolved(0.1, 1)
 STABLE = MemberRecord(
     num_steps=300,
     initial_loss=5.0,

@@ -11,9 +11,9 @@ from orchestrator.exports import are_current, existing_exports, export_all, expo
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.packing import make_packs
+from orchestrator.provenance import driver_facts
 from orchestrator.report import report_html
 from orchestrator.reports import Report
-from orchestrator.runner import driver_facts
 from orchestrator.stability import stability_map
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"

@@ -9,9 +9,9 @@ import pytest
 from sweep_cases import finished, learning, ledger_at, sweep_of
 
 from orchestrator.packing import make_packs
+from orchestrator.provenance import driver_facts
 from orchestrator.report_data import as_script, report_data
 from orchestrator.reports import Report
-from orchestrator.runner import driver_facts
 
 BODY = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\nstopping: {early_stop: false}\n"
 

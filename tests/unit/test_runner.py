@@ -16,8 +16,9 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger import Ledger
 from orchestrator.overrides import Overrides
+from orchestrator.provenance import git_commit
 from orchestrator.reports import PackLost, PackStarted
-from orchestrator.runner import MAX_LOSSES, git_commit
+from orchestrator.runner import MAX_LOSSES
 from orchestrator.spec import build_sweep, load_sweep
 from orchestrator.strict_yaml import parse_document
 

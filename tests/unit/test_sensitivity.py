@@ -7,8 +7,8 @@ from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.errors import InputError
 from orchestrator.packing import make_packs
+from orchestrator.provenance import driver_facts
 from orchestrator.reports import Report
-from orchestrator.runner import driver_facts
 from orchestrator.sensitivity import lr_sensitivity, sensitivity_lines
 
 TWO = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.4]}, clip: {values: [1.0, null]}}\n"

@@ -60,7 +60,7 @@ REFUSED = [
     ("stopping: {stall_steps: 9}", ["stopping.stall_steps", "greater than or equal to 10"]),
     ("stopping: {stal_steps: 90}", ["stopping.stal_steps", "did you mean `stall_steps`"]),
     ("resources: {pack: few}", ["resources.pack", "'few'", "'auto'"]),
-    ("resources: {workers: 0}", ["resources.workers", "0 is refused"]),
+    ("resources: {parallel: 0}", ["resources.parallel", "0 is refused"]),
     ("tracking: {every: 0}", ["tracking.every"]),
     ("axes: {lr: {}}", ["axes.lr", "no values", "values: [...]"]),
     ("axes: {lr: {values: []}}", ["axes.lr.values", "[]"]),

@@ -15,7 +15,7 @@ from orchestrator import worker
 from orchestrator.detection import StoppingConfig
 from orchestrator.reports import Member, Pack, Report
 
-STOPPING = StoppingConfig(patience=20).resolved(2.0)
+STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)
 
 
 def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:

@@ -1,0 +1,448 @@
+"""The suite that every packed objective passes: those that ship here, and one of your own.
+
+Subclass it in a test file and run pytest:
+
+    from digits import OBJECTIVE
+    from objectives.conformance import ObjectiveConformance
+
+    class TestDigits(ObjectiveConformance):
+        objective = OBJECTIVE
+        small = {"channels": 4, "batch_size": 4}
+"""
+
+# ruff: noqa: D102 - the names of the tests are sentences
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from objectives.base import Objective, Place, Trainer, TrainingConfig, Way
+from objectives.schedules import schedule_factor
+
+STEPS = 12
+METRICS = ("loss", "grad_norm", "update_norm", "lr")
+# Values of the fields that every objective has, for three members.
+COMMON_VALUES: Mapping[str, Sequence[Any]] = {
+    "lr": [1e-3, 1e-2, 3e-1],
+    "warmup": [0, 3, 12],
+    "beta1": [0.0, 0.9, 0.99],
+    "beta2": [0.5, 0.95, 0.9999],
+    "eps": [1e-12, 1e-8, 1e-2],
+    "clip": [None, 1e-1, 1e-3],
+    "weight_decay": [0.0, 0.1, 1.0],
+}
+# Tests in which members come and go: who trains in each of the phases, row by row, and for how many steps.
+# 0 is lost at once, and a fresh member begins on what it leaves behind; 1 and 2 move between rows.
+RUNS = [({"lr": 1e300}, 0), ({"lr": 1e-2}, 1), ({"lr": 3e-2, "clip": 0.05}, 1), ({"lr": 1e-3, "warmup": 6}, 0),
+        ({"lr": 1e-2, "weight_decay": 1.0}, 7)]  # fmt: skip
+PHASES = [([0, 1], 3), ([0, 1, 2], 2), ([3, 2, 1], 4), ([2, 4, 3], 3)]
+
+Curves = Mapping[str, np.ndarray]  # of each metric, (T, K)
+
+
+class ObjectiveConformance:
+    """Some fifty tests of one objective on the CPU, with one thread; a subclass sets these attributes.
+
+    ``objective``: the ``Objective`` to test. Without it nothing is collected: "TestMine sets no objective".
+
+    ``small``: changes to the defaults of its configuration that make a step quick, none by default.
+    A name that it has no field for is refused by the configuration: "Extra inputs are not permitted".
+
+    ``values``: three different values for each field of its own that may differ inside a pack. One that is
+    missing fails a test: "mine lets dropout differ inside a pack: give it three different values,
+    values = {'dropout': [...]}"; so does one for a field that may not differ. Values given here for fields
+    that all objectives have, such as ``lr``, take the place of the suite's own.
+
+    ``learning``: changes to ``small`` with which the loss falls by 3 %; 80 steps at lr = 1e-2 by default.
+
+    ``wild_lr``: a learning rate at which, of 30 steps, a late one has a larger gradient than all before, as the
+    test of a fork by ``clip`` needs. If there is none: "no gradient norm of 30 steps at wild_lr is a record".
+
+    ``is_exact``: whether a member has the same bits whoever shares its pack. It is the promise that makes
+    an interrupted sweep end with the numbers of an undisturbed one; objectives/rounding.py helps to keep it.
+    It is tested at the sizes in ``small``: at odd ones it may not hold, as a product's last bits depend on
+    where in memory a matrix begins. With False these tests ask for ``rtol`` only, and a run at the edge of
+    stability may end otherwise in another pack. Resuming the same pack has to be exact all the same.
+
+    ``rtol``: the largest relative difference where two numbers are equal but for rounding.
+    """
+
+    objective: Objective
+    small: Mapping[str, Any] = {}
+    values: Mapping[str, Sequence[Any]] = {}
+    learning: Mapping[str, Any] = {}
+    wild_lr: float = 3.0
+    is_exact: bool = True
+    rtol: float = 2e-5
+
+    @pytest.fixture(autouse=True)
+    def _one_thread(self) -> Iterator[None]:
+        """Sums come out in one order."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(before)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test for each field that may differ inside a pack."""
+        if not hasattr(self, "objective"):
+            raise pytest.Collector.CollectError(f"{type(self).__name__} sets no objective: objective = OBJECTIVE")
+        if "field" in metafunc.fixturenames:
+            metafunc.parametrize("field", sorted(self.objective.per_member_fields | set(self.values)))
+
+    # Members and their neighbours.
+
+    def test_a_member_of_a_pack_trains_as_it_would_alone(self, field: str) -> None:
+        changes = [{field: value} for value in self.values_of(field)]
+        together = curves(self.start(changes))
+        for k, change in enumerate(changes):
+            self.assert_close(members(together, [k]), curves(self.start([change])))
+        # Without this, a trainer that ignores the field would pass.
+        num_distinct = len({together["update_norm"][:, k].tobytes() for k in range(len(changes))})
+        assert num_distinct == len(changes), f"{field} does not act on the updates: it is read, but not used"
+
+    @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+    @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+    def test_members_that_differ_in_everything_train_as_they_would_alone(self, optimizer: str, schedule: str) -> None:
+        shared = {"optimizer": optimizer, "schedule": schedule, "final_lr_fraction": 0.1}
+        fields = sorted(self.objective.per_member_fields)
+        # Shifted by one from field to field, so that values meet in many combinations.
+        changes = [
+            shared | {field: self.values_of(field)[(i + k) % 3] for i, field in enumerate(fields)} for k in range(3)
+        ]
+        seeds = [5, 0, 5]
+        together = curves(self.start(changes, seeds))
+        for k, (change, seed) in enumerate(zip(changes, seeds, strict=True)):
+            self.assert_close(members(together, [k]), curves(self.start([change], [seed])))
+
+    def test_members_of_different_seeds_train_as_they_would_alone(self) -> None:
+        seeds = [3, 0, 3, 7]
+        together = curves(self.start([{}] * 4, seeds))
+        for k, seed in enumerate(seeds):
+            self.assert_close(members(together, [k]), curves(self.start([{}], [seed])))
+
+    @pytest.mark.parametrize("size", [1, 2, 5, 16, 31])
+    def test_who_shares_a_pack_changes_no_bit_of_a_member(self, size: int) -> None:
+        """So that packs which are made up anew after a fault end with the numbers of an undisturbed run."""
+        shared = {"schedule": "cosine", "weight_decay": 0.1}
+        changes = [shared | {"lr": 1e-3 * (1 + k), "warmup": k % 5, "beta2": 1 - 0.5 / (1 + k)} for k in range(33)]
+        seeds = [k % 3 for k in range(33)]
+        index = list(range(33 - size, 33))
+        together = curves(self.start(changes, seeds))
+        apart = curves(self.start([changes[k] for k in index], [seeds[k] for k in index]))
+        self.assert_alike(members(together, index), apart)
+
+    def test_equal_seeds_train_alike_and_different_seeds_do_not(self) -> None:
+        found = curves(self.start([{}] * 4, [3, 0, 3, 7]))
+        self.assert_alike(members(found, [0]), members(found, [2]))
+        assert_identical(found, curves(self.start([{}] * 4, [3, 0, 3, 7])), "trained again")
+        # From the first step on. The loss alone would not do: a quadratic starts at the same one in every direction.
+        assert len(set(found["grad_norm"][0, [0, 1, 3]])) == 3, "three seeds begin with the same gradient"
+
+    def test_batch_size_is_structural_and_changes_training(self) -> None:
+        assert "batch_size" not in self.objective.per_member_fields, "a batch size changes shapes: it is structural"
+        small, large = (curves(self.start([{"batch_size": size}])) for size in (2, 16))
+        assert np.isfinite(small["loss"]).all(), "the loss with batch_size = 2 is not finite"
+        assert np.isfinite(large["loss"]).all(), "the loss with batch_size = 16 is not finite"
+        # The first loss may be equal: it is exact where only the gradient is noisy.
+        assert (small["loss"][1:] != large["loss"][1:]).all(), "batch_size does not act on the losses"
+
+    # What is reported.
+
+    def test_loss_and_gradient_of_a_step_belong_to_the_weights_before_it(self) -> None:
+        found = curves(self.start([{"lr": lr} for lr in self.values_of("lr")]))
+        for name in ("loss", "grad_norm"):
+            assert len(set(found[name][0])) == 1, f"the first {name} depends on lr: it was taken after the update"
+            assert len(set(found[name][1])) == 3, f"the second {name} does not depend on lr: was there an update?"
+
+    @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+    def test_the_reported_lr_is_the_peak_times_the_schedule(self, schedule: str) -> None:
+        warmup, lr = [0, 4, 12], [1e-3, 3e-3, 1e-2]
+        shared = {"schedule": schedule, "final_lr_fraction": 0.1}
+        found = curves(self.start([shared | {"lr": lr[k], "warmup": warmup[k]} for k in range(3)]))
+        for step in range(STEPS):
+            factor_K = schedule_factor(schedule, torch.tensor(step), torch.tensor(warmup), STEPS, 0.1)
+            expected = factor_K * torch.tensor(lr)
+            np.testing.assert_allclose(found["lr"][step], expected, rtol=1e-6, err_msg=f"lr of step {step}")
+
+    def test_metrics_and_validation_have_one_number_per_member(self) -> None:
+        trainer = self.start([{}, {}, {}])
+        shapes = {name: tuple(value.shape) for name, value in trainer.step().items()}
+        assert shapes == dict.fromkeys(METRICS, (3,)), f"step() gives {shapes}: {METRICS} of shape (3,) are wanted"
+        assert validation(trainer).shape == (3,), "validate() gives one number for each row"
+        facts = trainer.describe()
+        assert all(isinstance(value, str) for value in facts.values()), f"describe() gives text only, not {facts}"
+        trainer.close()
+
+    def test_training_lowers_the_loss(self) -> None:
+        changes = {"steps": 80, "lr": 1e-2, **self.learning}
+        loss = curves(self.start([changes]), changes["steps"])["loss"][:, 0]
+        last = np.median(loss[-10:])
+        assert last < 0.97 * loss[0], f"from {loss[0]:.4g} to {last:.4g} only: try other steps or lr in `learning`"
+
+    # Members that leave.
+
+    @pytest.mark.parametrize("index", [[1, 3], [2], [0, 1, 2, 3]], ids=str)
+    def test_who_stays_in_the_pack_does_not_notice_who_leaves(self, index: list[int]) -> None:
+        changes = [{"lr": lr, "warmup": 3 * k} for k, lr in enumerate((1e-3, 1e-2, 3e-2, 1e-1))]
+        seeds = [0, 1, 2, 3]
+        stayed, shrunk = self.start(changes, seeds), self.start(changes, seeds)
+        whole = curves(stayed)
+        curves(shrunk, 4)
+        self.keep(shrunk, index, changes, seeds)
+        assert shrunk.num_members == len(index), "arrange() leaves num_members as it was"
+        self.assert_close(curves(shrunk, STEPS - 4), members(whole, index, since=4))
+        expected = validation(stayed)[index]
+        np.testing.assert_allclose(validation(shrunk), expected, rtol=self.rtol, atol=1e-9, err_msg="validation")
+
+    @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+    def test_a_member_that_blows_up_is_masked_and_touches_nobody(self, optimizer: str) -> None:
+        def pack(middle_lr: float) -> Trainer:
+            return self.start([{"lr": lr, "optimizer": optimizer} for lr in (1e-3, middle_lr, 1e-2)], [0, 1, 2])
+
+        # Of one size, so that even rounding is the same.
+        calm, wild = pack(5e-3), pack(1e300)
+        expected, found = curves(calm), curves(wild)
+        assert_identical(members(found, [0, 2]), members(expected, [0, 2]), "neighbours of a member that blew up")
+        lost = ~np.isfinite(found["loss"][:, 1]) | ~np.isfinite(found["grad_norm"][:, 1])
+        assert lost.any(), f"with lr = 1e300 the loss is still finite after {STEPS} steps"
+        first = int(np.argmax(lost))
+        for name in METRICS:
+            assert np.isnan(found[name][first + 1 :, 1]).all(), f"{name} is reported of it afterwards"
+        assert found["update_norm"][first, 1] == 0, "not even the step of the blow-up changes it"
+        others = [0, 2]
+        np.testing.assert_array_equal(validation(wild)[others], validation(calm)[others], err_msg="validation")
+
+    def test_the_mask_stays_with_its_member_when_others_leave(self) -> None:
+        changes, seeds = [{"lr": lr} for lr in (1e-3, 1e-2, 1e300)], [0, 1, 2]
+        trainer = self.start(changes, seeds)
+        curves(trainer, 6)
+        self.keep(trainer, [1, 2], changes, seeds)
+        found = curves(trainer, STEPS - 6)
+        assert np.isfinite(found["loss"][:, 0]).all(), "a healthy member was masked"
+        assert np.isnan(found["loss"][:, 1]).all(), "a masked member came back"
+
+    @pytest.mark.parametrize("rows", [[2], [0, 1, 2, 3], [3, 0], [1, 1]], ids=str)
+    def test_the_validation_loss_of_some_is_that_of_all(self, rows: list[int]) -> None:
+        trainer = self.start([{"lr": lr} for lr in (1e-3, 1e-2, 1e300, 1e-1)], [0, 1, 2, 3])
+        curves(trainer, 5)
+        whole = validation(trainer)
+        assert len(set(whole.tolist())) == 4 or np.isnan(whole).all(), "no two would be mistaken for each other"
+        self.assert_alike({"validation": validation(trainer, rows)}, {"validation": whole[rows]})
+
+    # Checkpoints.
+
+    @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+    def test_a_resumed_pack_goes_on_bit_for_bit(self, optimizer: str) -> None:
+        # The last member is lost at its second step, long before the snapshot.
+        lrs, seeds = (1e-3, 1e-2, 1e300), [0, 1, 2]
+        changes = [{"lr": lr, "optimizer": optimizer, "warmup": 6, "schedule": "cosine"} for lr in lrs]
+        straight, stopped = self.start(changes, seeds), self.start(changes, seeds)
+        expected = members(curves(straight), seeds, since=5)
+        assert np.isnan(expected["loss"][:, 2]).all(), "with lr = 1e300 a member is lost"
+        curves(stopped, 5)
+        state = stopped.state_dict()
+        curves(stopped, 2)  # what is done after the snapshot must not leak into it
+        resumed = self.start(changes, seeds)
+        resumed.load_state_dict(state)
+        assert_identical(curves(resumed, STEPS - 5), expected, "resumed")
+        np.testing.assert_array_equal(validation(resumed), validation(straight), err_msg="validation, resumed")
+
+    def test_a_pack_that_shrank_resumes_bit_for_bit(self) -> None:
+        changes, seeds = [{"lr": lr} for lr in (1e-3, 1e-2, 3e-2)], [0, 1, 2]
+        straight = self.start(changes, seeds)
+        curves(straight, 3)
+        self.keep(straight, [0, 2], changes, seeds)
+        state = straight.state_dict()
+        resumed = self.start([changes[0], changes[2]], [0, 2])
+        resumed.load_state_dict(state)
+        assert_identical(curves(resumed, STEPS - 3), curves(straight, STEPS - 3), "resumed")
+
+    def test_a_pack_of_many_ages_resumes_bit_for_bit(self) -> None:
+        straight = self.start([RUNS[run][0] for run in (1, 0)], [1, 0])
+        curves(straight, 3)
+        straight.arrange(self.places_of([0, 2, 1], [1, 0]))
+        curves(straight, 2)
+        now = [4, 1, 0, 2]
+        straight.arrange(self.places_of(now, [0, 2, 1]))
+        curves(straight, 1)
+        state = straight.state_dict()
+        resumed = self.start([RUNS[run][0] for run in now], [RUNS[run][1] for run in now])
+        curves(resumed, 2)  # what it has done so far must not matter
+        resumed.load_state_dict(state)
+        expected = curves(straight, 4)
+        assert np.isnan(expected["loss"][:, 2]).all(), "who was lost stays lost"
+        assert_identical(curves(resumed, 4), expected, "resumed")
+        # Back once more, by the pack that has gone on: what a worker does when members must part.
+        straight.load_state_dict(state)
+        assert_identical(curves(straight, 4), expected, "taken back")
+        straight.load_state_dict(state)
+        straight.arrange(self.places_of([2, 4], now))
+        self.assert_alike(curves(straight, 4), members(expected, [3, 0]))
+
+    def test_a_checkpoint_is_tensors_integers_and_strings_and_survives_the_disk(self, tmp_path) -> None:
+        straight = self.start([{}, {}], [0, 1])
+        curves(straight, 3)
+        state = straight.state_dict()
+        # Exactly these: a bool, a NumPy scalar or a tensor's subclass would be one more thing to be able to read.
+        others = {type(leaf) for leaf in leaves(state)} - {torch.Tensor, int, str}
+        assert not others, f"state_dict() holds {others} beside tensors, integers and strings"
+        torch.save(state, tmp_path / "state.pt")
+        resumed = self.start([{}, {}], [0, 1])
+        resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        assert_identical(curves(resumed, STEPS - 3), curves(straight, STEPS - 3), "resumed")
+
+    # Members that come, and members that part.
+
+    @pytest.mark.parametrize("schedule", ["constant", "cosine"])
+    @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+    def test_members_of_many_ages_and_seeds_train_bit_for_bit_as_each_would_alone(
+        self, optimizer: str, schedule: str
+    ) -> None:
+        shared = {"optimizer": optimizer, "schedule": schedule}
+        before, found = PHASES[0][0], {}
+        trainer = self.start([shared | RUNS[run][0] for run in before], [RUNS[run][1] for run in before])
+        for now, num_steps in PHASES:
+            if now != before:
+                trainer.arrange(self.places_of(now, before, shared))
+            assert trainer.num_members == len(now), "arrange() leaves num_members as it was"
+            news = curves(trainer, num_steps)
+            for k, run in enumerate(now):
+                found.setdefault(run, []).append(members(news, [k]))
+            before = now
+        held_out = dict(zip(before, validation(trainer), strict=True))
+        for run, (change, seed) in enumerate(RUNS):
+            whole = {name: np.concatenate([piece[name] for piece in found[run]]) for name in METRICS}
+            alone = self.start([shared | change], [seed])
+            self.assert_alike(whole, curves(alone, len(whole["loss"])))
+            if run in held_out:
+                self.assert_alike({"validation": validation(alone)}, {"validation": np.array([held_out[run]])})
+
+    def test_the_order_of_places_does_not_matter(self) -> None:
+        def arranged(order: Sequence[int]) -> Curves:
+            trainer = self.start([RUNS[run][0] for run in (0, 1, 3)], [0, 1, 0])
+            curves(trainer, 3)
+            places = self.places_of([0, 1, 2, 3, 4], [0, 1, 3])
+            trainer.arrange([places[i] for i in order])
+            return curves(trainer, 5)
+
+        expected = arranged(range(5))
+        for order in ([4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+            self.assert_alike(arranged(order), members(expected, order))
+
+    @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+    def test_the_numbers_of_a_fork_hold_from_then_on(self, optimizer: str) -> None:
+        shared = {"optimizer": optimizer}
+        fields = sorted(self.objective.per_member_fields)
+        changes = [shared, *(shared | {field: self.values_of(field)[1]} for field in fields)]
+        trainer = self.start(changes[:1], [3])
+        twins = self.start(changes[:1] * len(changes), [3] * len(changes))
+        curves(trainer, 4)
+        trainer.arrange([Place(self.config_of(change), 3, 0) for change in changes])
+        curves(twins, 4)
+        expected = self.start(changes, [3] * len(changes))
+        expected.load_state_dict(twins.state_dict())
+        self.assert_alike(curves(trainer, STEPS - 4), curves(expected, STEPS - 4))
+
+    def test_a_fork_goes_on_as_two_that_had_always_been_apart_while_their_numbers_did_not_act(self) -> None:
+        num_steps = 30
+        change = {"lr": self.wild_lr, "steps": num_steps}
+        norm = curves(self.start([change], [3]), num_steps)["grad_norm"][:, 0]
+        # A threshold that no gradient reaches before the last record, and that one does.
+        records = np.flatnonzero(norm[1:] > np.maximum.accumulate(norm)[:-1])
+        assert len(records), f"no gradient norm of {num_steps} steps at wild_lr = {self.wild_lr} is a record"
+        fork = int(records[-1]) + 1
+        threshold = float(norm[:fork].max() + norm[fork]) / 2
+        apart = curves(self.start([change, change | {"clip": threshold}], [3, 3]), num_steps)
+        assert apart["update_norm"][fork, 0] != apart["update_norm"][fork, 1], "now it acts"
+        until_fork = {name: values[:fork] for name, values in apart.items()}
+        self.assert_alike(members(until_fork, [0]), members(until_fork, [1]))
+        trainer = self.start([change | {"lr": 0.1}, change], [0, 3])
+        curves(trainer, fork)
+        parted = [Place(self.config_of(change | c), 3, 1) for c in ({"clip": threshold}, {}, {"clip": threshold})]
+        trainer.arrange(parted)
+        self.assert_alike(curves(trainer, num_steps - fork), members(apart, [1, 0, 1], since=fork))
+
+    # What the tests are written with.
+
+    def start(self, changes: Sequence[Mapping[str, Any]], seeds: Sequence[int] | None = None) -> Trainer:
+        """An eager pack on the CPU, one member for each of ``changes``; of seed 0 without ``seeds``."""
+        configs = [self.config_of(change) for change in changes]
+        return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", Way(len(configs)))
+
+    def config_of(self, change: Mapping[str, Any]) -> TrainingConfig:
+        """A small configuration with ``change``."""
+        return self.objective.config_class(**{"steps": STEPS, "lr": 1e-2, **self.small, **change})
+
+    def values_of(self, field: str) -> Sequence[Any]:
+        """Three values that members get for ``field``."""
+        name, values = self.objective.name, {**COMMON_VALUES, **self.values}.get(field, [])
+        if field not in self.objective.per_member_fields:
+            pytest.fail(
+                f"{name} has no field {field} that may differ inside a pack, but `values` names it", pytrace=False
+            )
+        if len(values) != 3 or any(values[i] == values[i - 1] for i in range(3)):
+            advice = f"give it three different values, values = {{{field!r}: [...]}}"
+            pytest.fail(f"{name} lets {field} differ inside a pack: {advice}", pytrace=False)
+        return values
+
+    def keep(self, trainer: Trainer, index: Sequence[int], changes: Sequence[Mapping], seeds: Sequence[int]) -> None:
+        """Let all members but those at ``index`` go."""
+        trainer.arrange([Place(self.config_of(changes[i]), seeds[i], i) for i in index])
+
+    def places_of(
+        self, now: Sequence[int], before: Sequence[int], shared: Mapping[str, Any] | None = None
+    ) -> list[Place]:
+        """Places for the runs ``now``; those that were there ``before`` go on."""
+        configs = [self.config_of({**(shared or {}), **RUNS[run][0]}) for run in now]
+        rows = [before.index(run) if run in before else None for run in now]
+        return [Place(config, RUNS[run][1], row) for config, run, row in zip(configs, now, rows, strict=True)]
+
+    def assert_close(self, found: Curves, expected: Curves) -> None:
+        """Equal but for rounding: a batched product may sum in another order than a single one."""
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=self.rtol, atol=1e-9, err_msg=name)
+
+    def assert_alike(self, found: Curves, expected: Curves) -> None:
+        """Equal bit for bit, or but for rounding where that is all that the objective promises."""
+        if self.is_exact:
+            assert_identical(found, expected, "in another pack; with is_exact = False rounding may differ")
+        else:
+            self.assert_close(found, expected)
+
+
+def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
+    """Metrics of the next steps."""
+    rows = [trainer.step() for _ in range(num_steps)]
+    return {name: torch.stack([torch.as_tensor(row[name]) for row in rows]).double().numpy() for name in METRICS}
+
+
+def validation(trainer: Trainer, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Held-out losses of ``rows``, or of all."""
+    return torch.as_tensor(trainer.validate(list(range(trainer.num_members)) if rows is None else rows)).numpy()
+
+
+def members(found: Curves, index: Sequence[int], since: int = 0) -> Curves:
+    """The curves of the members at ``index``."""
+    return {name: values[since:, list(index)] for name, values in found.items()}
+
+
+def assert_identical(found: Curves, expected: Curves, when: str) -> None:
+    """Equal bit for bit, NaN included."""
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=f"{name}, {when}")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All that dictionaries hold, however deep, and their keys."""
+    if type(value) is dict:
+        for key, inner in value.items():
+            yield key
+            yield from leaves(inner)
+    else:
+        yield value

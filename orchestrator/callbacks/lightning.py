@@ -1,0 +1,95 @@
+"""The callback for Lightning."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orchestrator.callbacks import gradient_norm
+from orchestrator.detection import StoppingConfig
+from orchestrator.errors import InputError
+from orchestrator.watch import Watch
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+except ImportError as error:
+    raise ImportError("this callback needs Lightning: pip install 'sweep-stability[lightning]'") from error
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class StabilityCallback(Callback):
+    """Watches each optimizer step of a Lightning Trainer and stops the training once the run is lost.
+
+    ``Trainer(callbacks=[StabilityCallback()])`` is all that is needed; ``watch`` tells the outcome afterwards. In
+    a sweep it reports to the sweep. Each ``fit()`` is a run of its own. A step is the optimizer's and counts from
+    0; where a batch takes several optimizer steps it is the last of them.
+
+    The loss is what `training_step` returns, the mean over a step's micro-batches, never of validation. With manual
+    optimization `training_step` must return it. The gradient norm is the one before clipping (of several optimizers'
+    steps the largest), with a loss scaler unscaled except for fused optimizers. With FSDPStrategy and
+    DeepSpeedStrategy gradients lie spread over processes out of reach, and there is no norm.
+
+    Lightning validates once more when it stops early, and trains on up to `min_epochs` and `min_steps`. A run that goes
+    on from a checkpoint outside of a sweep is judged from there on, without its past.
+    """
+
+    def __init__(self, stopping: StoppingConfig | None = None) -> None:
+        self.watch = Watch(stopping)
+        self._stopping = stopping
+        self._begin(num_steps=0)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin a new run."""
+        if self.watch.record().num_steps:
+            self.watch = Watch(self._stopping)
+        self._begin(trainer.global_step)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Measure the gradient: Lightning clips after this hook."""
+        if not isinstance(trainer.strategy, DeepSpeedStrategy | FSDPStrategy):
+            norm = gradient_norm(parameter for group in optimizer.param_groups for parameter in group["params"])
+            self._norms += [] if norm is None else [norm]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the loss of a micro-batch, and report when it was the last of an optimizer step.
+
+        Raises InputError where manual optimization keeps its loss to itself.
+        """
+        loss = None if outputs is None else outputs.get("loss")
+        if loss is not None:
+            # Lightning has divided it by this number, also where the last step of an epoch has fewer micro-batches.
+            self._losses.append(loss.detach() * trainer.accumulate_grad_batches)
+        elif not pl_module.automatic_optimization:
+            raise InputError(
+                "with manual optimization the loss is seen only if `training_step` returns it\n"
+                "    remedy: return the loss, or a dict with the key 'loss'"
+            )
+        if trainer.global_step == self._num_steps:
+            return
+        losses, norms = self._losses, self._norms
+        self._begin(trainer.global_step)
+        if not losses:  # training_step returned None, which skips a batch
+            return
+        was_lost = self.watch.is_lost
+        norm = float(np.max([float(norm) for norm in norms])) if norms else None  # NaN is the largest
+        if self.watch.report(trainer.global_step - 1, sum(losses) / len(losses), norm):
+            trainer.should_stop = True
+            if trainer.is_global_zero and not was_lost:
+                logger.warning("training stops after %d steps: %s", trainer.global_step, self.watch.lost_reason)
+
+    def _begin(self, num_steps: int) -> None:
+        """Begin to collect for the next step, with ``num_steps`` behind the run."""
+        self._num_steps = num_steps
+        self._losses: list[torch.Tensor] = []
+        self._norms: list[torch.Tensor] = []

@@ -1,0 +1,144 @@
+"""The callback for Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.detection import StoppingConfig
+from orchestrator.errors import InputError
+from orchestrator.watch import Watch
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise ImportError(
+        "this callback needs Hugging Face's transformers: pip install 'sweep-stability[transformers]'"
+    ) from error
+
+logger = logging.getLogger(__name__)
+
+
+class StabilityCallback(TrainerCallback):
+    """Watches each optimizer step of a Trainer and stops the training once the run is lost.
+
+    ``Trainer(..., callbacks=[StabilityCallback()])`` is all that is needed; ``watch`` tells the outcome afterwards.
+    In a sweep it reports to the sweep. Each ``train()`` is a run of its own. Steps count from 0, as in a sweep: what
+    the Trainer logs as step 1 is step 0 here.
+
+    The loss is what the Trainer's `training_step` returns, summed over a step's micro-batches as the Trainer itself
+    does: before its filter of losses that are not finite, without evaluation, and with any loss function. The
+    gradient norm is the one before clipping: the Trainer clips before every hook of a callback, and so it is taken
+    from what the accelerator's `clip_grad_norm_` returns. Where the Trainer does not call that, there is no norm.
+
+    A run that goes on from a checkpoint outside of a sweep is judged from there on, without its past.
+    """
+
+    def __init__(self, stopping: StoppingConfig | None = None) -> None:
+        self.watch = Watch(stopping)
+        self._stopping = stopping
+        self._taps: list[_Tap] = []
+        self._forget()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Listen in on the Trainer; raises InputError where none is running."""
+        self._close_taps()  # there are some left where the last training raised
+        self._forget()
+        if self.watch.record().num_steps:
+            self.watch = Watch(self._stopping)
+        trainer = _running_trainer()
+        self._taps = [
+            _Tap(trainer, "training_step", self._hear_loss),
+            _Tap(trainer.accelerator, "clip_grad_norm_", self._hear_norm),
+        ]
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Report the optimizer step that was just taken; raises InputError where its loss was not heard."""
+        if self._loss is None:
+            raise InputError(
+                "this Trainer takes its steps without `training_step`, so its loss is not seen\n"
+                "    remedy: report each step from its own loop, with orchestrator.watch.Watch"
+            )
+        was_lost = self.watch.is_lost
+        if self.watch.report(state.global_step - 1, self._loss, self._norm):
+            control.should_training_stop = True
+            if state.is_world_process_zero and not was_lost:
+                logger.warning("training stops after %d steps: %s", state.global_step, self.watch.lost_reason)
+        self._forget()
+        return control
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the Trainer as it was."""
+        self._close_taps()
+
+    def _hear_loss(self, loss: Any) -> None:
+        self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+
+    def _hear_norm(self, norm: Any) -> None:
+        self._norm = norm
+
+    def _forget(self) -> None:
+        self._loss, self._norm = None, None
+
+    def _close_taps(self) -> None:
+        for tap in self._taps:
+            tap.close()
+        self._taps = []
+
+
+class _Tap:
+    """Hears what a method of one object returns, until it is closed; the method works as before."""
+
+    def __init__(self, owner: Any, name: str, hear: Callable[[Any], None]) -> None:
+        self._owner, self._name = owner, name
+        self._hear: Callable[[Any], None] | None = hear
+        self._own_before = vars(owner).get(name)
+        method = getattr(owner, name)
+
+        @functools.wraps(method)
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if self._hear is not None:
+                self._hear(result)
+            return result
+
+        self._tapped = tapped
+        setattr(owner, name, tapped)
+
+    def close(self) -> None:
+        """Hear no more, and put the method back unless someone else has wrapped it since."""
+        self._hear = None
+        if vars(self._owner).get(self._name) is not self._tapped:
+            return
+        if self._own_before is None:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._own_before)
+
+
+def _running_trainer() -> Trainer:
+    """The Trainer that called the callback, from the stack; raises InputError where there is none.
+
+    Callbacks are given all but the Trainer. A hook on the model would not do: with label smoothing or a loss function
+    of its own the Trainer computes the loss outside of the model, and whether micro-batches add up or average is the
+    Trainer's to know.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
+        frame = frame.f_back
+    raise InputError(
+        "this callback works in a transformers.Trainer only\n"
+        "    remedy: in another loop report each step with orchestrator.watch.Watch"
+    )

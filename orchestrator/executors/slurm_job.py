@@ -1,0 +1,183 @@
+"""What a Slurm job does with its pack, on a node: train it, leave its reports as files, and end in time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from orchestrator.child import CannotStart
+from orchestrator.files import atomic_write, make_folder, storage_errors
+from orchestrator.processes import MARK, new_mark
+from orchestrator.ranks import LocalPlaces, Process
+from orchestrator.report_json import to_json
+from orchestrator.reports import Pack, Report
+from orchestrator.worker import run_pack
+
+REPORTS = "reports"
+# By which Slurm may send the signal before the end of a job's time too early.
+_SLACK_S = 60.0
+_LAST_WORDS_S = 2.0
+_LONGEST_WAIT_S = 120.0  # for the end of a job to which Slurm has sent SIGTERM
+_STEP_S = 0.05
+
+
+class TrialJob:
+    """Trains one pack in a thread, so that the main thread can answer signals: there is only one that gets them."""
+
+    def __init__(self, folder: str, token: str, minutes: int, signal_delay_s: int) -> None:
+        """A job below ``folder`` that runs while the driver's ``token`` is there, for at most ``minutes``."""
+        self.arguments = (folder, token, minutes, signal_delay_s)
+        self._folder, self._token = Path(folder), Path(folder) / token
+        self._minutes, self._signal_delay_s = minutes, signal_delay_s
+        self._began = time.monotonic()
+        self._outbox: Outbox | None = None
+        self._places = Places()
+        self._is_ending = self._is_over = False
+        self._failure: BaseException | None = None
+
+    def train(self, pack: Pack, cluster: str, job_id: str) -> None:
+        """Train ``pack`` and leave its reports for the driver."""
+        if cluster != "local":
+            os.environ[MARK] = new_mark()  # that of a driver on another machine would be taken for a dead one's
+        self._began = time.monotonic()
+        # First say that there is this job, then look whether it shall run: a new driver does it the other way round.
+        self._outbox = Outbox(self._folder / REPORTS / pack.pack_id, cluster, job_id)
+        if not self._is_wanted():
+            return
+        # Slurm sends it before it kills a job that is cancelled, or that makes room for another one.
+        signal.signal(signal.SIGTERM, lambda *_: self._end_trial())
+        threading.Thread(target=self._train, args=(pack,), daemon=True, name="trial").start()
+        try:
+            while not self._is_over:
+                time.sleep(_STEP_S)  # a handler may interrupt this for good, which a lock would not take well
+        finally:
+            self._places.kill()
+        if self._failure is not None:
+            raise self._failure
+        # A job that ended by itself now would not be started again where it only makes room.
+        deadline = time.monotonic() + _LONGEST_WAIT_S
+        while self._is_ending and self._is_wanted() and time.monotonic() < deadline:
+            time.sleep(_STEP_S)
+
+    def end(self, pack: Pack) -> bool:
+        """Let the trial end before the job does; returns whether the job shall be started again."""
+        if self._outbox is None:
+            return True  # nothing has begun
+        if self._is_over and not self._is_ending:
+            return False  # its last report is written
+        self._end_trial()
+        self._wait(pack.launch.grace_s)
+        self._places.kill()
+        self._wait(_LAST_WORDS_S)
+        seconds = time.monotonic() - self._began
+        is_time_over = seconds > 60 * self._minutes - self._signal_delay_s - _SLACK_S
+        if is_time_over and pack.launch.checkpoint is None:
+            error = (
+                f"its job's {self._minutes} minutes were not enough, and without objective.resume"
+                " it would begin anew in another one (raise --slurm time=)"
+            )
+            self._outbox.write(Report(pack.pack_id, 0, 0, seconds, is_last=True, error=error))
+            return False
+        return self._is_wanted()
+
+    def _train(self, pack: Pack) -> None:
+        last = None
+        try:
+            for report in run_pack(pack, lambda: not self._is_wanted(), self._places):
+                if report.is_last:
+                    last = report  # held back until nothing of the trial is left
+                elif not self._is_ending:
+                    self._outbox.write(report)
+            if last is not None and last.is_lost:
+                time.sleep(1.0)  # a signal to all processes of a job may have reached the trial's before this one
+            if last is not None and not self._is_ending:
+                self._outbox.write(last)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._is_over = True
+
+    def _is_wanted(self) -> bool:
+        """Whether the driver wants this job to run, and no later attempt at the pack has begun."""
+        try:
+            with open(self._token):  # asks the file system's server, unlike exists()
+                pass
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            pass  # a server that is away for a while is no reason to lose a trial
+        return not self._outbox.is_outdated()
+
+    def _end_trial(self) -> None:
+        """Ask the trial's processes to end. What it reports from now on is not its result."""
+        self._is_ending = True
+        self._places.terminate()
+
+    def _wait(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._is_over and time.monotonic() < deadline:
+            time.sleep(_STEP_S)
+
+
+class Places(LocalPlaces):
+    """This machine, and the processes started there: who gets a signal can end them while another thread reads."""
+
+    def __init__(self) -> None:
+        self._started: list[Process] = []
+        self._is_ending = False
+
+    def start(self, *arguments: Any) -> Process:
+        """Start a process, unless the job ends. Raises CannotStart."""
+        if self._is_ending:
+            raise CannotStart("the job ends")
+        process = super().start(*arguments)
+        self._started.append(process)
+        if self._is_ending:
+            process.terminate()
+        return process
+
+    def terminate(self) -> None:
+        """Ask all to end, and start no more."""
+        self._is_ending = True
+        for process in self._started:
+            process.terminate()
+
+    def kill(self) -> None:
+        """End all."""
+        self._is_ending = True
+        for process in self._started:
+            process.close()
+
+
+class Outbox:
+    """Where one attempt at a pack leaves its reports: files A-N.json, and A-0 says which job it is."""
+
+    def __init__(self, folder: Path, cluster: str, job_id: str) -> None:
+        """Claim the next attempt. The clocks of nodes differ, but a file is made only once. Raises StorageError."""
+        self._folder, self._attempt, self._num_reports = folder, 0, 0
+        with storage_errors(folder):
+            make_folder(folder)
+            is_claimed = False
+            while not is_claimed:
+                self._attempt += 1
+                with contextlib.suppress(FileExistsError), open(self._path(self._attempt, 0), "x") as file:
+                    json.dump({"cluster": cluster, "job": job_id}, file)
+                    is_claimed = True
+
+    def write(self, report: Report) -> None:
+        """Leave ``report``. Raises StorageError."""
+        self._num_reports += 1
+        atomic_write(self._path(self._attempt, self._num_reports), to_json(report))
+
+    def is_outdated(self) -> bool:
+        """Whether there is another attempt by now: Slurm has lost sight of this node."""
+        return os.path.exists(self._path(self._attempt + 1, 0))
+
+    def _path(self, attempt: int, number: int) -> Path:
+        return self._folder / f"{attempt:04d}-{number:06d}.json"

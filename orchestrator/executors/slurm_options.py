@@ -1,0 +1,94 @@
+"""The `--slurm KEY=VALUE` of the command line, and what they are for submitit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.fields import did_you_mean
+
+COMMANDS = ("sbatch", "squeue", "scancel", "srun")
+CLUSTERS = ("local", "slurm")
+_LOCAL_MINUTES = 7 * 24 * 60
+_SIGNAL_DELAY_S = 90
+# What the resources of the sweep file say, and what the executor needs as it is.
+_NOT_OPTIONS = {
+    *("cpus_per_gpu", "cpus_per_task", "gpus_per_node", "gpus_per_task", "nodes", "ntasks_per_node", "num_gpus"),
+    *("additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"),
+}
+
+
+def submission_parameters(options: Mapping[str, str], submitit_knows: Collection[str], cpus: int, gpus: int) -> dict:
+    """What submitit's AutoExecutor is told for jobs of ``cpus`` and ``gpus``. Raises InputError for the options."""
+    known = (set(submitit_knows) | {"cluster", "mem_gb"}) - _NOT_OPTIONS
+    problems = [problem for key, text in options.items() if (problem := _problem(key, text, known))]
+    if problems:
+        raise InputError(*problems)
+    if not is_local(options):
+        _refuse_without_slurm(options)
+    parameters: dict[str, Any] = {
+        "timeout_min": int(options.get("time", _LOCAL_MINUTES)),
+        "nodes": 1,
+        "tasks_per_node": 1,
+        "cpus_per_task": cpus,
+        "slurm_signal_delay_s": int(options.get("signal_delay_s", _SIGNAL_DELAY_S)),
+        "slurm_additional_parameters": {"requeue": True},
+        # From 22.05 on, srun does not take it from sbatch and may bind the trial to one core.
+        "slurm_srun_args": [f"--cpus-per-task={cpus}", *shlex.split(options.get("srun_args", ""))],
+    }
+    if gpus and not options.get("gres", "").startswith("gpu"):
+        parameters["gpus_per_node"] = gpus
+    if "mem_gb" in options:
+        parameters["mem_gb"] = float(options["mem_gb"])
+    for key in options.keys() - {"cluster", "time", "mem_gb", "signal_delay_s", "srun_args"}:
+        text = options[key]
+        is_script = key in ("setup", "teardown")
+        parameters[f"slurm_{key}"] = [text] if is_script else {"true": True, "false": None}.get(text, text)
+    return parameters
+
+
+def is_local(options: Mapping[str, str]) -> bool:
+    """Whether jobs are processes of this machine, to try things out."""
+    return options.get("cluster") == "local"
+
+
+def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
+    """What is wrong with --slurm KEY=TEXT."""
+    if key in _NOT_OPTIONS:
+        return Problem("--slurm", key, "is what `resources` in the sweep file says", "set it there, or leave it out")
+    if key not in known:
+        there = ", ".join(sorted(known))
+        return Problem("--slurm", key, f"is unknown; there are: {there}", did_you_mean(key, known))
+    if not text or not text.isprintable():
+        return Problem("--slurm", key, f"{text!r} is no value", "write KEY=VALUE")
+    if key == "cluster" and text not in CLUSTERS:
+        message = f"{text!r} is unknown; there are: {', '.join(CLUSTERS)}"
+        return Problem("--slurm", key, message, did_you_mean(text, CLUSTERS))
+    if key in ("time", "signal_delay_s") and not re.fullmatch("[1-9][0-9]{0,6}", text):
+        unit = "minutes" if key == "time" else "seconds"
+        return Problem("--slurm", key, f"{text!r} is not a number of {unit}", f"write e.g. {key}=120")
+    if key == "mem_gb" and not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
+        return Problem("--slurm", key, f"{text!r} is not a number of GB", "write e.g. mem_gb=16")
+    if key == "srun_args":
+        try:
+            shlex.split(text)
+        except ValueError as error:
+            return Problem("--slurm", key, f"{text!r} is refused: {error}", "close the quotes")
+    return None
+
+
+def _refuse_without_slurm(options: Mapping[str, str]) -> None:
+    """Raise InputError where this is no login node, or nobody has said how long a job may take."""
+    missing = [command for command in COMMANDS if shutil.which(command) is None]
+    if missing:
+        what = f"needs Slurm, and {', '.join(missing)} cannot be found"
+        remedy = "run it on a login node of the cluster, or try it out here with --slurm cluster=local"
+        raise InputError(Problem("--executor", "slurm", what, remedy))
+    if "time" not in options:
+        what = "is missing: the minutes that a trial's job may take"
+        remedy = "write e.g. --slurm time=240; a command with objective.resume goes on when they are over"
+        raise InputError(Problem("--slurm", "time", what, remedy))

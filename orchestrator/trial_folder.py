@@ -1,0 +1,72 @@
+"""The folder of one trial of a trainer of one's own: results/NAME/trials/ID, written where the trial runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from orchestrator.files import atomic_write, make_folder, refuse_links, storage_errors
+
+TRIALS = "trials"
+_HEAD_BYTES = 8 * 2**20
+_TAIL_BYTES = 64 * 2**10
+
+
+class TrialFolder:
+    """What a trial reads and leaves behind; ``path`` is absolute."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / "trial.json"  # what the trainer's process is told
+        self.rows = path / "rows.jsonl"  # what a trainer says that reports by itself, a JSON object a line
+        self.points = path / "points.jsonl"  # what was understood of one that prints its losses
+
+    def output(self, rank: int) -> Path:
+        """Where the output of a process goes."""
+        return self.path / ("output.log" if rank == 0 else f"output.{rank}.log")
+
+    def prepare(self, *, keep: bool) -> None:
+        """Make the folder, and empty it unless an earlier attempt is gone on from. Raises StorageError."""
+        refuse_links(self.path.parent.parent, self.path.parent, self.path)
+        with storage_errors(self.path):
+            if not keep and self.path.exists():
+                shutil.rmtree(self.path)
+            make_folder(self.path)
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write ``trial.json``. Raises StorageError."""
+        atomic_write(self.settings, json.dumps(settings, indent=1))
+
+
+class OutputLog:
+    """A process's output on disk: its first 8 MiB and its last 64 KiB."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._num_bytes, self._tail = path, 0, b""
+        self._file: BinaryIO | None = None
+        with storage_errors(path):
+            self._file = open(path, "ab")  # noqa: SIM115 - open as long as the process
+
+    def write(self, content: bytes) -> None:
+        """Append ``content``. Raises StorageError."""
+        room = max(0, _HEAD_BYTES - self._num_bytes)
+        self._num_bytes += len(content)
+        with storage_errors(self._path):
+            if room:
+                self._file.write(content[:room])
+                self._file.flush()
+        self._tail = (self._tail + content[room:])[-_TAIL_BYTES:]
+
+    def close(self) -> None:
+        """Write what was held back. Raises StorageError."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with storage_errors(self._path), file:
+            left_out = self._num_bytes - _HEAD_BYTES - len(self._tail)
+            if left_out > 0:
+                file.write(f"\n[... {left_out} bytes left out ...]\n".encode())
+            file.write(self._tail)
