@@ -1,4 +1,5 @@
-"""Files under results/: atomic writes and locks. Nothing else writes there but SQLite and MLflow."""
+"""Files under results/: atomic writes and locks. Nothing else writes there but SQLite, MLflow and the trials of a
+trainer of one's own, each in its folder."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md", "docs/packs.md", "docs/detection.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md", "docs/packs.md", "docs/detection.md", "docs/on-disk.md"],
 )
 def test_links_and_pictures_lead_somewhere(page: str) -> None:
     path = ROOT / page

@@ -1,0 +1,99 @@
+"""docs/own-trainer.md from top to bottom: files are written as shown, commands run as shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ledger import Ledger
+from orchestrator.sections import MetricsConfig
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "own-trainer.md").read_text()
+TITLES = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+# What each section's blocks must come to; `None` for one that has no sweep.
+OUTCOMES = {
+    "A script, unmodified": ("mine", {"stable", "diverged"}),
+    "A Python function": ("function", {"stable", "diverged"}),
+    "A packed objective of your own": ("my_digits", {"stable", "diverged"}),
+    "More than one process a trial": ("ddp", {"stable", "diverged"}),
+    "Slurm, without Ray on the nodes": ("jobs", {"stable", "diverged"}),
+}
+SAID = {"One line in a training loop": "diverged", "Callbacks": "diverged"}
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def write_files(text: str, folder: Path) -> None:
+    """Python blocks under the file name that was said last, sweep files under their sweep's name."""
+    for block in BLOCK.finditer(text):
+        language, content = block.groups()
+        if language == "yaml" and (name := re.match(r"name: (\w+)\n", content)):
+            (folder / f"{name[1]}.yaml").write_text(content)
+        elif language == "python":
+            named = re.findall(r"`(\w+\.py)`", text[: block.start()])
+            (folder / named[-1]).write_text(content)
+
+
+def run_commands(text: str, folder: Path) -> str:
+    printed = ""
+    for block in BLOCK.finditer(text):
+        if block[1] != "sh":
+            continue
+        for line in block[2].splitlines():
+            program, *arguments = shlex.split(line)
+            assert program in ("sweep", "python")
+            command = [str(Path(sys.executable).with_name(program)), *arguments]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, env=environment)
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            printed += done.stdout
+    return printed
+
+
+def test_every_section_with_commands_is_tested() -> None:
+    assert {title for title in TITLES if "```sh" in section(title)} == {*OUTCOMES, *SAID}
+
+
+@pytest.mark.parametrize("title", OUTCOMES)
+def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_path: Path, title: str) -> None:
+    name, wanted = OUTCOMES[title]
+    if name == "jobs":
+        write_files(section("A script, unmodified"), tmp_path)
+    write_files(section(title), tmp_path)
+    run_commands(section(title), tmp_path)
+    with Ledger(tmp_path / "results" / name / "ledger.db", read_only=True) as ledger:
+        outcomes = Counter(row["outcome"] for row in ledger.trials())
+    assert set(outcomes) >= wanted, outcomes
+    assert None not in outcomes
+
+
+@pytest.mark.parametrize("title", SAID)
+def test_the_blocks_of_a_section_stop_a_run_that_is_lost(tmp_path: Path, title: str) -> None:
+    write_files(section(title), tmp_path)
+    said = run_commands(section(title), tmp_path)
+    assert SAID[title] in said
+
+
+def test_the_page_shows_the_example_that_ships() -> None:
+    assert f"```python\n{(ROOT / 'sweeps' / 'trainers' / 'digits.py').read_text()}```" in PAGE
+
+
+def test_the_page_names_every_key_of_metrics() -> None:
+    for name in MetricsConfig.model_fields:
+        assert f"`{name}`" in PAGE
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
