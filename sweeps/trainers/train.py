@@ -136,7 +136,7 @@ def start():
 
 
 def main():
-    """Train, print, and save what it takes to go on."""
+    """Train, print, and save what it takes to go on; returns the exit code."""
     rank, world_size, place = start()
     training, held_out = load_text()
     model, generator, first = GPT().to(place), torch.Generator().manual_seed(seed), 0
@@ -177,11 +177,12 @@ def main():
         if rank == 0 and iter_num % log_interval == 0:
             loss, passed_ms = told[0].item() / world_size, (time.perf_counter() - began) * 1000
             print(f"iter {iter_num}: loss {loss:.4f}, norm {norm:.4f}, time {passed_ms:.2f}ms", flush=True)
-    if world_size > 1:
-        dist.destroy_process_group()
-    sys.exit(128 + signal.SIGTERM if is_stopping else 0)
+    return 128 + signal.SIGTERM if is_stopping else 0
 
 
 if __name__ == "__main__":
     configure(sys.argv[1:])
-    main()
+    code = main()
+    if dist.is_initialized():
+        dist.destroy_process_group()  # out here, where no model needs it any more
+    sys.exit(code)

@@ -46,10 +46,10 @@ def main():
             dist.all_reduce(loss)
         if rank == 0 and iter_num % train.log_interval == 0:
             print(f"iter {iter_num}: loss {loss.item() / world_size:.6f}, norm {norm.item():.6f}", flush=True)
-    if world_size > 1:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     train.configure(sys.argv[1:])
     main()
+    if dist.is_initialized():
+        dist.destroy_process_group()  # out here, where no model needs it any more

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -201,3 +202,49 @@ def test_an_address_where_nobody_answers_is_bad_input(tmp_path: Path) -> None:
     code, output = run(tmp_path, "run", "edge.yaml", "--address", "127.0.0.1:1")
     assert (code, "Traceback" in output) == (2, False), output
     assert "nothing answers at 127.0.0.1:1" in output
+
+
+ACROSS = """
+import os, socket, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+hosts = [None, None]
+dist.all_gather_object(hosts, socket.gethostname())
+x = torch.tensor(2.0 + dist.get_rank())
+for step in range(60):
+    loss = x * x / 2 + 1
+    dist.all_reduce(loss)
+    if dist.get_rank() == 0:
+        print("hosts", *sorted(hosts), os.environ["LOCAL_RANK"], f"step {step} loss {loss.item() / 2:.9g}")
+    x -= float(sys.argv[1]) * x
+dist.barrier()
+dist.destroy_process_group()
+"""
+TWO_NODES = """
+name: edge
+objective:
+  command: [python, across.py, "{lr}"]
+  environment: {GLOO_SOCKET_IFNAME: eth0}
+steps: 60
+axes: {lr: {values: [0.1, 3.0]}}
+resources: {workers: 2}
+tracking: {enabled: false}
+"""
+
+
+def test_the_processes_of_a_trial_find_each_other_across_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as shared:  # the nodes' /tmp are their own
+        (Path(shared) / "across.py").write_text(ACROSS)
+        text = TWO_NODES.replace("  environment", f"  folder: {shared}\n  environment")
+        (tmp_path / "edge.yaml").write_text(text)
+        driver = subprocess.run(
+            cluster.inside(1, *command("run", "edge.yaml", "--address", cluster.address)),
+            cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+    assert driver.returncode == 0, driver.stdout
+    assert_sound(tmp_path)
+    assert sorted(numbers[1] for numbers in results_of(tmp_path).values()) == ["diverged", "stable"]
+    for log in (tmp_path / "results/edge/trials").glob("*/output.log"):
+        assert "hosts node1 node2 0 step 0" in log.read_text()

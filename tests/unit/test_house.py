@@ -20,6 +20,7 @@ IMPORTERS = {
     "ray": {"orchestrator.executors.ray_tune"},
     "mlflow": {"orchestrator.tracking"},
     "optuna": {"orchestrator.sampling"},
+    "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
