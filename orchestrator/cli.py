@@ -82,7 +82,7 @@ def run(
     steps: StepsOption = None,
     name: SweepNameOption = None,
     results: ResultsOption = _RESULTS,
-    executor: Annotated[str, typer.Option(help="ray, or inline to train in this process")] = "ray",
+    executor: Annotated[str, typer.Option(help="ray, slurm, or inline to train in this process")] = "ray",
     address: Annotated[str | None, typer.Option(help="a running Ray cluster; a private one otherwise")] = None,
     cpus: Annotated[int | None, typer.Option(help="CPU cores of one pack")] = None,
     gpus: Annotated[float | None, typer.Option(help="GPUs of one pack, may be a fraction")] = None,
@@ -91,6 +91,14 @@ def run(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI")] = None,
     retry_errored: Annotated[bool, typer.Option("--retry-errored", help="train errored trials again")] = False,
     allow_import: AllowImportOption = False,
+    slurm: Annotated[
+        list[str],
+        typer.Option(
+            "--slurm",
+            metavar="KEY=VALUE",
+            help="for jobs: time=MINUTES, partition=..., account=...; cluster=local tries it out",
+        ),
+    ] = [],  # noqa: B006
 ) -> None:
     """Train what a sweep still misses, then write its map, picture and report."""
     options = {
@@ -103,11 +111,12 @@ def run(
     sets = [*set_, *(f"{key}={value}" for key, value in options.items() if value is not None)]
     sweep = _load(file, results, _overrides(axis, sets, seeds, steps, name), allow_import)
     refuse_import(sweep, allow_import)
-    if executor not in ("ray", "inline"):
-        raise InputError(Problem("--executor", "", f"{executor!r} is unknown", "choose ray or inline"))
+    if executor not in ("ray", "inline", "slurm"):
+        raise InputError(Problem("--executor", "", f"{executor!r} is unknown", "choose ray, slurm or inline"))
     from orchestrator.drive import drive
 
-    raise typer.Exit(drive(sweep, results, lambda: _executor(executor, address, sweep), retry_errored))
+    folder = results / sweep.name
+    raise typer.Exit(drive(sweep, results, lambda: _executor(executor, address, sweep, folder, slurm), retry_errored))
 
 
 @app.command()
@@ -417,22 +426,28 @@ def _load(file: str, results: Path, overrides: Overrides, allow_import: bool) ->
     return load_sweep(path, overrides, allow_import=allow_import)
 
 
-def _executor(kind: str, address: str | None, sweep: Sweep) -> Callable[[], Executor]:
+def _executor(kind: str, address: str | None, sweep: Sweep, folder: Path, slurm: list[str]) -> Callable[[], Executor]:
     """Load what trains packs, which takes seconds; returns what starts it."""
     if kind == "inline":
         from orchestrator.executors.inline import InlineExecutor
 
         return InlineExecutor
-    from orchestrator.executors.apart import ApartExecutor
-
     resources = sweep.resources
-    arguments = {
+    needs = {
         "cpus": resources.cpus,
         "gpus": resources.gpus_per_worker or resources.gpus,
         "parallel": None if resources.parallel == "auto" else resources.parallel,
         "workers": resources.workers,
-        "address": address,
     }
+    if kind == "slurm":
+        from orchestrator.executors.slurm import SlurmExecutor
+        from orchestrator.executors.slurm_options import read_options
+
+        options = read_options(slurm)
+        return lambda: SlurmExecutor(folder, **needs, options=options)
+    from orchestrator.executors.apart import ApartExecutor
+
+    arguments = {**needs, "address": address}
     # A Ray without other nodes, as on a laptop's systems: then all of it listens on loopback alone.
     alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if address is None else {}
     return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments, alone)

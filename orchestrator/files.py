@@ -18,6 +18,7 @@ from orchestrator.errors import InputError, Problem, StorageError
 LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
+JOBS = "slurm"  # of commands that run as jobs on a cluster
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # names the MLflow store that has the sweep, and the state of the ledger that it has
 _LOCK = "lock"
@@ -105,6 +106,11 @@ def unneeded_checkpoints(folder: Path, needed: Collection[str]) -> list[Path]:
     if not (folder / CHECKPOINTS).is_dir() or (folder / CHECKPOINTS).is_symlink():
         return []
     return sorted(path for path in (folder / CHECKPOINTS).iterdir() if path.name not in needed)
+
+
+def withdraw_jobs(folder: Path) -> None:
+    """Take back the word by which jobs still run that an earlier driver of the sweep in ``folder`` has left."""
+    remove((folder / JOBS).glob("run-*"))
 
 
 def remove(paths: Iterable[Path]) -> None:

@@ -71,13 +71,8 @@ class OwnRun:
             return
         last_report = last_news = time.monotonic()
         while True:
-            wait_s = 0.0 if self.is_over else _SECONDS_PER_LOOK
-            points = self._source.read(self._children[0], wait_s)
-            for child in self._children[1:]:
-                child.read()
-            if points:
+            if self._look():
                 last_news = time.monotonic()
-            self._take(points)
             if self.is_over or self._has_ended():
                 break
             now = time.monotonic()
@@ -89,8 +84,11 @@ class OwnRun:
                 yield self.report(started)
                 if wants_pause():
                     yield from self._until_ended(started, min(self.launch.grace_s, _LONGEST_PAUSE_S))
-                    yield self.report(started, is_last=True, is_paused=True)
-                    return
+                    # What it said before it saved is part of the curve that goes on from there.
+                    self._take(self._source.finish(self._children[0]))
+                    if not self.is_over:
+                        yield self.report(started, is_last=True, is_paused=True)
+                        return
         if self.is_over:
             yield from self._until_ended(started, self.launch.grace_s, is_told=self._source.is_told)
         else:
@@ -183,6 +181,14 @@ class OwnRun:
             "folder": str(self.folder.path),
         }
 
+    def _look(self) -> bool:
+        """Take in what the processes say within a moment; whether there was a loss."""
+        points = self._source.read(self._children[0], _SECONDS_PER_LOOK)
+        for child in self._children[1:]:
+            child.read()
+        self._take(points)
+        return bool(points)
+
     def _take(self, points: Iterable[Point]) -> None:
         """Feed points to the detector until it has seen enough."""
         for point in points:
@@ -210,8 +216,7 @@ class OwnRun:
         while time.monotonic() - began < grace_s * (1 if asked else 2):
             if all(child.returncode() is not None for child in self._children):
                 return
-            for child in self._children:
-                child.read(_SECONDS_PER_LOOK)  # what it says now counts no more, but a full pipe would stop it
+            self._look()  # also where what it says counts no more: a full pipe would stop it
             if not asked and time.monotonic() - began >= grace_s:
                 asked = True
                 self._terminate()

@@ -20,6 +20,7 @@ from orchestrator.files import (
     remove,
     sweep_lock,
     unneeded_checkpoints,
+    withdraw_jobs,
     write_checkpoint,
     write_if_changed,
 )
@@ -127,6 +128,7 @@ def run_sweep(
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
         ledger.release_abandoned()
+        withdraw_jobs(folder)
         if retry_errored:
             ledger.release_errored()
         return _Run(sweep, folder, ledger, observers).train(make_executor)
@@ -150,6 +152,7 @@ class _Run:
         self.last_news: dict[str, float] = {}
         self.progressed: set[str] = set()
         self.losses: Counter[str] = Counter()
+        self.furthest: Counter[str] = Counter()
         self.stopped_by: int | None = None
         statuses = ledger.statuses()
         outcomes = {row["trial_id"]: row["outcome"] for row in ledger.trials() if row["outcome"]}
@@ -241,7 +244,7 @@ class _Run:
         self.ledger.record(report, saved)
         if saved is not None:
             self._tidy_checkpoints()
-        if saved is not None or new:
+        if saved is not None or new or self._has_gone_on(pack, report):
             self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
         # A pack that begins anew counts from below what it had; no step is counted back.
@@ -256,6 +259,14 @@ class _Run:
         if report.is_last:
             self._end(pack, report)
         return new
+
+    def _has_gone_on(self, pack: Pack, report: Report) -> bool:
+        """Whether a trainer of one's own that goes on from its own checkpoints is further than an attempt before."""
+        if pack.launch is None or pack.launch.checkpoint is None:
+            return False
+        (trial_id,) = pack.trial_ids
+        before, self.furthest[trial_id] = self.furthest[trial_id], max(self.furthest[trial_id], report.member_steps)
+        return report.member_steps > before
 
     def _end(self, pack: Pack, report: Report) -> None:
         """A pack ended with a last word."""

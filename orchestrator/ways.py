@@ -61,11 +61,14 @@ class Choice:
 
 
 def prepare_process() -> None:
-    """Settings of a worker process: memory is kept instead of being returned after every step.
+    """Settings of a worker process: products round alike wherever in memory they stand, and memory is kept.
 
+    Without the first a member's last bits would depend on how many share its pack where its matrices do not fill
+    blocks of 16 bytes (MKL's conditional numerical reproducibility, read at the first product; on one thread).
     By default glibc gives large buffers back to the kernel at once and takes them again, up to 10,000
     page faults for one step of a pack. Elsewhere than on glibc nothing happens.
     """
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

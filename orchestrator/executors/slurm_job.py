@@ -94,7 +94,7 @@ class TrialJob:
                     last = report  # held back until nothing of the trial is left
                 elif not self._is_ending:
                     self._outbox.write(report)
-            if last is not None and last.is_lost:
+            if last is not None and last.is_lost and not self._is_ending:
                 time.sleep(1.0)  # a signal to all processes of a job may have reached the trial's before this one
             if last is not None and not self._is_ending:
                 self._outbox.write(last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
@@ -20,6 +20,17 @@ _NOT_OPTIONS = {
     *("cpus_per_gpu", "cpus_per_task", "gpus_per_node", "gpus_per_task", "nodes", "ntasks_per_node", "num_gpus"),
     *("additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"),
 }
+
+
+def read_options(texts: Iterable[str]) -> dict[str, str]:
+    """The options that the command line gave as KEY=VALUE. Raises InputError."""
+    options: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InputError(Problem("--slurm", "", f"{text!r} is not KEY=VALUE", "write e.g. --slurm partition=gpu"))
+        options[key.replace("-", "_")] = value
+    return options
 
 
 def submission_parameters(options: Mapping[str, str], submitit_knows: Collection[str], cpus: int, gpus: int) -> dict:

@@ -44,7 +44,17 @@ def test_commands_and_options() -> None:
     commands = get_command(app).commands
     assert {name: options(command) for name, command in commands.items() if name != "export"} == {
         "run": SWEEP_OPTIONS
-        | {"--executor", "--address", "--cpus", "--gpus", "--pack", "--parallel", "--tracking-uri", "--retry-errored"},
+        | {
+            "--executor",
+            "--address",
+            "--cpus",
+            "--gpus",
+            "--pack",
+            "--parallel",
+            "--tracking-uri",
+            "--retry-errored",
+            "--slurm",
+        },
         "plan": SWEEP_OPTIONS,
         "init": {"--objective", "--axis", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),

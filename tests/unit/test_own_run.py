@@ -319,3 +319,39 @@ def test_a_rank_that_fails_ends_the_others_and_is_named(tmp_path: Path) -> None:
     script = HEAD + 'sys.exit("rank one fails") if os.environ["RANK"] == "1" else time.sleep(60)\n'
     last = last_of(tmp_path, script, ONE + "resources: {workers: 2}\n")
     assert last.error.splitlines()[-1] == "rank 1 ended with exit code 1: rank one fails"
+
+
+SAVES_WHEN_ASKED = """
+import signal, sys, time
+folder, resume = sys.argv[1], "--resume" in sys.argv
+first = int(open(folder + "/ckpt").read()) if resume else 0
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+for step in range(first, 60):
+    print(f"step {step} loss {2 + 0.9 ** step:.9g}", flush=True)
+    time.sleep(0.05)
+    if asked and step % 5 == 4:
+        open(folder + "/ckpt", "w").write(str(step + 1))
+        sys.exit(0)
+"""
+
+
+def test_what_a_script_says_between_the_pause_and_its_checkpoint_is_kept(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path, SAVES_WHEN_ASKED, WITH_RESUME)
+    before = reports_of(sweep, tmp_path, wants_pause=lambda: True)
+    assert before[-1].is_paused
+    after = reports_of(sweep, tmp_path)
+    (trace,) = [np.concatenate([r.traces[t]["step"] for r in after if r.traces]) for t in sweep_ids(after)]
+    np.testing.assert_array_equal(trace, np.arange(60))
+    assert 0 < len(np.concatenate([r.traces[t]["step"] for r in before if r.traces for t in r.traces])) < 60
+
+
+def sweep_ids(reports) -> set[str]:
+    return {trial_id for report in reports for trial_id in report.traces}
+
+
+def test_a_trial_that_gets_further_each_time_is_not_given_up(tmp_path: Path) -> None:
+    script = RESUMABLE.replace("if step == dies_at and not resume:", "if step - first == 15:")
+    (row,) = trained(sweep_in(tmp_path, script, WITH_RESUME.replace("[0.1]", "[0]")), tmp_path)
+    assert (row["status"], row["num_attempts"]) == ("finished", 6)
+    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))

@@ -382,3 +382,24 @@ def test_free_memory_is_no_more_than_a_container_leaves() -> None:
         assert 0 < int(done.stdout) * os.cpu_count() <= 600 * 2**20
     finally:
         group.rmdir()
+
+
+ODD = """
+import torch
+from objectives.base import OBJECTIVES, Way
+from orchestrator.ways import prepare_process
+
+prepare_process()
+torch.set_num_threads(1)
+config = OBJECTIVES["gpt"].config_class(steps=9, width=10, heads=2, context=5, batch_size=3, lr=1e-2)
+def losses(seeds):
+    trainer = OBJECTIVES["gpt"].start([config] * len(seeds), seeds, "cpu", Way(len(seeds)))
+    return [float(trainer.step()["loss"][-1]) for _ in range(9)]
+print(losses([4]) == losses([0, 1, 2, 3, 4]) == losses([2, 3, 4]))
+"""
+
+
+def test_a_member_of_any_size_trains_alike_whoever_shares_its_pack() -> None:
+    """In a process of its own: the setting counts from the first product on."""
+    done = subprocess.run([sys.executable, "-c", ODD], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
