@@ -129,6 +129,7 @@ def test_ctrl_c_ends_in_seconds_and_the_next_run_goes_on(tmp_path: Path, executo
     assert all(now[trial_id] == at for trial_id, at in kept.items() if at is not None), "results are kept"
 
 
+@pytest.mark.slow
 def test_the_map_of_function_fit_is_the_known_one(tmp_path: Path) -> None:
     # Seed 0 sits on the edge at beta2 = 0.99, eps = 1e-3, where rounding decides; seed 2 spikes there eight times.
     (tmp_path / "fit.yaml").write_text("""

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-TRAINERS = Path(__file__).parents[2] / "sweeps" / "trainers"
+from orchestrator.ledger import Ledger
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+TRAINERS = SWEEPS / "trainers"
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 ITERATION = re.compile(r"^iter (\d+): loss (\S+), norm ([\d.]+)", re.MULTILINE)
 NUM_COMPARED = 50
@@ -84,6 +87,7 @@ def stop_at(process: subprocess.Popen[str], iter_num: int, number: signal.Signal
     return printed + rest
 
 
+@pytest.mark.slow
 def test_a_script_that_is_killed_and_then_terminated_goes_on_as_if_nothing_had_been(tmp_path: Path, whole: str) -> None:
     settings = (*LONG, f"--out_dir={tmp_path / 'out'}")
     killed = stop_at(start("train.py", *settings), 21, signal.SIGKILL)
@@ -118,6 +122,7 @@ def test_what_is_no_setting_is_refused(argument: str, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith(f"{argument}: ")
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does_on_the_same_batches(tmp_path: Path, whole: str) -> None:
     first, second = outputs(*start_two("train.py", *SHORT, f"--out_dir={tmp_path}"))
     assert second == ""
@@ -132,3 +137,16 @@ def test_a_sharded_model_trains_what_a_whole_one_does(whole: str) -> None:
     # The gradient is ill-conditioned at some steps: there rounding alone moves its norm by a ten-thousandth.
     assert [norm for _, norm in curve(first)] == pytest.approx([norm for _, norm in curve(alone)], rel=1e-2)
     assert losses(alone) == pytest.approx(losses(whole), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "train_script", "train_fsdp"])
+def test_the_shipped_maps_have_stable_and_diverged_cells(tmp_path: Path, name: str) -> None:
+    sweep = str(Path(sys.executable).with_name("sweep"))
+    command = [sweep, "run", str(SWEEPS / f"{name}.yaml"), "--allow-import"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout
+    with Ledger(tmp_path / "results" / name / "ledger.db", read_only=True) as ledger:
+        outcomes = {row["outcome"] for row in ledger.trials()}
+    assert outcomes >= {"stable", "diverged"}
+    assert None not in outcomes
