@@ -31,6 +31,7 @@ from orchestrator.files import (
     unneeded_checkpoints,
 )
 from orchestrator.ledger import SCHEMA_VERSION, Ledger
+from orchestrator.own_trainer import OWN_KINDS
 from orchestrator.processes import end_marked, leftovers, listening
 from orchestrator.sections import TrackingConfig
 from orchestrator.space import trial_id
@@ -187,7 +188,7 @@ def _trial(row: Mapping[str, Any], ledger: Ledger) -> Iterator[Finding]:
     except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
-    if row["objective"] in ("command", "python"):  # which log what steps they like
+    if row["objective"] in OWN_KINDS:  # which log what steps they like
         if (np.diff(steps) <= 0).any():
             yield Finding("fault", f"{name}: the steps of its curve do not increase")
     elif not np.array_equal(steps, np.arange(len(steps))):

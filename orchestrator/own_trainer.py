@@ -18,6 +18,7 @@ from orchestrator.streams import MetricStream
 # What stands behind these names in a command is not the user's to choose; the others are what trials are made of.
 _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
+OWN_KINDS = ("command", "python")  # what the ledger says as the objective of such trials
 _PYTHONS = ("python", "python3")
 
 

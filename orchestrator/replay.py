@@ -13,6 +13,7 @@ from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.ledger import Ledger
 from orchestrator.logs import Log
 from orchestrator.outcomes import Verdict, judge
+from orchestrator.own_trainer import OWN_KINDS
 
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 4096
@@ -122,7 +123,10 @@ def _replayed_trial(
 ) -> ReplayedTrial:
     verdict = judge(record, config)
     outcome, reason = verdict.outcome, verdict.reason
-    was_stopped, would_stop = row["steps_done"] < row["steps"], record.lost is not None and ends_when_lost
+    # A trainer of one's own says itself how many steps it takes, and where it counts from.
+    is_own = row["objective"] in OWN_KINDS
+    was_stopped = row["verdict_step"] is not None if is_own else row["steps_done"] < row["steps"]
+    would_stop = record.lost is not None and ends_when_lost
     if was_stopped and not would_stop:
         outcome, reason = UNKNOWN, f"would not stop by step {record.num_steps - 1}, where its training was stopped"
     return ReplayedTrial(
