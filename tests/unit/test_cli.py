@@ -120,7 +120,7 @@ tracking: {enabled: false}
         (["plan", "edge.yaml", "--set", "name.x=1"], "name"),
         (["plan", "edge.yaml", "--set", "name=../x"], "not a safe name"),
         (["plan", "edge.yaml", "--seeds", "0,zero"], "zero"),
-        (["run", "edge.yaml", "--executor", "slurm"], "choose ray or inline"),
+        (["run", "edge.yaml", "--executor", "dask"], "choose ray, slurm or inline"),
         (["run", "edge.yaml", "--pack", "0", *INLINE], "resources.pack"),
         (["run", "edge.yaml", "--address", "127.0.0.1:1"], "nothing answers at 127.0.0.1:1"),
         (["run", "edge.yaml", "--address", "nowhere"], "is not HOST:PORT"),
