@@ -82,8 +82,16 @@ class Child:
         return [line[:_LONGEST_LINE] for line in lines if line.strip()]
 
     def returncode(self) -> int | None:
-        """How it ended, minus the signal's number where one killed it; None while it runs."""
-        return self._process.poll()
+        """How it ended, minus the signal's number where one killed it; None while it runs.
+
+        It is only looked at: until `close` its number, and that of its group, are given to nobody else.
+        """
+        if self._process.returncode is not None:
+            return self._process.returncode
+        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def terminate(self) -> None:
         """Ask it, and those of its processes that share its group, to end."""
@@ -101,7 +109,6 @@ class Child:
         self._log.close()
 
     def _signal(self, number: int) -> None:
-        # The group outlives its leader, whose number is not given away as long as there is a group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
