@@ -23,9 +23,9 @@ run: $(READY)
 	@echo "the report:         results/beta2_eps/report.html"
 	@echo "the MLflow store:   results/mlflow.db  ($(BIN)/sweep ui shows it)"
 
-# The longest files come first, so that no worker is left with one of them in the end.
+# The longest files come first, so that neither worker is left with one of them in the end.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not faults and not soak" -n 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "not slow and not faults and not soak" -n 2 --dist loadfile --no-loadscope-reorder \
 		tests/end_to_end tests/faults tests/contract tests/unit
 
 test-slow: $(READY)

@@ -149,6 +149,7 @@ tracking: {enabled: false}
         assert outcome == ("stable" if beta2 <= 0.95 or eps >= 1e-2 else "spiked"), (beta2, eps)
 
 
+@pytest.mark.slow
 def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(LONG.replace("steps: 600", "steps: 5").replace("enabled: false", ""))
     assert sweep(tmp_path, "run", "small.yaml", "--executor", "inline").returncode == 0

@@ -89,7 +89,7 @@ import os, sys, time
 open(f"pid-{sys.argv[1]}", "w").write(str(os.getpid()))
 for step in range(60):
     print(f"step {step} loss {2 + 0.9 ** step}")
-    time.sleep(0.1)
+    time.sleep(0.04)
 """
 
 

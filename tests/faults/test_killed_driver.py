@@ -51,7 +51,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing(folder: Path, undisturb
 def test_a_killed_driver_costs_only_the_steps_since_its_checkpoints(folder: Path, undisturbed) -> None:
     for _ in range(10):  # a pack may end between the look and the kill
         driver = start(folder, "--executor", "inline")
-        wait_until(lambda: is_training(folder), "checkpoint")
+        wait_until(lambda: can_go_on(folder), "checkpoint in the ledger")
         driver.kill()
         driver.communicate()
         if can_go_on(folder):
@@ -88,7 +88,8 @@ def test_a_signal_lets_packs_write_a_checkpoint_and_ends_with_its_own_code(
     assert not is_training(folder), "nobody needs it any more"
 
 
-@pytest.mark.parametrize("presses", [1, pytest.param(2, marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_on_a_terminal_stops_the_run_and_twice_at_once(folder: Path, undisturbed, presses: int) -> None:
     ours, theirs = pty.openpty()
     shown: list[bytes] = []
