@@ -25,7 +25,7 @@ from fault_kit import (
     wait_until,
 )
 
-KILLS = 12
+KILLS = 8
 
 
 def test_a_driver_killed_at_random_moments_loses_nothing(folder: Path, undisturbed) -> None:
