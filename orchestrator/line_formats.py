@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -32,7 +33,7 @@ _MARK = b"\xef\xbb\xbf"  # of UTF-8, where a file begins
 Row = Mapping[str, float]
 
 
-class Reader:
+class Reader(ABC):
     """What lines say; this one reads each by itself and holds nothing back."""
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
@@ -40,9 +41,9 @@ class Reader:
         for line in lines:
             yield from self.read(line)
 
+    @abstractmethod
     def read(self, line: bytes) -> Iterable[Row]:
         """Rows of one line."""
-        raise NotImplementedError
 
     def finish(self) -> Iterable[Row]:
         """Rows of what was held back."""

@@ -16,6 +16,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.runner import Summary, run_sweep
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
+from orchestrator.watch import TRIAL_VARIABLE
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,6 +28,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.pop("SWEEP_CACHE")
     if before is not None:
         os.environ["SWEEP_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is itself a trial of a sweep, whoever runs the tests."""
+    for name in (TRIAL_VARIABLE, "RANK"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ _CLOSE_S = 5.0
 _LONGEST_EXIT_S = 60.0  # of a job whose last report is there
 _COMMAND_TIMEOUT_S = 60.0
 _STEP_S = 0.05
+_SECONDS_PER_ASKING = 1.0  # squeue tells of an end in no other way, and a controller has many users
 _MOST_REPORTS_PER_S = 25.0
 _MOST_REFUSALS = 10
 _SECONDS_PER_REFUSAL = 60.0
@@ -347,7 +348,7 @@ class SlurmExecutor:
                 remedy = "`squeue --me` shows them; the same command goes on once they are gone"
                 raise ExecutorError(f"jobs of an earlier run do not end: {jobs}\n    remedy: {remedy}")
             if left:
-                time.sleep(1.0)
+                time.sleep(_SECONDS_PER_ASKING)
 
     # --- events ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ _SLACK_S = 60.0
 _LAST_WORDS_S = 2.0
 _LONGEST_WAIT_S = 120.0  # for the end of a job to which Slurm has sent SIGTERM
 _STEP_S = 0.05
+_SECONDS_BETWEEN_SIGNALS = 1.0
 
 
 class TrialJob:
@@ -95,7 +96,8 @@ class TrialJob:
                 elif not self._is_ending:
                     self._outbox.write(report)
             if last is not None and last.is_lost and not self._is_ending:
-                time.sleep(1.0)  # a signal to all processes of a job may have reached the trial's before this one
+                # A signal to all processes of a job may have reached the trial's before this one.
+                time.sleep(_SECONDS_BETWEEN_SIGNALS)
             if last is not None and not self._is_ending:
                 self._outbox.write(last)
         except BaseException as error:

@@ -14,6 +14,8 @@ import pytest
 
 from orchestrator.ledger import Ledger
 from orchestrator.sections import MetricsConfig
+from orchestrator.spec import build_sweep
+from orchestrator.strict_yaml import parse_document
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-trainer.md").read_text()
@@ -92,6 +94,14 @@ def test_the_page_shows_the_example_that_ships() -> None:
 def test_the_page_names_every_key_of_metrics() -> None:
     for name in MetricsConfig.model_fields:
         assert f"`{name}`" in PAGE
+
+
+def test_parts_of_a_sweep_file_are_valid() -> None:
+    parts = [text for language, text in BLOCK.findall(PAGE) if language == "yaml" and not text.startswith("name:")]
+    assert parts
+    for part in parts:
+        sweep = build_sweep(parse_document(f"name: part\nsteps: 5\nfixed: {{lr: 0.1}}\n{part}", "page"))
+        assert sweep.objective.section.resume is not None
 
 
 def test_links_lead_somewhere() -> None:

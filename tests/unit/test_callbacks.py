@@ -29,12 +29,6 @@ NUM_STEPS, POISONED_STEP = 30, 7
 TEXT = b"the quick brown fox jumps over the lazy dog and comes back for more of the same. " * 8
 
 
-@pytest.fixture(autouse=True)
-def no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (TRIAL_VARIABLE, "RANK"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def rows_of_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make this process one that a sweep runs; where its rows go."""

@@ -30,12 +30,6 @@ SPIKED = learning(300, changes=[(150, 160, 3.0)])
 MakeTrial = Callable[..., Path]
 
 
-@pytest.fixture(autouse=True)
-def no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (TRIAL_VARIABLE, "RANK"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrial:
     """Make this process one that a sweep runs; returns where its rows go."""
