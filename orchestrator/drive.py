@@ -38,7 +38,7 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     from orchestrator.exports import are_current, existing_exports, export_all
     from orchestrator.live import LiveView
 
-    refuse_what_is_missing(sweep)
+    refuse_what_is_not_there(sweep.objective)
     console = Console()
     folder = results / sweep.name
     mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
@@ -104,7 +104,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     from orchestrator.live import format_seconds
     from orchestrator.space import format_value
 
-    refuse_what_is_missing(sweep)
+    refuse_what_is_not_there(sweep.objective)
     statuses: dict[str, tuple[str, int]] = {}
     removed, speed = 0, None
     path = results / sweep.name / LEDGER
@@ -173,12 +173,6 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
             sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
         )
     return choices
-
-
-def refuse_what_is_missing(sweep: Sweep) -> None:
-    """Raise InputError where a trainer of one's own is not on this machine."""
-    if isinstance(sweep.objective, OwnTrainer):
-        refuse_what_is_not_there(sweep.objective, sweep.name)
 
 
 def planned_workers(sweep: Sweep) -> int:

@@ -29,6 +29,7 @@ class OwnTrainer:
     section: OwnTrainerSection
     folder: str
     workers: int
+    file: str  # the sweep file that names it, for messages
 
     # A cross-entropy that rises by a tenth is a spike; who trains on squared errors says so in `stopping`.
     spike_rise = 0.1
@@ -108,7 +109,7 @@ def render(text: str, values: Mapping[str, Any]) -> str:
 
 def own_trainer(section: OwnTrainerSection, file_name: str, workers: int) -> OwnTrainer:
     """The trainer of ``section`` in the sweep file ``file_name``, whose folder is where relative paths begin."""
-    return OwnTrainer(section, absolute_folder(section, file_name), workers)
+    return OwnTrainer(section, absolute_folder(section, file_name), workers, file_name)
 
 
 def absolute_folder(section: OwnTrainerSection, file_name: str) -> str:
@@ -162,11 +163,13 @@ def command_of(own: Sequence[str]) -> list[str]:
     return [sys.executable if own[0] in _PYTHONS else own[0], *own[1:]]
 
 
-def refuse_what_is_not_there(own: OwnTrainer, where: str) -> None:
-    """Raise InputError where the folder, the program or the script of a command is not on this machine."""
+def refuse_what_is_not_there(own: object) -> None:
+    """Raise InputError where the folder, the program or the script of a trainer of one's own is not on this machine."""
+    if not isinstance(own, OwnTrainer):
+        return
 
     def refuse(key: str, message: str, remedy: str) -> None:
-        raise InputError(Problem(where, f"objective.{key}", message, remedy))
+        raise InputError(Problem(own.file, f"objective.{key}", message, remedy))
 
     if not os.path.isdir(own.folder):
         refuse("folder", f"{own.folder} is not a folder", "it is relative to the folder of the sweep file")

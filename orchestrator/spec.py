@@ -80,7 +80,7 @@ def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: 
 def refuse_import(sweep: Sweep, allow_import: bool) -> None:
     """Raise ImportNotAllowed where trials would import a function of the user's without ``allow_import``."""
     if isinstance(sweep.objective, OwnTrainer) and sweep.objective.section.python is not None and not allow_import:
-        raise ImportNotAllowed(sweep.name, "python", sweep.objective.section.python)
+        raise ImportNotAllowed(sweep.objective.file, "python", sweep.objective.section.python)
 
 
 def load_sections(path: Path, overrides: Overrides = Overrides()) -> SweepFile:

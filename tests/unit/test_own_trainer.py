@@ -154,6 +154,7 @@ def test_what_is_not_on_this_machine_is_told_before_anything_starts(
     done = CliRunner().invoke(app, [command, "mine.yaml"])
     assert isinstance(done.exception, InputError)
     assert wanted in str(done.exception)
+    assert str(done.exception).startswith("mine.yaml: objective.")
     assert not (tmp_path / "results").exists()
 
 
