@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from objectives.base import Place, TrainingConfig, Way
+from objectives.layout import ALL, Layout
 from objectives.optim import PackedOptimizer
 from objectives.rounding import rows_of_blocks
 
@@ -35,7 +36,9 @@ class PackedTrainer(ABC):
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         self._set_members(configs, seeds, [0] * len(seeds))
         self._bind(self._initial_rows(self.seeds))
-        self.optimizer = PackedOptimizer(self._params_Kn, self.configs, compiled=way.compiled)
+        groups = {name: self.group_of(name) for name in self._shapes}
+        self.layout = Layout(self._shapes, groups)
+        self.optimizer = PackedOptimizer(self._params_Kn, self.configs, self.layout, compiled=way.compiled)
         self.members_changed()
 
     @property
@@ -50,6 +53,10 @@ class PackedTrainer(ABC):
     @abstractmethod
     def losses(self) -> torch.Tensor:
         """Loss of each member on this step's data, shape (K,)."""
+
+    def group_of(self, name: str) -> str:
+        """The layer group that the weight ``name`` belongs to in telemetry; one for all by default."""
+        return ALL
 
     def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = DATA_PURPOSE) -> torch.Tensor:
         """``sample(generator)`` with each member's own generator of this step, (K, ...) on the device.

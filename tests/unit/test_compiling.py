@@ -110,8 +110,8 @@ def test_a_machine_without_a_compiler_trains_all_the_same(monkeypatch, tmp_path,
     with config.patch({"cpp.cxx": (None, "no-such-compiler"), "fx_graph_cache": False}):
         trainer = trainer_of("quadratic", configs, [0, 1], Way(2, compiled=True))
         found = curves(trainer)
-    assert "compilation failed" in trainer.optimizer._update.failure
-    assert "compiler" in trainer.optimizer._update.failure
+    assert "compilation failed" in trainer.optimizer._advance.failure
+    assert "compiler" in trainer.optimizer._advance.failure
     torch.testing.assert_close(found, curves(trainer_of("quadratic", configs, [0, 1])), rtol=0, atol=0)
 
 
@@ -126,5 +126,5 @@ def test_a_compiled_update_is_the_eager_one(optimizer: str) -> None:
     found, expected = curves(compiled, 30), curves(eager, 30)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
     assert expected[-1, :, 2].isnan().all(), "a lost member is masked in the compiled update too"
-    assert compiled.optimizer._update.failure == ""
-    assert compiled.optimizer._update._compiled is not None
+    assert compiled.optimizer._advance.failure == ""
+    assert compiled.optimizer._advance._compiled is not None

@@ -118,7 +118,7 @@ def assert_compiled_is_eager(text, **fields) -> None:
             torch.testing.assert_close(found[name], expected[name], rtol=2e-5, atol=1e-9, msg=f"{name} at step {step}")
     rows = [0, 1, 2]
     torch.testing.assert_close(compiled.validate(rows), eager.validate(rows), rtol=2e-5, atol=0)
-    for part in (compiled._differentiate, compiled.optimizer._update):
+    for part in (compiled._differentiate, compiled.optimizer._advance):
         assert part._compiled is not None, f"it ran, but {part.failure}"
 
 
@@ -133,7 +133,7 @@ def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, mo
 
     monkeypatch.setattr(torch, "compile", compile_without_generator)
     assert_compiled_is_eager(text, depth=2, qk_norm=True)
-    assert sorted(captured) == ["_adamw", "losses_and_gradient"]
+    assert sorted(captured) == ["_advance", "losses_and_gradient"]
 
 
 @pytest.mark.slow

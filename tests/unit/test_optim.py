@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.layout import Layout
 from objectives.optim import PackedOptimizer
 
-STEPS, SIZE = 25, 7
+STEPS, SIZE = 25, 32
+LAYOUT = Layout({"x": (SIZE,)})
 MEMBERS = [
     {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
     {"lr": 1e-1, "beta1": 0.0, "beta2": 0.5, "eps": 1e-12, "clip": 0.5},
@@ -79,7 +81,7 @@ def test_every_member_is_trained_as_by_the_optimizer_of_torch(optimizer, schedul
     start = torch.randn(len(members), SIZE, generator=torch.Generator().manual_seed(1)).to(dtype)
     grads = gradients(dtype)
     expected = [reference(config, start[k], grads[:, k]) for k, config in enumerate(members)]
-    packed = PackedOptimizer(start.clone(), members, compiled=False)
+    packed = PackedOptimizer(start.clone(), members, LAYOUT, compiled=False)
     for step in range(STEPS):
         before = packed.params_Kn.clone()
         metrics = packed.step(torch.ones(len(members), dtype=dtype), grads[step].clone())
@@ -103,7 +105,7 @@ def test_every_member_is_trained_as_by_the_optimizer_of_torch(optimizer, schedul
 @pytest.mark.parametrize("when", [0, 4])
 def test_what_is_not_finite_is_masked_at_that_step_and_touches_nobody(poison, where, optimizer, victim, when) -> None:
     grads, start = gradients(torch.float32), torch.ones(len(MEMBERS), SIZE)
-    clean, poisoned = (PackedOptimizer(start.clone(), configs(optimizer=optimizer), compiled=False) for _ in range(2))
+    clean, poisoned = (PackedOptimizer(start.clone(), configs(optimizer=optimizer), LAYOUT, compiled=False) for _ in range(2))
     loss = torch.ones(len(MEMBERS))
     others = [k for k in range(len(MEMBERS)) if k != victim]
     for step in range(8):
@@ -131,7 +133,7 @@ def test_members_that_are_kept_go_on_as_before(optimizer) -> None:
     grads, start = gradients(torch.float64), torch.ones(len(MEMBERS), SIZE, dtype=torch.float64)
     loss = torch.ones(len(MEMBERS))
     loss[3] = torch.nan
-    whole, shrunk = (PackedOptimizer(start.clone(), configs(optimizer=optimizer), compiled=False) for _ in range(2))
+    whole, shrunk = (PackedOptimizer(start.clone(), configs(optimizer=optimizer), LAYOUT, compiled=False) for _ in range(2))
     index = torch.tensor([1, 3, 4])
     for step in range(12):
         # Member 3 is lost at once. That its loss is finite afterwards does not bring it back.
@@ -154,7 +156,7 @@ def test_members_of_different_ages_are_each_at_their_own_step(optimizer, schedul
     common = {"optimizer": optimizer, "schedule": schedule, "final_lr_fraction": 0.1}
     members, grads = configs(**common), gradients(torch.float64)
     start = torch.randn(len(members), SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    packed = PackedOptimizer(start[:3].clone(), members[:3], compiled=False)
+    packed = PackedOptimizer(start[:3].clone(), members[:3], LAYOUT, compiled=False)
     for step in range(6):
         loss = torch.tensor([float("nan") if step == 2 else 1.0, 1.0, 1.0])
         packed.step(loss, grads[step, :3].clone())
@@ -185,7 +187,7 @@ def test_a_threshold_that_is_not_reached_changes_not_a_bit(optimizer) -> None:
     highest = float(grads.norm(dim=1).max())
     clips = (None, 1e30, highest * (1 + 1e-5) + 1e-5, highest * (1 - 1e-5))
     members = [TrainingConfig(steps=STEPS, lr=1e-2, optimizer=optimizer, clip=clip) for clip in clips]
-    packed = PackedOptimizer(start.clone(), members, compiled=False)
+    packed = PackedOptimizer(start.clone(), members, LAYOUT, compiled=False)
     for grad in grads:
         packed.step(torch.ones(4), grad.expand(4, -1).clone())
     assert torch.equal(packed.params_Kn[1], packed.params_Kn[0])

@@ -1,0 +1,73 @@
+"""Which columns of a (K, n) buffer belong to which weight, and which weights form a layer group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from objectives.rounding import BLOCK
+
+# Shapes: K members, n parameters of one member (and zeros that fill its last block), T weights, G groups.
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One weight's columns ``[start, end)``, its shape in one member, and its layer group."""
+
+    name: str
+    group: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Numbers in one member."""
+        return self.end - self.start
+
+
+class Layout:
+    """The weights of one member in the order of their columns; ``groups`` are their layer groups in order.
+
+    ``shapes`` are of one member, ``group_of`` names the group of each weight (``all`` where there is one only).
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], group_of: Mapping[str, str] | None = None) -> None:
+        self.pieces: list[Piece] = []
+        start = 0
+        for name, shape in shapes.items():
+            end = start + math.prod(shape)
+            self.pieces.append(Piece(name, (group_of or {}).get(name, ALL), tuple(shape), start, end))
+            start = end
+        self.size = start + -start % BLOCK
+        self.groups = list(dict.fromkeys(piece.group for piece in self.pieces))
+
+    def sums_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
+        """Sum over the columns of each weight, (K, T)."""
+        return torch.stack([value_Kn[:, piece.start : piece.end].sum(1) for piece in self.pieces], dim=1)
+
+    def sums_per_group(self, value_Kn: torch.Tensor) -> torch.Tensor:
+        """Sum over the columns of each layer group, (K, G)."""
+        sums_KT = self.sums_per_weight(value_Kn)
+        return torch.stack([sums_KT[:, self._weights_of(group)].sum(1) for group in self.groups], dim=1)
+
+    def sizes_per_group(self) -> torch.Tensor:
+        """Numbers of one member in each layer group, (G,)."""
+        return torch.tensor([sum(p.size for p in self.pieces if p.group == group) for group in self.groups])
+
+    def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
+        """Each weight's number in all of its columns, (K, n); the filling gets the last weight's."""
+        return value_KT[:, self._weight_of_column(value_KT.device)]
+
+    def _weights_of(self, group: str) -> list[int]:
+        return [t for t, piece in enumerate(self.pieces) if piece.group == group]
+
+    def _weight_of_column(self, device: torch.device) -> torch.Tensor:
+        sizes = [piece.size for piece in self.pieces]
+        sizes[-1] += self.size - sum(sizes)
+        return torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
