@@ -51,21 +51,14 @@ class Layout:
         """Sum over the columns of each weight, (K, T)."""
         return torch.stack([value_Kn[:, piece.start : piece.end].sum(1) for piece in self.pieces], dim=1)
 
-    def sums_per_group(self, value_Kn: torch.Tensor) -> torch.Tensor:
-        """Sum over the columns of each layer group, (K, G)."""
-        sums_KT = self.sums_per_weight(value_Kn)
-        return torch.stack([sums_KT[:, self._weights_of(group)].sum(1) for group in self.groups], dim=1)
-
-    def sizes_per_group(self) -> torch.Tensor:
-        """Numbers of one member in each layer group, (G,)."""
-        return torch.tensor([sum(p.size for p in self.pieces if p.group == group) for group in self.groups])
+    def weights_of_groups(self) -> dict[str, list[int]]:
+        """Which weights are in each layer group, by number; last in ``all``."""
+        found = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
+        return found | {ALL: list(range(len(self.pieces)))}
 
     def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
         """Each weight's number in all of its columns, (K, n); the filling gets the last weight's."""
         return value_KT[:, self._weight_of_column(value_KT.device)]
-
-    def _weights_of(self, group: str) -> list[int]:
-        return [t for t, piece in enumerate(self.pieces) if piece.group == group]
 
     def _weight_of_column(self, device: torch.device) -> torch.Tensor:
         sizes = [piece.size for piece in self.pieces]

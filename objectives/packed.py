@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from objectives.base import Place, TrainingConfig, Way
+from objectives.curvature import GradientGraph, measure_curvature, momentum_factor
 from objectives.layout import ALL, Layout
-from objectives.optim import PackedOptimizer
+from objectives.optim import Observed, PackedOptimizer
 from objectives.rounding import rows_of_blocks
+from objectives.telemetry import group_readings
 
-# Shapes: K members, n parameters of one member (and zeros that fill its last block), S cohorts.
+# Shapes: K members, R of them that are read, C of those whose curvature is; S cohorts; n parameters of one member
+# (and zeros that fill its last block).
 
 Weights = dict[str, torch.Tensor]
 # Streams of random numbers of one seed that must not overlap.
@@ -39,6 +42,8 @@ class PackedTrainer(ABC):
         groups = {name: self.group_of(name) for name in self._shapes}
         self.layout = Layout(self._shapes, groups)
         self.optimizer = PackedOptimizer(self._params_Kn, self.configs, self.layout, compiled=way.compiled)
+        # Where the next measurement of curvature starts, zeros for a member before its first; None before any.
+        self._warm_Kn: torch.Tensor | None = None
         self.members_changed()
 
     @property
@@ -102,6 +107,83 @@ class PackedTrainer(ABC):
         self.num_steps += 1
         return metrics
 
+    def observed_step(
+        self, rows: Sequence[int], curved: Sequence[int], num_products: int
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """A ``step``, and what was read meanwhile of the members in ``rows``, shape (R,) each, on the device.
+
+        Curvature, from ``num_products`` products with the Hessian, of those of ``rows`` that are in ``curved``; NaN
+        for the others. Reading changes nothing.
+        """
+        index = torch.tensor(rows, device=self.device)
+        readings = self.own_readings(index)
+        loss_K, grad_Kn = self.losses_and_gradient()
+        metrics, observed = self.optimizer.observed_step(loss_K, self.gradient_noise(grad_Kn), index)
+        states, numbers, age_R = self.optimizer.of_rows(index)
+        rule, nan_R = self.optimizer.rule, torch.full((len(rows),), math.nan, device=self.device)
+        readings |= group_readings(
+            self.layout,
+            observed.params_Rn,
+            observed.grad_Rn,
+            observed.update_Rn,
+            rule.first_moment(states, numbers, age_R),
+            rule.second_moment(states, numbers, age_R),
+            numbers.get("eps", nan_R),
+        )
+        readings["clip_factor"] = observed.clip_factor_R
+        if curved:
+            readings |= self._curvature(index, torch.tensor([row in curved for row in rows]), observed, num_products)
+        self.num_steps += 1
+        return metrics, readings
+
+    def _curvature(
+        self, index: torch.Tensor, is_curved_R: torch.Tensor, observed: Observed, num_products: int
+    ) -> dict[str, torch.Tensor]:
+        """Curvature at the parameters before this step's update, by the preconditioner of the update."""
+        chosen = index[is_curved_R.to(index.device)]
+        states, numbers, age_C = self.optimizer.of_rows(chosen)
+        divisor_Cn = self.optimizer.rule.divisor(states, numbers, age_C)
+        if divisor_Cn is None:
+            return {}
+        graph = GradientGraph(
+            lambda weights: self.losses_of(weights, chosen), observed.params_Rn[is_curved_R], self._shapes
+        )
+        debiased = self.optimizer.rule.is_debiased
+        factor_C = momentum_factor(numbers["beta1"], age_C, debiased=debiased)
+        if self._warm_Kn is None:
+            self._warm_Kn = torch.zeros_like(self._params_Kn)
+        found = measure_curvature(graph, divisor_Cn, factor_C, self._warm_Kn[chosen], num_products)
+        self._warm_Kn[chosen] = found.warm_Rn
+        lr_C = self.optimizer.lr_K[chosen]
+        values = {
+            "lambda_grad": found.lambda_grad_R,
+            "lambda_max": found.lambda_max_R,
+            "curvature_threshold": 2 / lr_C,
+        }
+        nan_R = torch.full((len(index),), math.nan, dtype=torch.float64, device=self.device)
+        return {
+            name: nan_R.masked_scatter(is_curved_R.to(self.device), value.to(torch.float64))
+            for name, value in values.items()
+        }
+
+    def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
+        """Loss on this step's data of the members in ``rows``, whose weights are ``weights`` of shape (R, ...).
+
+        Eager and differentiable twice. By default the losses of all members are computed: a subclass may do better.
+        """
+        own, every = self.weights, dict(self.weights)
+        for name, weight in weights.items():
+            every[name] = self.weights[name].detach().index_copy(0, rows, weight)
+        self.weights = every
+        try:
+            return self.losses()[rows]
+        finally:
+            self.weights = own
+
+    def own_readings(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What an objective reads of the members in ``rows`` before a step, (R,) each; nothing by default."""
+        return {}
+
     def cohorts(self) -> list[tuple[int, int]]:
         """(seed, step) of each cohort now; ``cohort_of_member_K`` says who belongs to which."""
         return [(seed, age + self.num_steps) for seed, age in self._cohorts]
@@ -118,6 +200,8 @@ class PackedTrainer(ABC):
             params_Kn[fresh] = self._initial_rows([self.seeds[k] for k in fresh])
         self._bind(params_Kn)
         self.optimizer.arrange(index, self._params_Kn, self.configs)
+        if self._warm_Kn is not None:
+            self._warm_Kn = self._warm_Kn[index.clamp(min=0)].masked_fill((index < 0)[:, None], 0.0)
         self.members_changed()
 
     def members_changed(self) -> None:  # noqa: B027 - optional for subclasses
@@ -137,6 +221,7 @@ class PackedTrainer(ABC):
             "ages": torch.tensor(self._ages) + self.num_steps,
             "params": self._params_Kn.clone(),
             "optimizer": self.optimizer.state_dict(),
+            **({} if self._warm_Kn is None else {"warm": self._warm_Kn.clone()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -144,6 +229,7 @@ class PackedTrainer(ABC):
         self._set_members(self.configs, self.seeds, state["ages"].tolist())
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._warm_Kn = state["warm"].clone() if "warm" in state else None
         self.members_changed()
 
     def close(self) -> None:  # noqa: B027 - optional for subclasses

@@ -213,11 +213,11 @@ def _mixed(rows: list[dict[str, Any]], packs: Mapping[str, dict[str, Any]]) -> I
 
 
 def _stray_curves(folder: Path, ledger: Ledger) -> Iterator[Finding]:
-    if count := ledger.stray_traces():
+    if count := ledger.stray_curves():
 
         def forget() -> None:
             with sweep_lock(folder), Ledger(folder / LEDGER) as writable:
-                writable.forget_stray_traces()
+                writable.forget_stray_curves()
 
         yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
 

@@ -23,10 +23,11 @@ from orchestrator.files import free_space, make_folder
 from orchestrator.reports import Finished, Member, Pack, Report, Trace
 from orchestrator.space import Trial, canonical_json
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 _CHECKPOINTS_KEPT = 2
+_CURVES = ("traces", "telemetry")  # tables of pieces of curves
 _LARGEST_PIECE = 2**28  # bytes of a curve in one report; more is no curve but an attack on memory
 _STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
 
@@ -89,6 +90,13 @@ CREATE TABLE traces (              -- curves, in the pieces in which they arrive
     columns BLOB NOT NULL,         -- a compressed .npy table, a field per column
     PRIMARY KEY (trial_id, pack_id, first_step)
 );
+CREATE TABLE telemetry (           -- what is read every few steps, as traces are kept
+    trial_id TEXT NOT NULL REFERENCES trials,
+    pack_id TEXT NOT NULL REFERENCES packs,
+    first_step INTEGER NOT NULL,
+    columns BLOB NOT NULL,
+    PRIMARY KEY (trial_id, pack_id, first_step)
+);
 """
 
 # What brings the ledger of schema N to schema N + 1.
@@ -100,6 +108,8 @@ _UPGRADES = {
     3: " ALTER TABLE packs ADD COLUMN resumed_from TEXT;"
     " CREATE TABLE checkpoints (pack_id TEXT NOT NULL REFERENCES packs, number INTEGER NOT NULL, name TEXT NOT NULL,"
     " sha256 TEXT NOT NULL, ages TEXT NOT NULL, PRIMARY KEY (pack_id, number));",
+    4: " CREATE TABLE telemetry (trial_id TEXT NOT NULL REFERENCES trials, pack_id TEXT NOT NULL REFERENCES packs,"
+    " first_step INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (trial_id, pack_id, first_step));",
 }
 
 
@@ -222,7 +232,8 @@ class Ledger:
                     (pack.pack_id, resumed_from),
                 )
             for trial_id in pack.trained_ids:
-                self._cut_trace(db, trial_id, resumed_from or "", pack.pack_id, ages.get(trial_id, 0))
+                for table in _CURVES:
+                    self._cut_curve(db, table, trial_id, resumed_from or "", pack.pack_id, ages.get(trial_id, 0))
             db.executemany(
                 "UPDATE trials SET status = 'running', num_attempts = num_attempts + 1, pack_id = ?,"
                 " started_at = ?, reason = NULL, error = NULL WHERE trial_id = ? AND status != 'finished'",
@@ -230,22 +241,24 @@ class Ledger:
             )
             self._forget_checkpoints(db)
 
-    def _cut_trace(self, db: sqlite3.Connection, trial_id: str, old_pack: str, pack_id: str, age: int) -> None:
+    def _cut_curve(
+        self, db: sqlite3.Connection, table: str, trial_id: str, old_pack: str, pack_id: str, age: int
+    ) -> None:
         """Give a trial's curve up to step ``age`` to its new attempt, and forget the rest."""
         db.execute(
-            "DELETE FROM traces WHERE trial_id = ? AND (pack_id != ? OR first_step >= ?)", (trial_id, old_pack, age)
+            f"DELETE FROM {table} WHERE trial_id = ? AND (pack_id != ? OR first_step >= ?)", (trial_id, old_pack, age)
         )
         last = db.execute(
-            "SELECT first_step, columns FROM traces WHERE trial_id = ? ORDER BY first_step DESC LIMIT 1", (trial_id,)
+            f"SELECT first_step, columns FROM {table} WHERE trial_id = ? ORDER BY first_step DESC LIMIT 1", (trial_id,)
         ).fetchone()
         if last is not None:
             piece = _unpack_columns(last["columns"])
             kept = {name: values[piece["step"] < age] for name, values in piece.items()}
             db.execute(
-                "UPDATE traces SET columns = ? WHERE trial_id = ? AND first_step = ?",
+                f"UPDATE {table} SET columns = ? WHERE trial_id = ? AND first_step = ?",
                 (_pack_columns(kept), trial_id, last["first_step"]),
             )
-        db.execute("UPDATE traces SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
+        db.execute(f"UPDATE {table} SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
 
     def record(self, report: Report, checkpoint: tuple[str, str] | None = None) -> None:
         """Take one report in: curves, results and the time it took, all or nothing.
@@ -264,16 +277,17 @@ class Ledger:
                     (canonical_json(dict(report.environment)), report.pack_id),
                 )
             owned = self._running_in(report.pack_id)
-            if report.begins_anew:
-                db.executemany("DELETE FROM traces WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
-            db.executemany(
-                "INSERT OR REPLACE INTO traces VALUES (?, ?, ?, ?)",
-                [
-                    (trial_id, report.pack_id, int(trace["step"][0]), _pack_columns(trace))
-                    for trial_id, trace in report.traces.items()
-                    if trial_id in owned and len(trace["step"])
-                ],
-            )
+            for table, curves in (("traces", report.traces), ("telemetry", report.telemetry)):
+                if report.begins_anew:
+                    db.executemany(f"DELETE FROM {table} WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
+                db.executemany(
+                    f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",
+                    [
+                        (trial_id, report.pack_id, int(curve["step"][0]), _pack_columns(curve))
+                        for trial_id, curve in curves.items()
+                        if trial_id in owned and len(curve["step"])
+                    ],
+                )
             for finished in report.finished:
                 if finished.trial_id in owned:
                     self._finish(db, finished)
@@ -320,10 +334,11 @@ class Ledger:
             )
             self._forget_checkpoints(db)
 
-    def forget_stray_traces(self) -> None:
+    def forget_stray_curves(self) -> None:
         """Delete pieces of curves that do not belong to the last attempt of their trial."""
         with self._transaction() as db:
-            db.execute(f"DELETE FROM traces WHERE {_STRAY}")
+            for table in _CURVES:
+                db.execute(f"DELETE FROM {table} WHERE {_STRAY}")
 
     def drop_newest_checkpoint(self, pack_id: str) -> None:
         """Forget a pack's newest checkpoint, which turned out to be of no use."""
@@ -394,8 +409,15 @@ class Ledger:
 
     def trace(self, trial_id: str) -> dict[str, np.ndarray]:
         """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said."""
+        return self._curve("traces", trial_id)
+
+    def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
+        """What was read of a trial every few steps, as ``trace``; nothing where nothing was read."""
+        return self._curve("telemetry", trial_id)
+
+    def _curve(self, table: str, trial_id: str) -> dict[str, np.ndarray]:
         query = (
-            "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
+            f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._reading():
             pieces = [_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))]
@@ -415,10 +437,11 @@ class Ledger:
             references = self._db.execute("PRAGMA foreign_key_check").fetchmany(10)
         return problems + [f"a row of {row[0]} refers to {row[2]} that is not there" for row in references]
 
-    def stray_traces(self) -> int:
+    def stray_curves(self) -> int:
         """Pieces of curves that do not belong to the last attempt of their trial."""
         with self._reading():
-            return self._db.execute(f"SELECT COUNT(*) FROM traces WHERE {_STRAY}").fetchone()[0]
+            counts = [self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {_STRAY}").fetchone() for table in _CURVES]
+            return sum(count for (count,) in counts)
 
     def facts(self) -> dict[str, str]:
         """What is known of the sweep as a whole."""

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 from orchestrator.own_trainer import OwnTrainer
-from orchestrator.reports import Launch, Member, Pack
+from orchestrator.reports import Launch, Member, Pack, Telemetry
 from orchestrator.space import Trial, canonical_json
 from orchestrator.spec import Sweep
 from orchestrator.ways import best_eager, load_measurements
@@ -91,6 +91,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         steps_ahead=steps_ahead,
         cpus=sweep.resources.cpus,
         gpus=sweep.resources.gpus,
+        telemetry=Telemetry(**sweep.telemetry.model_dump()),
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,
         folder=objective.folder,

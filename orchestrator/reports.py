@@ -50,6 +50,19 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Steps between two readings and between two measurements of curvature, None for none of them.
+
+    A measurement takes ``products`` products with the Hessian. Every ``curves``-th step of losses is kept.
+    """
+
+    every: int | None = None
+    curvature: int | None = None
+    products: int = 2
+    curves: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """Trials to train in one process, ``width`` at a time as one stacked model; None for what is fastest there.
 
@@ -67,6 +80,7 @@ class Pack:
     steps_ahead: int
     cpus: int = 1
     gpus: float = 0.0
+    telemetry: Telemetry = Telemetry()
     checkpoint_s: float | None = None
     checkpoint_steps: int | None = None
     resume: Checkpoint | None = field(default=None, repr=False)
@@ -111,7 +125,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """News of one pack: curves since the last report, members that finished, errors.
+    """News of one pack: curves and telemetry since the last report, members that finished, errors.
 
     ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that were in training
     are errored, and those that ``waited`` can be trained elsewhere; where it was ``out_of_memory`` with
@@ -139,6 +153,7 @@ class Report:
     is_refused: bool = False
     is_lost: bool = False
     begins_anew: bool = False
+    telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,22 @@ class CheckpointConfig(BaseModel):
     every_steps: int | None = Field(None, ge=1, description="steps; null for never")
 
 
+class TelemetryConfig(BaseModel):
+    """What is measured of trials while they train, besides losses and norms. It changes no result."""
+
+    model_config = _STRICT
+    every: int | None = Field(
+        10, ge=1, description="steps between two readings of norms, update sizes and moments by layer group; null: none"
+    )
+    curvature: int | None = Field(
+        None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 20; null for none"
+    )
+    products: int = Field(
+        2, ge=1, le=200, description="products with the Hessian in a measurement of curvature; each costs two gradients"
+    )
+    curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
+
+
 class TrackingConfig(BaseModel):
     """Where MLflow mirrors the ledger."""
 
@@ -137,6 +153,7 @@ class SweepFile(BaseModel):
     stopping: StoppingConfig = StoppingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     tracking: TrackingConfig = TrackingConfig()
     max_trials: int = Field(10_000, ge=1, le=1_000_000)
 
@@ -151,5 +168,6 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("stopping",): StoppingConfig,
     ("resources",): ResourcesConfig,
     ("checkpoint",): CheckpointConfig,
+    ("telemetry",): TelemetryConfig,
     ("tracking",): TrackingConfig,
 }

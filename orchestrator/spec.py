@@ -27,6 +27,7 @@ from orchestrator.sections import (
     OwnTrainerSection,
     ResourcesConfig,
     SweepFile,
+    TelemetryConfig,
     TrackingConfig,
 )
 from orchestrator.space import SCALES, Axis, Trial, format_value, grid_cells, trial_id
@@ -60,6 +61,7 @@ class Sweep:
     stopping: StoppingConfig
     resources: ResourcesConfig
     checkpoint: CheckpointConfig
+    telemetry: TelemetryConfig
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
 
@@ -140,6 +142,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         stopping=stopping,
         resources=file.resources,
         checkpoint=file.checkpoint,
+        telemetry=file.telemetry,
         tracking=file.tracking,
         text=_as_file(document, fixed, objective),
     )

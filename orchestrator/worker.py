@@ -24,6 +24,7 @@ from orchestrator.own_run import OwnRun, RankPlaces
 from orchestrator.provenance import describe_process
 from orchestrator.reports import Checkpoint, Finished, Pack, Report, Trace
 from orchestrator.roster import Roster
+from orchestrator.readings import Point, Reading, as_table, due, of_row, on_host
 from orchestrator.ways import Choice, choose_way, is_out_of_memory, prepare_process
 
 # Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
@@ -76,6 +77,7 @@ class _PackRun:
         self.environment: Mapping[str, str] = {}
         self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
         self._traces: dict[str, list[Trace]] = {}
+        self._telemetry: dict[str, list[Point]] = {}
         self._finished: list[Finished] = []
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
@@ -84,7 +86,7 @@ class _PackRun:
         last_report = time.perf_counter()
         while roster.training:
             num_steps, began = self._steps_to_next_look(), time.perf_counter()
-            self._look(self._train(num_steps), num_steps)
+            self._look(*self._train(num_steps), num_steps)
             self.seconds_per_step = (time.perf_counter() - began) / num_steps
             if roster.training and self.checkpoints.is_due(num_steps):
                 self._begin_checkpoint()
@@ -119,6 +121,7 @@ class _PackRun:
             steps_in_hand=sum(self.age_of.values()),
             seconds=time.perf_counter() - started,
             traces={trial_id: _joined(pieces) for trial_id, pieces in self._traces.items()},
+            telemetry={trial_id: as_table(points) for trial_id, points in self._telemetry.items()},
             finished=tuple(self._finished),
             is_last=is_last,
             error=error,
@@ -130,7 +133,7 @@ class _PackRun:
             is_refused=is_refused,
             at_a_time=self.at_a_time,
         )
-        self._traces, self._finished, self.environment = {}, [], {}
+        self._traces, self._telemetry, self._finished, self.environment = {}, {}, [], {}
         return report
 
     def close(self) -> None:
@@ -247,12 +250,12 @@ class _PackRun:
         in_time = max(1, int(_SECONDS_PER_LOOK / self.seconds_per_step))
         return min(_STEPS_PER_LOOK, in_time, self.pack.steps - max(ages))
 
-    def _train(self, num_steps: int) -> dict[str, np.ndarray]:
-        """Metrics of the next steps, (T, K) each, for the members in the roster's order afterwards."""
+    def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[list[Point]]]:
+        """Metrics of the next steps, (T, K) each, and readings, for the members in the roster's order afterwards."""
         roster, trainer = self.roster, self.trainer
         members, row_of = roster.training, roster.row_of
         before = trainer.state_dict() if roster.is_shared else None
-        metrics = to_host([trainer.step() for _ in range(num_steps)])
+        metrics, readings = self._steps(num_steps)
         if before is not None:
             highest_norm = np.fmax.reduce(metrics["grad_norm"][:, : max(row_of) + 1], axis=0)
             highest_norm = np.nan_to_num(highest_norm, posinf=np.inf)
@@ -266,13 +269,35 @@ class _PackRun:
             if roster.part(highest_norm):
                 self._arrange(members)
             if must_repeat:
-                metrics = to_host([trainer.step() for _ in range(num_steps)])
+                metrics, readings = self._steps(num_steps)
                 members, row_of = roster.training, roster.row_of
         row_of_member = dict(zip(members, row_of, strict=True))
         columns = [row_of_member[member] for member in roster.training]
-        return {name: values[:, columns] for name, values in metrics.items()}
+        readings_of = [of_row(readings, row) for row in columns]
+        return {name: values[:, columns] for name, values in metrics.items()}, readings_of
 
-    def _look(self, metrics: Mapping[str, np.ndarray], num_steps: int) -> None:
+    def _steps(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
+        """Train; metrics, (T, K) each, and what was read meanwhile, by rows of the trainer."""
+        trainer, wanted = self.trainer, self.pack.telemetry
+        row_of = self.roster.row_of
+        first = [row_of.index(row) for row in range(max(row_of) + 1)]  # members of a row are of one age
+        age_R = np.array([self.age_of[self.roster.training[k]] for k in first])
+        can_read = hasattr(trainer, "observed_step")
+        is_curved_TR = due(age_R, num_steps, wanted.curvature if can_read else None)
+        is_read_TR = due(age_R, num_steps, wanted.every if can_read else None) | is_curved_TR
+        metrics, readings = [], []
+        for offset in range(num_steps):
+            rows = np.flatnonzero(is_read_TR[offset]).tolist()
+            if not rows:
+                metrics.append(trainer.step())
+                continue
+            curved = np.flatnonzero(is_curved_TR[offset]).tolist()
+            of_step, read = trainer.observed_step(rows, curved, wanted.products)
+            metrics.append(of_step)
+            readings.append((offset, rows, read))
+        return to_host(metrics), on_host(readings)
+
+    def _look(self, metrics: Mapping[str, np.ndarray], readings_of: Sequence[Sequence[Point]], num_steps: int) -> None:
         """Feed ``num_steps`` rows of metrics, (T, K) each, to the detector; let members that end go."""
         members = self.roster.training
         age_K = np.array([self.age_of[member] for member in members])
@@ -292,7 +317,15 @@ class _PackRun:
             rows = slice(0, lost_at_K[k] + 1)
             steps = age_K[k] + np.arange(num_steps)[rows]
             columns = {name: values[rows, k] for name, values in metrics.items()}
-            self._traces.setdefault(self.pack.trial_ids[member], []).append({"step": steps, **columns})
+            trial_id = self.pack.trial_ids[member]
+            is_kept = (steps % self.pack.telemetry.curves == 0) | (steps == age_K[k] + lost_at_K[k])
+            is_kept |= steps == self.pack.steps - 1
+            if is_kept.any():
+                kept = {name: values[is_kept] for name, values in columns.items()}
+                self._traces.setdefault(trial_id, []).append({"step": steps[is_kept], **kept})
+            points = [(int(age_K[k]) + offset, read) for offset, read in readings_of[k] if offset <= lost_at_K[k]]
+            if points:
+                self._telemetry.setdefault(trial_id, []).extend(points)
             self.age_of[member] = int(age_K[k]) + num_steps
         is_lost_K = lost_at_K < num_steps
         is_complete_K = ~is_lost_K & (age_K + num_steps == self.pack.steps)

@@ -14,6 +14,7 @@ class AdamW(UpdateRule):
     """Bias-corrected moments, eps added after the root."""
 
     fields = ("beta1", "beta2", "eps")
+    is_debiased = True
 
     def state_sizes(self) -> Mapping[str, int]:
         """Both moments, a number for each parameter."""

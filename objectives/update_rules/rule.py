@@ -25,6 +25,8 @@ class UpdateRule(ABC):
 
     # Fields of the configuration that are read as ``numbers``; null counts as infinite.
     fields: Sequence[str] = ("beta1",)
+    # Whether an update takes the first moment without its bias.
+    is_debiased = False
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         """``shape`` is for the structural fields, which all members share."""

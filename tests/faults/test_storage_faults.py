@@ -47,7 +47,7 @@ def assert_nothing_is_torn(folder: Path, acknowledged: str) -> None:
         for pack in ledger.packs():
             for found in ledger.checkpoints(pack["pack_id"]):
                 read_checkpoint(folder, found["name"], found["sha256"])
-        assert ledger.stray_traces() == 0
+        assert ledger.stray_curves() == 0
 
 
 # strace is not on every machine that `make test` must pass on.

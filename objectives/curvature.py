@@ -1,0 +1,187 @@
+"""The curvature that decides whether training is stable: the Hessian as the optimizer's step meets it.
+
+An update of lr * D m, with a diagonal D and an averaged gradient m of decay beta1, is stable along a direction
+while the eigenvalue of c D H there stays below 2 / lr, where H is the Hessian and c = (1 - beta1) / (1 + beta1)
+(Cohen et al., arXiv 2207.14484, whose threshold of 38 / lr at beta1 = 0.9 leaves c out; with the bias correction
+of Bai et al., arXiv 2506.04805, c belongs to the matrix and the threshold is 2 / lr. It is one law: never both).
+D H has the eigenvalues of the symmetric D^1/2 H D^1/2, which is what is measured here. D is 1 / (sqrt(vhat) + eps)
+for Adam and 1 for SGD.
+
+``lambda_max`` above the threshold says that training can become unstable, ``lambda_grad`` (Bai et al.), the curvature
+along the gradient, that it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from objectives.rounding import alike, rows_of_blocks
+
+# Shapes: R members, n parameters of one member and zeros that fill its last block, P products with the Hessian.
+
+Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+# A vector that others explain but for this many roundings is not a new direction.
+_ROUNDINGS = 1000
+# A small matrix is taken to the power of 256 ** 5 = 1e12: eigenvalues closer than that count as one.
+_ROUNDS, _POWER = 5, 256
+
+
+class GradientGraph:
+    """The gradient of R members with the graph that products with their Hessians need.
+
+    ``loss_R`` and ``gradient_Rn`` are detached. The graph lives as long as this object, some times the memory of
+    a gradient, and its parameters must not change meanwhile: a product raises RuntimeError then.
+    """
+
+    def __init__(self, losses: Losses, params_Rn: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """``losses(weights)`` has shape (R,), mixes no members, and is eager: compiled graphs have one derivative.
+
+        Row r of ``params_Rn`` holds the weights of member r in the order of ``shapes``, then zeros.
+        """
+        self._sizes = [math.prod(shape) for shape in shapes.values()]
+        pieces = params_Rn.detach().split([*self._sizes, params_Rn.shape[1] - sum(self._sizes)], dim=1)
+        weights = {
+            name: piece.view(-1, *shape).requires_grad_()
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=False)
+        }
+        # Fused attention has one derivative only, on a CPU and on a GPU.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            loss_R = losses(weights)
+        self._weights = list(weights.values())
+        self._gradient = torch.autograd.grad(loss_R.sum(), self._weights, create_graph=True, materialize_grads=True)
+        self.loss_R = loss_R.detach()
+        self.gradient_Rn = rows_of_blocks(piece.detach() for piece in self._gradient)
+
+    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
+        """The Hessian of each member times its row of ``vector_Rn``, (R, n): one backward pass for all members."""
+        pieces = vector_Rn.split([*self._sizes, vector_Rn.shape[1] - sum(self._sizes)], dim=1)
+        # A gradient that is constant, of a loss that is linear in that weight, has no graph.
+        curved = [
+            (gradient, piece.reshape(gradient.shape))
+            for gradient, piece in zip(self._gradient, pieces, strict=False)
+            if gradient.requires_grad
+        ]
+        if not curved:
+            return torch.zeros_like(vector_Rn)
+        gradients, directions = zip(*curved, strict=True)
+        products = torch.autograd.grad(
+            gradients, self._weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return rows_of_blocks(products)
+
+
+def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:
+    """What averaged momentum multiplies curvature by, where the threshold is 2 / lr; float64, shape (R,).
+
+    (1 - beta1) / (1 + beta1) for SGD; Adam's bias correction of the first moment (``debiased``) divides it by
+    1 - beta1^t (Bai et al., arXiv 2506.04805), where the age t >= 1 counts the updates so far.
+    """
+    beta1_R, age_R = beta1_R.to(torch.float64), age_R.to(torch.float64)
+    factor_R = (1 - beta1_R) / (1 + beta1_R)
+    return factor_R / (1 - alike(torch.pow, beta1_R, age_R)) if debiased else factor_R
+
+
+@dataclass(frozen=True, slots=True)
+class Curvature:
+    """Curvature of R members in units of 1 / lr: over the edge of stability while it is above 2 / lr.
+
+    ``lambda_grad_R`` = c g.(H D g) / |g|^2 needs one product and is exact, NaN where the gradient is zero.
+    As D H is not symmetric it may exceed the largest eigenvalue. ``lambda_max_R`` is a lower bound of that
+    eigenvalue, NaN where no direction was left to measure. ``warm_Rn`` is where the next measurement starts:
+    unit vectors, zeros where that is to start afresh.
+    """
+
+    lambda_grad_R: torch.Tensor
+    lambda_max_R: torch.Tensor
+    warm_Rn: torch.Tensor
+
+
+def measure_curvature(
+    graph: GradientGraph, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
+) -> Curvature:
+    """Curvature along the gradient and the largest eigenvalue, from ``num_products`` products with the Hessian.
+
+    ``divisor_Rn`` is what the optimizer divides by, sqrt(vhat) + eps > 0, ``factor_R`` that of the momentum, and
+    ``warm_Rn`` that of the last measurement or zeros. The largest eigenvalue is that of the Hessian seen from the
+    subspace of the vectors multiplied so far (Rayleigh and Ritz): the gradient, the warm vector, and then what the
+    Hessian makes of the best vector so far, which is Lanczos' method without a warm vector.
+
+    A member without a gradient, with a warm vector that adds nothing or with numbers that are not finite gets
+    what is left of its subspace, or NaN, and changes nobody else. Never waits for a GPU. Raises ValueError for no products.
+    """
+    if num_products < 1:
+        raise ValueError(f"num_products = {num_products}: the curvature along the gradient alone takes one")
+    scale_Rn = divisor_Rn.rsqrt()
+    direction_Rn, _ = _unit(graph.gradient_Rn)
+    vector_Rn, stretch_R = _unit(scale_Rn * direction_Rn)
+    # What is not filled yet, or has nothing to add, stays zero.
+    basis_RPn = vector_Rn.new_zeros(len(vector_Rn), num_products, vector_Rn.shape[1])
+    image_RPn = torch.zeros_like(basis_RPn)
+    for product in range(num_products):
+        if product > 0:
+            vector_Rn = _new_direction(best_image_Rn, basis_RPn[:, :product])
+        if product == 1:
+            warm_Rn = _new_direction(warm_Rn, basis_RPn[:, :product])
+            vector_Rn = torch.where(warm_Rn.any(1, keepdim=True), warm_Rn, vector_Rn)
+        curved_Rn = graph.hessian_product(scale_Rn * vector_Rn)
+        if product == 0:
+            lambda_grad_R = stretch_R * (direction_Rn * curved_Rn).sum(1)
+        basis_RPn[:, product], image_RPn[:, product] = vector_Rn, scale_Rn * curved_Rn
+        lambda_max_R, best_image_Rn = _ritz(basis_RPn[:, : product + 1], image_RPn[:, : product + 1])
+    factor_R = factor_R.to(lambda_max_R.dtype)
+    return Curvature(
+        lambda_grad_R=(factor_R * lambda_grad_R.masked_fill(stretch_R == 0, math.nan)).to(scale_Rn.dtype),
+        lambda_max_R=(factor_R * lambda_max_R).to(scale_Rn.dtype),
+        warm_Rn=_unit(best_image_Rn)[0],
+    )
+
+
+def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest eigenvalue of A within an orthonormal basis whose images A are known, (R,), and A's image of its vector.
+
+    The small matrix, shifted to be positive, is squared until only the projection on its largest eigenvalue is left:
+    ``torch.linalg.eigh`` would wait for a GPU, and raise where a single member's numbers are not finite.
+    """
+    matrix_RPP = torch.bmm(basis_RPn, image_RPn.mT).to(torch.float64)
+    matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
+    # Twice the size makes the eigenvalues of the vectors that are there positive; the others stay zero.
+    present_RPP = torch.diag_embed(2 * basis_RPn.any(2).to(torch.float64))
+    size_R = torch.linalg.matrix_norm(matrix_RPP)
+    power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + present_RPP
+    for _ in range(_ROUNDS):
+        power_RPP = torch.linalg.matrix_power(power_RPP / torch.linalg.matrix_norm(power_RPP, keepdim=True), _POWER)
+    strongest_R = power_RPP.diagonal(dim1=1, dim2=2).argmax(1)
+    vector_RP = torch.nn.functional.normalize(
+        power_RPP[torch.arange(len(power_RPP), device=power_RPP.device), strongest_R], dim=1
+    )
+    value_R = torch.einsum("rp,rpq,rq->r", vector_RP, matrix_RPP, vector_RP)
+    return value_R, torch.bmm(vector_RP[:, None].to(image_RPn.dtype), image_RPn)[:, 0]
+
+
+def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
+    """The part of each vector that is orthogonal to the basis, as a unit vector; zeros where there is none."""
+    vector_Rn, _ = _unit(vector_Rn)
+    rest_Rn = vector_Rn
+    for _ in range(2):  # what rounding leaves the first time is removed the second time
+        share_R1P = torch.bmm(rest_Rn[:, None], basis_RPn.mT)
+        rest_Rn = rest_Rn - torch.bmm(share_R1P, basis_RPn)[:, 0]
+    rest_Rn, size_R = _unit(rest_Rn)
+    is_new_R = size_R > _ROUNDINGS * torch.finfo(size_R.dtype).eps
+    return torch.where(is_new_R[:, None], rest_Rn, 0.0)
+
+
+def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of length 1 and the lengths they had; zeros for those that are zero or not finite."""
+    largest_R = vector_Rn.abs().amax(1)
+    is_usable_R = torch.isfinite(largest_R) & (largest_R > 0)
+    # Squares of very small or large numbers would be 0 or infinite.
+    scaled_Rn = vector_Rn / largest_R[:, None]
+    size_R = torch.linalg.vector_norm(scaled_Rn, dim=1)
+    unit_Rn = torch.where(is_usable_R[:, None], scaled_Rn / size_R[:, None], 0.0)
+    return unit_Rn, torch.where(is_usable_R, largest_R * size_R, 0.0)
