@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator.curve_metrics import measured
 from orchestrator.errors import InputError
 from orchestrator.files import (
     EXPORTED,
@@ -19,7 +20,6 @@ from orchestrator.files import (
     write_if_changed,
 )
 from orchestrator.ledger import Ledger
-from orchestrator.spike_score import spike_scores
 from orchestrator.stability import StabilityMap, facet_maps, map_table, stability_map, trial_table
 
 HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
@@ -44,8 +44,7 @@ def export_heatmap(
     """
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
     with Ledger(folder / LEDGER, read_only=True) as ledger:
-        if metric == "spike_score":
-            options["scores"] = spike_scores(ledger, [row["trial_id"] for row in ledger.trials()])
+        options["measured"] = measured(ledger, [metric], [row["trial_id"] for row in ledger.trials()])
         if facet is None:
             maps = [stability_map(ledger, where=where, **options)]
         else:

@@ -27,6 +27,7 @@ SCHEMA_VERSION = 5
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 _CHECKPOINTS_KEPT = 2
+_FIRST_TELEMETRY = 5  # schema
 _CURVES = ("traces", "telemetry")  # tables of pieces of curves
 _LARGEST_PIECE = 2**28  # bytes of a curve in one report; more is no curve but an attack on memory
 _STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
@@ -413,7 +414,7 @@ class Ledger:
 
     def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
         """What was read of a trial every few steps, as ``trace``; nothing where nothing was read."""
-        return self._curve("telemetry", trial_id)
+        return self._curve("telemetry", trial_id) if self.version >= _FIRST_TELEMETRY else {}
 
     def _curve(self, table: str, trial_id: str) -> dict[str, np.ndarray]:
         query = (

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.curve_metrics import OF_TELEMETRY, OF_TRACES
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.space import Axis, format_value
-from orchestrator.spike_score import spike_score
 from orchestrator.stability import METRICS, sweep_axes
 from orchestrator.thinning import thinned
 
@@ -30,7 +30,9 @@ def report_data(ledger: Ledger) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
     traces = [ledger.trace(row["trial_id"]) if row["outcome"] else {} for row in rows]
-    scores = [spike_score([trace[name] for name in CURVES if name in trace]) for trace in traces]
+    telemetry = [ledger.telemetry(row["trial_id"]) if row["outcome"] else {} for row in rows]
+    of_curves = {name: [metric(trace) for trace in traces] for name, metric in OF_TRACES.items()}
+    of_curves |= {name: [metric(read) for read in telemetry] for name, metric in OF_TELEMETRY.items()}
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
     num_points = _points_per_curve(sum(name in trace for trace in traces for name in CURVES))
     return {
@@ -47,8 +49,8 @@ def report_data(ledger: Ledger) -> dict[str, Any]:
             "reason": [row["reason"] or "" for row in rows],
             "steps": [row["steps"] for row in rows],
             "verdict_step": [row.get("verdict_step") for row in rows],
-            **{name: [_number(row[name]) for row in rows] for name in METRICS if name != "spike_score"},
-            "spike_score": [_number(score) for score in scores],
+            **{name: [_number(row[name]) for row in rows] for name in METRICS if name not in of_curves},
+            **{name: [_number(value) for value in values] for name, values in of_curves.items()},
         },
         "episodes": [json.loads(row.get("episodes") or "[]") for row in rows],
         "curves": [_curves(trace, num_points) for trace in traces],

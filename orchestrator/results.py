@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from orchestrator.boundary import RowBoundary, boundary
+from orchestrator.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.recommendation import Recommendation, recommend
 from orchestrator.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.space import Axis, format_value
-from orchestrator.spike_score import spike_scores
 from orchestrator.stability import map_table, stability_map, sweep_axes, trial_table
 
 _Result = TypeVar("_Result")
@@ -53,9 +53,16 @@ class SweepResults:
 
         Raises InputError for a trial that the sweep does not have.
         """
-        if trial_id not in set(self.trials["trial_id"]):
-            raise InputError(Problem(str(self.folder), "", f"has no trial {trial_id!r}", "see .trials.trial_id"))
+        self._require(trial_id)
         return pd.DataFrame(self._read(lambda ledger: ledger.trace(trial_id)))
+
+    def telemetry(self, trial_id: str) -> pd.DataFrame:
+        """What was read of one trial every few steps, maybe nothing: step, v_lag/GROUP, lambda_max, ...
+
+        Raises InputError for a trial that the sweep does not have.
+        """
+        self._require(trial_id)
+        return pd.DataFrame(self._read(lambda ledger: ledger.telemetry(trial_id)))
 
     def map(
         self,
@@ -72,7 +79,7 @@ class SweepResults:
         """
         conditions = {key: _written(value) for key, value in (where or {}).items()}
         return self._read(
-            lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", conditions, reduce, self._spike_scores))
+            lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", conditions, reduce, self._measured))
         )
 
     def boundary(
@@ -90,9 +97,13 @@ class SweepResults:
         """What a wrong learning rate costs, for each setting of the other axes."""
         return self._read(lambda ledger: lr_sensitivity(ledger, axis))
 
+    def _require(self, trial_id: str) -> None:
+        if trial_id not in set(self.trials["trial_id"]):
+            raise InputError(Problem(str(self.folder), "", f"has no trial {trial_id!r}", "see .trials.trial_id"))
+
     @cached_property
-    def _spike_scores(self) -> dict[str, float]:
-        return self._read(lambda ledger: spike_scores(ledger, self.trials["trial_id"]))
+    def _measured(self) -> Measured:
+        return self._read(lambda ledger: measured(ledger, CURVE_METRICS, self.trials["trial_id"]))
 
     def _read(self, action: Callable[[Ledger], _Result]) -> _Result:
         with Ledger(self.folder / LEDGER, read_only=True) as ledger:

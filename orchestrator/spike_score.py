@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from orchestrator.ledger import Ledger
-
 WINDOW = 128
 SIGMAS = 6.0
 _LEAST_DEVIATION = 1e-10
@@ -34,14 +32,3 @@ def spike_score(curves: Iterable[np.ndarray], window: int = WINDOW, sigmas: floa
             mean, deviation = past.mean(axis=1), past.std(axis=1)
             is_spike |= (deviation > _LEAST_DEVIATION) & (curve[window:] > mean + sigmas * deviation)
     return float(is_spike.sum() / len(curves[0]))
-
-
-def spike_scores(ledger: Ledger, trial_ids: Iterable[str]) -> dict[str, float]:
-    """The score of each of these trials whose curve is long enough, from loss and gradient norm."""
-    scores = {}
-    for trial_id in trial_ids:
-        trace = ledger.trace(trial_id)
-        score = spike_score([trace[name] for name in ("loss", "grad_norm") if name in trace])
-        if score is not None:
-            scores[trial_id] = score
-    return scores

@@ -26,6 +26,7 @@ METRICS: Mapping[str, str] = {
     "num_spikes": "median number of spikes",
     "steps_done": "median steps trained",
     "spike_score": "median spike score: share of steps over 6 sigma of the last 128",
+    "edge_crossings": "median times over the edge of stability, second half",
 }
 REDUCTIONS = ("worst", "median", "best")
 _RESULTS = (
@@ -111,14 +112,14 @@ def stability_map(
     metric: str = "final_loss",
     where: Mapping[str, str] | None = None,
     reduce: str = "worst",
-    scores: Mapping[str, float] | None = None,
+    measured: Mapping[str, Mapping[str, float]] | None = None,
 ) -> StabilityMap:
     """The map over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
     Where other axes are left, a cell of the map is the ``reduce`` of their cells: the worst, the median or
-    the best by fraction of stable seeds, then by the metric. ``scores`` are the trials' spike scores, which
-    are not in the ledger's table. Raises InputError for an axis, a value, a metric or a reduction that
-    there is not.
+    the best by fraction of stable seeds, then by the metric. ``measured`` are the metrics of trials that
+    are not in the ledger's table (``curve_metrics``). Raises InputError for an axis, a value, a metric or a
+    reduction that there is not.
     """
     facts, axes = ledger.facts(), {axis.name: axis for axis in sweep_axes(ledger)}
     if metric not in METRICS:
@@ -126,7 +127,8 @@ def stability_map(
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     trials, notes = _filtered(ledger.trials(), axes, where or {})
-    trials = [{**trial, "spike_score": (scores or {}).get(trial["trial_id"])} for trial in trials]
+    extra = measured or {}
+    trials = [{**trial, **{name: of.get(trial["trial_id"]) for name, of in extra.items()}} for trial in trials]
     x_name, y_name = _chosen(axes, x, y, where or {})
     is_sampled = facts.get("is_sampled") == "true"
     return make_map(trials, axes, x_name, y_name, metric, reduce, facts.get("name", ""), notes, is_sampled)

@@ -24,6 +24,7 @@ from orchestrator.sections import (
     ResumeConfig,
     SampleSection,
     SweepFile,
+    TelemetryConfig,
     TrackingConfig,
 )
 from orchestrator.stability import METRICS, REDUCTIONS
@@ -79,7 +80,7 @@ def test_commands_and_options() -> None:
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
         "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "stopping", "resources", "checkpoint",
-        "tracking", "max_trials",
+        "telemetry", "tracking", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
     assert list(ResourcesConfig.model_fields) == [
@@ -94,6 +95,7 @@ def test_keys_of_a_sweep_file() -> None:
         "steps", "seed", "trial", "folder", "config", "command", "python", "environment", "metrics", "workers",
     } == GIVEN  # fmt: skip
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
+    assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
     assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
@@ -124,14 +126,14 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
-        "spike_score",
+        "spike_score", "edge_crossings",
     ]  # fmt: skip
     assert REDUCTIONS == ("worst", "median", "best")
 
 
 def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
-    assert public == {"axes", "boundary", "lr_sensitivity", "map", "recommend", "trace", "trials"}
+    assert public == {"axes", "boundary", "lr_sensitivity", "map", "recommend", "telemetry", "trace", "trials"}
     assert list(inspect.signature(SweepResults.map).parameters) == ["self", "x", "y", "where", "reduce"]
 
 
