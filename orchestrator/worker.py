@@ -22,9 +22,9 @@ from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.outcomes import finished_of
 from orchestrator.own_run import OwnRun, RankPlaces
 from orchestrator.provenance import describe_process
+from orchestrator.readings import Point, Reading, as_table, due, of_row, on_host
 from orchestrator.reports import Checkpoint, Finished, Pack, Report, Trace
 from orchestrator.roster import Roster
-from orchestrator.readings import Point, Reading, as_table, due, of_row, on_host
 from orchestrator.ways import Choice, choose_way, is_out_of_memory, prepare_process
 
 # Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
@@ -64,7 +64,7 @@ class _PackRun:
     """The members that are still training, and what has not been reported yet."""
 
     def __init__(self, pack: Pack) -> None:
-        self.pack = pack
+        self.pack, self.trial_ids = pack, pack.trial_ids
         self.stopping = StoppingConfig(**pack.stopping)
         self.detector = SpikeDetector(0, self.stopping)
         self.trainer: Trainer | None = None
@@ -125,7 +125,7 @@ class _PackRun:
             finished=tuple(self._finished),
             is_last=is_last,
             error=error,
-            waited=tuple(self.pack.trial_ids[member] for member in waiting),
+            waited=tuple(self.trial_ids[member] for member in waiting),
             environment=self.environment,
             checkpoint=checkpoint,
             is_paused=is_paused,
@@ -218,7 +218,7 @@ class _PackRun:
 
     def _begin_checkpoint(self) -> None:
         members = self.roster.training
-        ages = {self.pack.trial_ids[member]: self.age_of[member] for member in members}
+        ages = {self.trial_ids[member]: self.age_of[member] for member in members}
         self.checkpoints.begin(self._state, ages)
 
     def _state(self) -> dict[str, Any]:
@@ -279,9 +279,11 @@ class _PackRun:
     def _steps(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
         """Train; metrics, (T, K) each, and what was read meanwhile, by rows of the trainer."""
         trainer, wanted = self.trainer, self.pack.telemetry
-        row_of = self.roster.row_of
-        first = [row_of.index(row) for row in range(max(row_of) + 1)]  # members of a row are of one age
-        age_R = np.array([self.age_of[self.roster.training[k]] for k in first])
+        # Members of a row are of one age.
+        age_of_row = {
+            row: self.age_of[member] for row, member in zip(self.roster.row_of, self.roster.training, strict=True)
+        }
+        age_R = np.array([age_of_row[row] for row in range(len(age_of_row))])
         can_read = hasattr(trainer, "observed_step")
         is_curved_TR = due(age_R, num_steps, wanted.curvature if can_read else None)
         is_read_TR = due(age_R, num_steps, wanted.every if can_read else None) | is_curved_TR
@@ -317,7 +319,7 @@ class _PackRun:
             rows = slice(0, lost_at_K[k] + 1)
             steps = age_K[k] + np.arange(num_steps)[rows]
             columns = {name: values[rows, k] for name, values in metrics.items()}
-            trial_id = self.pack.trial_ids[member]
+            trial_id = self.trial_ids[member]
             is_kept = (steps % self.pack.telemetry.curves == 0) | (steps == age_K[k] + lost_at_K[k])
             is_kept |= steps == self.pack.steps - 1
             if is_kept.any():
@@ -342,7 +344,7 @@ class _PackRun:
             self._arrange(members)
 
     def _is_audited(self, member: int) -> bool:
-        return is_audited(self.pack.trial_ids[member], self.stopping.audit)
+        return is_audited(self.trial_ids[member], self.stopping.audit)
 
     def _arrange(self, members_before: Sequence[int]) -> None:
         """Make trainer and detector hold those who train now."""
@@ -361,7 +363,7 @@ class _PackRun:
 
     def _finish(self, position: int, record: MemberRecord, steps_done: int, validation: float) -> None:
         member = self.roster.training[position]
-        result = finished_of(self.pack.trial_ids[member], record, self.stopping, steps_done, validation)
+        result = finished_of(self.trial_ids[member], record, self.stopping, steps_done, validation)
         self._finished.append(replace(result, is_audited=self._is_audited(member)))
 
 
