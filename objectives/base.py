@@ -13,18 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import model_validator
 
-
-def per_member(default: Any, unit: str, description: str, **domain: Any) -> Any:
-    """A field that may differ between the members of one pack."""
-    return Field(default, description=description, json_schema_extra={"unit": unit, "per_member": True}, **domain)
-
-
-def structural(default: Any, unit: str, description: str, **domain: Any) -> Any:
-    """A field that all members of a pack share."""
-    return Field(default, description=description, json_schema_extra={"unit": unit, "per_member": False}, **domain)
-
+from objectives.training_config import TrainingConfig, per_member, structural
 
 Kernels = Literal["default", "onednn"]
 
@@ -42,33 +33,6 @@ class Way:
     kernels: Kernels = "default"
 
 
-class TrainingConfig(BaseModel):
-    """The fields that every objective has: length, optimizer, schedule, clipping, batch size."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    steps: int = structural(..., "steps", "length of one training run", ge=1, le=10_000_000)
-    lr: float = per_member(1e-3, "1", "peak learning rate", gt=0)
-    warmup: int = per_member(0, "steps", "linear warmup of the learning rate; at most steps", ge=0)
-    beta1: float = per_member(0.9, "1", "decay of the first moment (momentum)", ge=0, lt=1)
-    beta2: float = per_member(0.999, "1", "decay of the second moment", ge=0, lt=1)
-    eps: float = per_member(1e-8, "gradient", "added to the root of the second moment", gt=0)
-    weight_decay: float = per_member(0.0, "1", "decoupled weight decay, multiplied by the lr", ge=0)
-    clip: float | None = per_member(None, "gradient norm", "largest global gradient norm; null for no clipping", gt=0)
-    batch_size: int = structural(8, "sequences", "examples per step", ge=1, le=65_536)
-    optimizer: Literal["adamw", "sgd"] = structural("adamw", "kind", "adamw, or sgd with an averaged momentum of beta1")
-    schedule: Literal["constant", "linear", "cosine"] = structural(
-        "constant", "kind", "decay of the learning rate after warmup"
-    )
-    final_lr_fraction: float = structural(0.0, "of lr", "where the linear and cosine schedules end", ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _warmup_fits(self) -> TrainingConfig:
-        if self.warmup > self.steps:
-            raise ValueError(f"warmup = {self.warmup} is longer than steps = {self.steps}")
-        return self
-
-
 class GptConfig(TrainingConfig):
     """A byte-level decoder-only transformer on real text."""
 
@@ -77,10 +41,35 @@ class GptConfig(TrainingConfig):
     width: int = structural(32, "channels", "width of the residual stream; a multiple of heads", ge=2, le=16_384)
     heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
-    precision: Literal["float32", "tf32", "bfloat16"] = structural(
-        "float32", "kind", "of matrix products: tf32 acts on GPUs only, bfloat16 is autocast"
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
+        "float32", "kind", "of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
     )
-    qk_norm: bool = structural(False, "switch", "layer norm on queries and keys (Wortsman et al. 2023)")
+    loss_scale: float = per_member(65_536.0, "1", "first scale of the loss in float16, best a power of two", ge=1)
+    loss_scale_growth: int = per_member(2000, "steps", "without overflow after which the loss scale doubles", ge=1)
+    qk_norm: bool = structural(False, "switch", "norm on the queries and keys of each head (Wortsman et al. 2023)")
+    norm: Literal["layer", "rms"] = structural("layer", "kind", "of every norm: layer or root mean square")
+    norm_place: Literal["pre", "post", "output"] = structural(
+        "pre", "kind", "before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)"
+    )
+    residual_scale: float = per_member(1.0, "1", "factor on what each sublayer adds to the residual stream", ge=0)
+    init_deviation: float = per_member(
+        0.02, "1", "standard deviation of initial weights; by sqrt(2 depth) smaller where sublayers end", gt=0
+    )
+    dropout: float = per_member(0.0, "1", "share of what each sublayer adds that is dropped in training", ge=0, lt=1)
+    z_loss: float = per_member(0.0, "1", "weight in the loss of the mean of log^2 Z of the logits", ge=0)
+    embedding_grad: float = per_member(1.0, "1", "factor on the embeddings' gradient (GLM-130B)", ge=0)
+    embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", ge=0)
+    attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", ge=0)
+    mlp_lr: float = per_member(1.0, "of lr", "learning rate of the MLP matrices", ge=0)
+    norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", ge=0)
+    head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", ge=0)
+    accumulate: int = structural(
+        1, "micro-batches", "pieces in which a batch is trained; its gradient is their mean", ge=1
+    )
+    recompute: bool = structural(False, "switch", "activations are computed again in the backward pass, to save memory")
+    corrupted: float = per_member(0.0, "1", "share of the batches whose text is replaced by random bytes", ge=0, le=1)
+    context_start: int | None = per_member(None, "bytes", "context that training begins with; null for all of it", ge=1)
+    context_steps: int = per_member(0, "steps", "in which the context grows from context_start to all of it", ge=0)
     text: tuple[str, ...] = structural(
         (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
     )
@@ -94,6 +83,25 @@ class GptConfig(TrainingConfig):
             raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
         return self
 
+    @model_validator(mode="after")
+    def _micro_batches_divide_the_batch(self) -> GptConfig:
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"batch_size = {self.batch_size} is not a multiple of accumulate = {self.accumulate}")
+        return self
+
+    @model_validator(mode="after")
+    def _curriculum_is_whole(self) -> GptConfig:
+        if self.context_start is not None and self.context_start > self.context:
+            raise ValueError(f"context_start = {self.context_start} is longer than context = {self.context}")
+        if self.context_start is not None and not self.context_steps:
+            raise ValueError(f"context_start = {self.context_start} needs context_steps to grow in: give some")
+        return self
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Bytes that one step trains on."""
+        return self.batch_size * self.context
+
 
 class FunctionFitConfig(TrainingConfig):
     """A small tanh network fitted to sin x + sin 4x, in double precision."""
@@ -104,6 +112,11 @@ class FunctionFitConfig(TrainingConfig):
     )
     width: int = structural(64, "units", "hidden units", ge=1, le=65_536)
     num_points: int = structural(200, "points", "training points, even on [-pi, pi]", ge=2, le=65_536)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Points that one step trains on."""
+        return self.batch_size or self.num_points
 
 
 class QuadraticConfig(TrainingConfig):
@@ -129,7 +142,9 @@ class Trainer(Protocol):
     """K members in training, K >= 1. What it reports per step is an array of shape (K,).
 
     A member's numbers do not depend on who shares its pack. A member whose loss or gradient is not
-    finite is masked before the update, at that step, and stays as it is from then on.
+    finite is masked before the update, at that step, and stays as it is from then on, unless it has ``rollback``:
+    then it may go back to a snapshot of itself, at that step or at that of a spike. A pack in which somebody has
+    ``rollback`` reports ``rolled_back`` too, 1 for who went back and 0 for the others.
     """
 
     num_members: int
@@ -139,6 +154,15 @@ class Trainer(Protocol):
 
         ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still
         be on a device: whoever reads them decides when to wait for them.
+        """
+
+    def observed_step(
+        self, rows: Sequence[int], curved: Sequence[int], num_products: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """A ``step``, and readings of shape (len(rows),) of the members in ``rows``, with which nothing changes.
+
+        Of those in ``curved`` also ``lambda_grad`` and ``lambda_max``, from ``num_products`` products with the Hessian,
+        and ``curvature_threshold``. A trainer without this method is trained without telemetry.
         """
 
     def arrange(self, places: Sequence[Place]) -> None:
@@ -201,6 +225,20 @@ class Objective:
         ``configs`` agree in every structural field. All of them train at once, whatever the width.
         """
         return importlib.import_module(self.module).start(configs, seeds, device, way)
+
+    def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
+        """One line on where the data of ``step`` came from, for a diagnosis; None where they are no text.
+
+        ``step`` is that of the data (``data_step``). Imports torch now and not earlier, reads the text, and raises
+        ValueError where it is not there (any more).
+        """
+        tell = getattr(importlib.import_module(self.module), "batch_text", None)
+        return None if tell is None else tell(config, seed, step)
+
+
+def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
+    """The step of the data that a member trained on at its own ``step``, after rollbacks at so many steps before it."""
+    return step + num_rollbacks * (config.rollback or 0)
 
 
 OBJECTIVES: Mapping[str, Objective] = {

@@ -51,6 +51,16 @@ class Layout:
         """Sum over the columns of each weight, (K, T)."""
         return torch.stack([value_Kn[:, piece.start : piece.end].sum(1) for piece in self.pieces], dim=1)
 
+    def norms_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
+        """Euclidean norm of each weight's columns, (K, T)."""
+        columns = (value_Kn[:, piece.start : piece.end] for piece in self.pieces)
+        return torch.stack([torch.linalg.vector_norm(value_Ks, dim=1) for value_Ks in columns], dim=1)
+
+    def scale(self, value_Kn: torch.Tensor, factor_KT: torch.Tensor) -> None:
+        """Multiply the columns of each weight by that weight's number, in place."""
+        for t, piece in enumerate(self.pieces):
+            value_Kn[:, piece.start : piece.end].mul_(factor_KT[:, t : t + 1])
+
     def weights_of_groups(self) -> dict[str, list[int]]:
         """Which weights are in each layer group, by number; last in ``all``."""
         found = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
@@ -63,4 +73,6 @@ class Layout:
     def _weight_of_column(self, device: torch.device) -> torch.Tensor:
         sizes = [piece.size for piece in self.pieces]
         sizes[-1] += self.size - sum(sizes)
-        return torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device))
+        sizes_T = torch.tensor(sizes, device=device)
+        # Whose sum is told, or a GPU would be waited for.
+        return torch.arange(len(sizes), device=device).repeat_interleave(sizes_T, output_size=self.size)

@@ -318,6 +318,54 @@ def replay(
 
 
 @app.command()
+def diagnose(
+    name: NameArgument,
+    trial: Annotated[
+        str | None, typer.Option("--trial", metavar="ID", help="the trial with this id, or whose id alone begins so")
+    ] = None,
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            "--cell", metavar="AXIS=VALUE,...", help="the most typical trial of this cell: beta2=0.999,eps=1e-8"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/diagnosis/ID.png")
+    ] = None,
+    json_: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="also write the diagnosis as JSON")
+    ] = None,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Say why a trial became unstable, with the numbers, what it is not, and what to change.
+
+    Without --trial and --cell it is the most typical trial that is not stable: the earliest of the commonest outcome.
+    """
+    from orchestrator.diagnosis_page import diagnosis_answer
+    from orchestrator.files import sweep_folder
+
+    cells = _conditions(cell.split(","), "--cell") if cell is not None else {}
+    _print(diagnosis_answer(sweep_folder(name, results), trial, cells, output, json_))
+
+
+@app.command()
+def explain(
+    name: NameArgument,
+    x: XOption = None,
+    y: YOption = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/explanation.png")
+    ] = None,
+    results: ResultsOption = _RESULTS,
+) -> None:
+    """Say which mechanism rules which part of the region that is not stable, and draw it on the map."""
+    from orchestrator.explanation_page import explanation_answer
+    from orchestrator.files import sweep_folder
+
+    _print(explanation_answer(sweep_folder(name, results), x, y, output))
+
+
+@app.command()
 def audit(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
     """Say what stopping early saved in a sweep, and how often it was wrong (stopping.audit)."""
     from orchestrator.files import sweep_folder
@@ -397,14 +445,14 @@ def _print(lines: Iterable[str]) -> None:
         typer.echo(printable(line))
 
 
-def _conditions(where: list[str]) -> dict[str, str]:
-    """`--where AXIS=VALUE` options as a mapping. Raises InputError."""
+def _conditions(where: list[str], option: str = "--where") -> dict[str, str]:
+    """`--where AXIS=VALUE` options, or those of another ``option``, as a mapping. Raises InputError."""
     conditions = {}
     for text in where:
         key, equals, value = text.partition("=")
         if not equals:
-            raise InputError(Problem("--where", text, "is not AXIS=VALUE", "write e.g. clip=none"))
-        conditions[key] = value
+            raise InputError(Problem(option, text, "is not AXIS=VALUE", "write e.g. clip=none"))
+        conditions[key.strip()] = value.strip()
     return conditions
 
 

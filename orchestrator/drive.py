@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from objectives.base import Way
+from objectives.library_optimizers import problem_with
+from objectives.training_config import PACKED_OPTIMIZERS
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError, printable
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked, sweep_lock
@@ -39,6 +41,7 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     from orchestrator.live import LiveView
 
     refuse_what_is_not_there(sweep.objective)
+    refuse_optimizers_of_no_use(sweep)
     console = Console()
     folder = results / sweep.name
     mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
@@ -105,6 +108,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     from orchestrator.space import format_value
 
     refuse_what_is_not_there(sweep.objective)
+    refuse_optimizers_of_no_use(sweep)
     statuses: dict[str, tuple[str, int]] = {}
     removed, speed = 0, None
     path = results / sweep.name / LEDGER
@@ -136,6 +140,8 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
         yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
     if len(choices) > _STRUCTURES_SHOWN:
         yield f"          ... and {len(choices) - _STRUCTURES_SHOWN} structures more"
+    for name in library_optimizers(sweep, missing):
+        yield f"          {name} is of a library, which trains one member at a time"
     yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
         f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
     )
@@ -160,19 +166,35 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
     alike: dict[str, list[Trial]] = {}
     for trial in missing:
         alike.setdefault(structure_of(sweep, trial), []).append(trial)
-    if sweep.resources.pack != "auto":
-        choice = Choice(Way(sweep.resources.pack), f"{sweep.resources.pack} at a time, as resources.pack says")
-        return dict.fromkeys(alike, choice)
-    if sweep.resources.gpus:
-        return dict.fromkeys(alike)  # whose cache is on the GPU's machine
     choices: dict[str, Choice | None] = {}
     for structure, trials in alike.items():
         config = sweep.objective.config_class.model_validate(trials[0].config, strict=False)
+        if sweep.resources.pack != "auto" and config.can_be_stacked:
+            reason = f"{sweep.resources.pack} at a time, as resources.pack says"
+            choices[structure] = Choice(Way(sweep.resources.pack), reason)
+            continue
+        if sweep.resources.gpus:
+            choices[structure] = None  # the cache is on the GPU's machine
+            continue
         steps_ahead = len(trials) * sweep.steps // workers
         choices[structure] = known_choice(
             sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
         )
     return choices
+
+
+def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
+    """Optimizers of libraries that ``trials`` name, in order."""
+    if isinstance(sweep.objective, OwnTrainer):
+        return []
+    return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in PACKED_OPTIMIZERS]
+
+
+def refuse_optimizers_of_no_use(sweep: Sweep) -> None:
+    """Raise InputError where a library is not on this machine, or its optimizer needs more than gradients."""
+    found = {name: problem_with(name) for name in library_optimizers(sweep, sweep.trials)}
+    if problems := [Problem("", "optimizer", *problem) for problem in found.values() if problem]:
+        raise InputError(*problems)
 
 
 def planned_workers(sweep: Sweep) -> int:

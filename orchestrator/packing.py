@@ -7,6 +7,7 @@ import math
 import uuid
 from collections.abc import Sequence
 
+from objectives.base import Objective
 from orchestrator.own_trainer import OwnTrainer
 from orchestrator.reports import Launch, Member, Pack, Telemetry
 from orchestrator.space import Trial, canonical_json
@@ -47,9 +48,11 @@ def structure_of(sweep: Sweep, trial: Trial) -> str:
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:
     """Members that will train at a time: what the sweep file says, or what was measured on this machine."""
+    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
+    if not config.can_be_stacked:
+        return 1
     if sweep.resources.pack != "auto":
         return sweep.resources.pack
-    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(sweep.objective, config, device, sweep.resources.cpus) if device == "cpu" else []
     return best_eager(known, len(sweep.trials)).way.width if known else _EXPECTED_WIDTH
@@ -79,15 +82,17 @@ def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
 
 
 def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
-    """A pack of ``members``, at most ``width`` at a time; None for what the sweep says."""
+    """A pack of ``members``, at most ``width`` at a time; None for what the sweep says, where they can be stacked."""
     objective = sweep.objective
+    if width is None and sweep.resources.pack != "auto" and _can_be_stacked(objective, members[0]):
+        width = sweep.resources.pack
     return Pack(
         pack_id=uuid.uuid4().hex[:12],
         objective=getattr(objective, "reference", "") or objective.name,
         steps=sweep.steps,
         members=tuple(members),
         stopping=sweep.stopping.model_dump(),
-        width=width or (None if sweep.resources.pack == "auto" else sweep.resources.pack),
+        width=width,
         steps_ahead=steps_ahead,
         cpus=sweep.resources.cpus,
         gpus=sweep.resources.gpus,
@@ -97,6 +102,13 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         folder=objective.folder,
         launch=_launch(sweep, objective) if isinstance(objective, OwnTrainer) else None,
     )
+
+
+def _can_be_stacked(objective: Objective | OwnTrainer, member: Member) -> bool:
+    """Whether members like this one train as one model; a trainer of one's own says so by its packs of one."""
+    if isinstance(objective, OwnTrainer):
+        return True
+    return objective.config_class.model_validate(member.config, strict=False).can_be_stacked
 
 
 def _launch(sweep: Sweep, own: OwnTrainer) -> Launch:

@@ -64,5 +64,8 @@ def of_row(readings: Sequence[Reading], row: int) -> list[Point]:
 def as_table(points: Sequence[Point]) -> Trace:
     """Points (step, name -> value) of one member as columns, in single precision; NaN for what was not read."""
     names = dict.fromkeys(name for _, values in points for name in values)
-    columns = {name: np.array([values.get(name, np.nan) for _, values in points]).astype(np.float32) for name in names}
+    with np.errstate(over="ignore"):  # what is beyond single precision is infinite
+        columns = {
+            name: np.array([values.get(name, np.nan) for _, values in points]).astype(np.float32) for name in names
+        }
     return {"step": np.array([step for step, _ in points], dtype=np.int64), **columns}

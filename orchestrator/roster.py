@@ -2,6 +2,9 @@
 
 Members that differ only in the clip threshold are the same run until a gradient norm exceeds one of
 the thresholds: till then they share one row. Members that wait take the places of those that end.
+
+Other clipping does not change that. ZClip and AdaGC act on a gradient whose norm is below all thresholds
+as if these were not there, and the norm that is compared with a threshold is that before any clipping.
 """
 
 from __future__ import annotations
@@ -21,8 +24,13 @@ _NEAR = 1.05
 _ROUNDING = 1e-5
 
 
-_OPTIMIZER = ("lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip")
-_NO_OPTIMIZER = dict.fromkeys(_OPTIMIZER)
+def _is_of_the_optimizer(field: str) -> bool:
+    """Whether a field of the configuration does not act on the first gradient.
+
+    Those that every objective has are the optimizer's, or the same in the whole pack; so is a layer group's
+    learning rate. The factor on a group's gradient does act, as the norm is taken after it.
+    """
+    return field in TrainingConfig.model_fields or field.endswith("_lr")
 
 
 @dataclass(slots=True)
@@ -143,4 +151,6 @@ class Roster:
 
     def _origin(self, member: int) -> object:
         """Equal for members whose first gradient is."""
-        return self.configs[member].model_copy(update=_NO_OPTIMIZER), self.seeds[member]
+        config = self.configs[member]
+        shaping = tuple(getattr(config, name) for name in type(config).model_fields if not _is_of_the_optimizer(name))
+        return shaping, self.seeds[member]

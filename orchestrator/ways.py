@@ -164,10 +164,13 @@ def _compiling_pays(eager: Measurement, compiled: Measurement | None, steps_ahea
 def measure_widths(
     objective: Objective, config: TrainingConfig, device: str, num_members: int, known: Sequence[Measurement] = ()
 ) -> list[Measurement]:
-    """Time eager packs of growing width until they gain nothing or memory ends, on top of what is ``known``."""
+    """Time eager packs of growing width until they gain nothing or memory ends, on top of what is ``known``.
+
+    Where members cannot be stacked there is one width only.
+    """
     known = list(known)
     curve = [m for m in known if m.way == Way(m.way.width)]
-    for width in _WIDTHS[device]:
+    for width in _WIDTHS[device] if config.can_be_stacked else (1,):
         if curve:
             if width <= curve[-1].way.width:
                 continue

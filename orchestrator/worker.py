@@ -307,8 +307,9 @@ class _PackRun:
         audited_K = np.array([self._is_audited(member) for member in members])
         # A member that ends is judged by what came up to its last step; the others by all.
         record_of: dict[int, MemberRecord] = {}
+        loss_TK, norm_TK = self._as_judged(metrics)
         for row in range(num_steps):
-            lost_K = self.detector.update(metrics["loss"][row], metrics["grad_norm"][row])
+            lost_K = self.detector.update(loss_TK[row], norm_TK[row])
             if self.stopping.early_stop:
                 # What is not finite stays so: there is nothing to audit.
                 ends_K = lost_K & (~audited_K | ~self.detector.is_finite)
@@ -319,6 +320,8 @@ class _PackRun:
             rows = slice(0, lost_at_K[k] + 1)
             steps = age_K[k] + np.arange(num_steps)[rows]
             columns = {name: values[rows, k] for name, values in metrics.items()}
+            if self.roster.configs[member].rollback is None:
+                columns.pop("rolled_back", None)  # of others in the pack
             trial_id = self.trial_ids[member]
             is_kept = (steps % self.pack.telemetry.curves == 0) | (steps == age_K[k] + lost_at_K[k])
             is_kept |= steps == self.pack.steps - 1
@@ -342,6 +345,19 @@ class _PackRun:
             self.roster.drop(ended)
             self.roster.admit()
             self._arrange(members)
+
+    def _as_judged(self, metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Losses and gradient norms without what the trainer has dealt with: steps that it skipped or took back."""
+        loss_TK, norm_TK = metrics["loss"], metrics["grad_norm"]
+        if "is_skipped" in metrics:
+            norm_TK = np.where(metrics["is_skipped"] == 1, 1.0, norm_TK)
+        is_undone_TK = metrics["rolled_back"] == 1 if "rolled_back" in metrics else np.zeros(loss_TK.shape, dtype=bool)
+        if is_undone_TK.any():
+            norm_TK = np.where(is_undone_TK, 1.0, norm_TK)
+            loss_TK = loss_TK.copy()
+            for row, k in zip(*np.nonzero(is_undone_TK & ~np.isfinite(loss_TK)), strict=True):
+                loss_TK[row, k] = loss_TK[row - 1, k] if row else self.detector.record(int(k)).recent_loss
+        return loss_TK, norm_TK
 
     def _is_audited(self, member: int) -> bool:
         return is_audited(self.trial_ids[member], self.stopping.audit)

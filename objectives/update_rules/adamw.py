@@ -46,8 +46,8 @@ class AdamW(UpdateRule):
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """sqrt(v) + eps with v bias-corrected."""
-        eps_K1 = numbers["eps"].to(states["second_moment"].dtype)[:, None]
-        return self.second_moment(states, numbers, age_K).sqrt().add_(eps_K1)
+        second_Kn = self.second_moment(states, numbers, age_K)
+        return second_Kn.sqrt().add_(numbers["eps"].to(second_Kn.dtype)[:, None])
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
         """v / (1 - beta2^t)."""

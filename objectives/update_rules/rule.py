@@ -10,7 +10,7 @@ import torch
 from objectives.base import TrainingConfig
 from objectives.layout import Layout
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, R of them that are looked at, n parameters of one member.
 
 Numbers = Mapping[str, torch.Tensor]
 States = dict[str, torch.Tensor]
@@ -20,13 +20,20 @@ class UpdateRule(ABC):
     """From gradients to updates, for K members whose hyperparameters are numbers of shape (K,).
 
     What it remembers are tensors with the members as their first size, all zeros for a fresh member; they are
-    kept, arranged and saved by the optimizer, and changed in place here.
+    kept, arranged and saved by the optimizer, and changed in place here. Whatever a rule does now and then it
+    does by the age of each member, as members of a pack may differ in age.
+
+    Where a rule has both a first moment and a divisor, its update is lr * first moment / divisor.
     """
 
     # Fields of the configuration that are read as ``numbers``; null counts as infinite.
     fields: Sequence[str] = ("beta1",)
-    # Whether an update takes the first moment without its bias.
-    is_debiased = False
+    # States whose numbers are not of the parameters' type.
+    state_types: Mapping[str, torch.dtype] = {}
+    # Whether the first moment is divided by 1 - beta1^t.
+    is_debiased: bool = False
+    # Whether ``take_hessian`` is to be called before the step of members for whom ``hessian_is_due``.
+    needs_hessian: bool = False
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         """``shape`` is for the structural fields, which all members share."""
@@ -48,6 +55,17 @@ class UpdateRule(ABC):
 
         ``params_Kn`` are only read. Plain tensor operations, as torch.compile is to fuse them.
         """
+
+    def hessian_is_due(self, num_steps: int) -> bool:
+        """Whether a member with ``num_steps`` steps behind it needs a Hessian for the next one."""
+        return False
+
+    def take_hessian(self, states: States, rows: torch.Tensor, hessian_Rn: torch.Tensor, numbers: Numbers) -> None:
+        """Use estimates of the Hessian's diagonal at the parameters that members ``rows`` have now, (R, n).
+
+        Of a member whose estimate is not finite nothing is used.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no use for a Hessian")
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor | None:
         """What each coordinate of the first moment was divided by at the last step, (K, n).

@@ -11,6 +11,29 @@ from objectives.conformance import ObjectiveConformance
 class TestGpt(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2}
+    values = {
+        "corrupted": [0.0, 0.5, 1.0],
+        "context_start": [None, 2, 4],
+        "context_steps": [2, 6, 12],
+        "loss_scale": [1.0, 1e3, 2.0**40],
+        "loss_scale_growth": [1, 3, 100],
+        "residual_scale": [0.0, 1.0, 3.0],
+        "init_deviation": [1e-3, 0.02, 0.3],
+        "dropout": [0.0, 0.1, 0.9],
+        "z_loss": [0.0, 1e-4, 1.0],
+        "embedding_grad": [0.0, 0.1, 10.0],
+        "embedding_lr": [0.0, 0.1, 10.0],
+        "attention_lr": [0.0, 0.1, 10.0],
+        "mlp_lr": [0.0, 0.1, 10.0],
+        "norm_lr": [0.0, 0.1, 10.0],
+        "head_lr": [0.0, 0.1, 10.0],
+    }
+    beside = {
+        "context_start": {"context_steps": 6},
+        "context_steps": {"context_start": 2},
+        "loss_scale": {"precision": "float16"},
+        "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
+    }
 
 
 class TestFunctionFit(ObjectiveConformance):

@@ -3,10 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pack_cases import trainer_of
 
-from objectives.base import Place, QuadraticConfig, TrainingConfig
+from objectives.base import OBJECTIVES, GptConfig, Place, QuadraticConfig, TrainingConfig
+from objectives.conformance import COMMON_BESIDE, COMMON_VALUES
 from orchestrator.roster import Roster
 
 
@@ -213,3 +216,64 @@ def test_a_first_norm_that_is_no_number_is_shared_with_nobody() -> None:
     roster.drop(roster.training)
     roster.admit()
     assert rows_of(roster) == [[2], [3]]
+
+
+ZCLIP, ADAGC = {"zclip": 0.5, "zclip_warmup": 2}, {"adagc": 1.5, "adagc_warmup": 2}
+
+
+@pytest.mark.parametrize(
+    ("other", "clip", "bites"),
+    [(ZCLIP, 1.9, True), (ZCLIP, 2.4, False), (ADAGC, 2.4, True), (ADAGC, 1e3, False)],
+    ids=["in the warmup of zclip", "above what zclip leaves", "adagc", "out of reach"],
+)
+def test_beside_other_clipping_members_are_one_run_until_a_norm_reaches_a_threshold(
+    other, clip: float, bites: bool
+) -> None:
+    """What sharing a row rests on, shown by members that train apart."""
+    common = {"steps": 20, "lr": 0.05, "curvature": 2.0, "noise": 0.5}
+    members = [QuadraticConfig(**common, **other, clip=threshold) for threshold in (None, 1e6, clip)]
+    roster = Roster(members, [1] * 3, 3)
+    roster.admit()
+    assert rows_of(roster) == [[0, 1, 2]]
+    trainer = trainer_of("quadratic", members, [1] * 3)
+    plain = trainer_of("quadratic", [QuadraticConfig(**common)], [1])
+    highest = 0.0
+    for _ in range(20):
+        highest = max(highest, float(trainer.step()["grad_norm"][0]))
+        plain.step()
+        params = trainer.state_dict()["params"]
+        assert torch.equal(params[0], params[1])
+        assert torch.equal(params[0], params[2]) or roster.has_clipped([highest])
+    assert torch.equal(params[0], params[2]) != bites
+    assert not torch.equal(params[0], plain.state_dict()["params"][0]), "the other clipping did act"
+
+
+FIELDS = sorted(OBJECTIVES["quadratic"].per_member_fields - {"clip"})
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_first_norm_is_known_of_those_whose_first_gradient_is_the_same(field: str) -> None:
+    values = {**COMMON_VALUES, "curvature": [0.5, 1.0], "noise": [0.1, 1.0]}[field]
+    beside = {name: value for name, value in COMMON_BESIDE.get(field, {}).items() if name != "lr"}
+    members = [config(clip, **beside, **{field: value}) for value in values[:2] for clip in (None, 1000.0)]
+    norms = trainer_of("quadratic", members, [0] * 4).step()["grad_norm"].tolist()
+    roster = Roster(members, [0] * 4, 2)
+    roster.admit()
+    roster.note_first_norms(dict(zip(roster.training, norms, strict=False)))
+    roster.drop(roster.training)
+    roster.admit()
+    assert rows_of(roster) == [[2, 3]]
+    assert roster.is_surprise_near == (norms[0] != norms[2])
+
+
+def test_a_learning_rate_of_a_layer_group_is_not_in_the_first_gradient_and_a_factor_on_it_is() -> None:
+    shape = {"steps": 10, "width": 8, "context": 8}
+    for change, is_known in (({"embedding_lr": 0.1, "head_lr": 2.0}, True), ({"embedding_grad": 0.1}, False)):
+        members = [GptConfig(**shape, clip=clip, **own) for own in ({}, change) for clip in (None, 1000.0)]
+        roster = Roster(members, [0] * 4, 2)
+        roster.admit()
+        roster.note_first_norms(dict.fromkeys(roster.training, 3.0))
+        roster.drop(roster.training)
+        roster.admit()
+        assert rows_of(roster) == [[2, 3]]
+        assert roster.is_surprise_near != is_known

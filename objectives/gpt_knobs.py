@@ -1,0 +1,114 @@
+"""What members of a pack of transformers may set each to a number of its own, within a step: knobs.
+
+A knob is None where every member has its neutral value: then nothing is computed for it. A member that has the
+neutral value beside others that do not keeps its bits all the same: a factor is exactly 1, a term exactly 0, a mask
+the causal one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+# Shapes: K members, B sequences, T positions, D width, N = B * T.
+
+# Hashes have 32 bits, in 64 of which no product overflows: what then happens is up to a compiler.
+_MASK = 2**32 - 1
+_MULTIPLIER = 0x45D9F3B  # of Mueller's hash, two rounds of which let every bit act on every other
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Numbers of K members in one step; None where nobody uses a knob.
+
+    ``z_loss_K`` weight of the mean of log^2 Z of the logits in the loss, neutral 0 (Wortsman et al., arXiv 2309.14322,
+    have 1e-4; Z is the sum of exp(logit)). ``residual_scale_K`` factor on what each sublayer adds to the residual
+    stream, neutral 1. ``dropout_K`` share of that which is dropped, neutral 0, by the masks of the
+    ``dropout_key_KB`` of each sequence. ``context_K`` length of the blocks that sequences are cut into: attention
+    stays inside of a block, and positions are counted from its start; neutral is any length from T on. Keys and lengths
+    are int64, all else is float64, to be rounded where it meets activations.
+    """
+
+    z_loss_K: torch.Tensor | None = None
+    residual_scale_K: torch.Tensor | None = None
+    dropout_K: torch.Tensor | None = None
+    dropout_key_KB: torch.Tensor | None = None
+    context_K: torch.Tensor | None = None
+
+    def of_rows(self, rows: torch.Tensor) -> Knobs:
+        """Those of the members in ``rows``."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Knobs(**{name: None if value is None else value[rows] for name, value in values.items()})
+
+    def of_sequences(self, first: int, end: int) -> Knobs:
+        """Those of the sequences ``[first, end)`` of a batch."""
+        if self.dropout_key_KB is None:
+            return self
+        return replace(self, dropout_key_KB=self.dropout_key_KB[:, first:end])
+
+    def of_validation(self) -> Knobs:
+        """What belongs to the model: no dropout, no z-loss, the whole context."""
+        return Knobs(residual_scale_K=self.residual_scale_K)
+
+
+NEUTRAL = Knobs()
+
+
+def branch_factor(knobs: Knobs, branch: int, x_KND: torch.Tensor, num_sequences: int) -> torch.Tensor | None:
+    """What the output of sublayer ``branch`` (0, 1, 2, ... from the first block on) is multiplied by before the sum.
+
+    residual_scale, and with dropout (Srivastava et al., JMLR 2014) residual_scale / (1 - p) for what is kept and 0
+    for what is not: (K, 1, 1) or (K, N, D), None for nothing. ``x_KND`` is what it is added to.
+    """
+    scale_K = knobs.residual_scale_K
+    if knobs.dropout_K is None:
+        return None if scale_K is None else scale_K.to(x_KND.dtype)[:, None, None]
+    kept_K = 1 / (1 - knobs.dropout_K) if scale_K is None else scale_K / (1 - knobs.dropout_K)
+    is_kept_KBn = is_kept(knobs, branch, x_KND[0].numel() // num_sequences)
+    return (is_kept_KBn.to(x_KND.dtype) * kept_K.to(x_KND.dtype)[:, None, None]).view(x_KND.shape)
+
+
+def is_kept(knobs: Knobs, branch: int, num_numbers: int) -> torch.Tensor:
+    """Which of the numbers of each sequence dropout keeps in sublayer ``branch``: bool, (K, B, num_numbers).
+
+    A hash of key, sublayer and place, so that masks need no memory, no state to resume, no random numbers of the
+    device, and are made again alike in a backward pass. To one key, a larger share drops what a smaller one does
+    and more.
+    """
+    place = torch.arange(1, num_numbers + 1, device=knobs.dropout_K.device) + branch * num_numbers
+    # A product of odd numbers is even over 32 bits where one of them is, and its upper bits depend on all of both.
+    bits_KBn = ((_hashed(place) >> 1 | 1) * knobs.dropout_key_KB[..., None]).bitwise_and_(_MASK)
+    least_K = (knobs.dropout_K * 2.0**32).round().to(torch.int64)
+    return bits_KBn >= least_K[:, None, None]
+
+
+def dropout_keys(key_K: torch.Tensor, num_sequences: int) -> torch.Tensor:
+    """A key of its own for every sequence of a step, int64 (K, B), from one key of each member, 32 bits in (K,)."""
+    sequence_B = torch.arange(1, num_sequences + 1, device=key_K.device)
+    return _hashed(_hashed(sequence_B) ^ key_K[:, None]) | 1
+
+
+def _hashed(value: torch.Tensor) -> torch.Tensor:
+    """Well mixed 32 bits in the place of others, one to one."""
+    for _ in range(2):
+        value = ((value >> 16) ^ value) * _MULTIPLIER & _MASK
+    return (value >> 16) ^ value
+
+
+def block_positions(context_K: torch.Tensor, num_positions: int) -> torch.Tensor:
+    """Each position counted from the start of its block, int64 (K, T)."""
+    return torch.arange(num_positions, device=context_K.device) % context_K[:, None]
+
+
+def may_attend(context_K: torch.Tensor, num_positions: int) -> torch.Tensor:
+    """Which earlier positions each position attends to: those of its own block, and itself; bool, (K, T, T)."""
+    block_KT = torch.arange(num_positions, device=context_K.device) // context_K[:, None]
+    is_of_block_KTT = block_KT[:, :, None] == block_KT[:, None, :]
+    return is_of_block_KTT.tril()
+
+
+def with_z_loss(loss_K: torch.Tensor, log_z_KN: torch.Tensor, z_loss_K: torch.Tensor) -> torch.Tensor:
+    """loss + z_loss * mean(log^2 Z), (K,); without z_loss the very loss, however large log Z is."""
+    penalty_K = z_loss_K * log_z_KN.square().mean(1)
+    return loss_K + torch.where(z_loss_K > 0, penalty_K, 0.0)

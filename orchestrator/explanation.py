@@ -1,0 +1,56 @@
+"""What rules the part of a map that is not stable: the leading mechanism of each of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
+from orchestrator.ledger import Ledger
+from orchestrator.neighbours import Row
+from orchestrator.stability import StabilityMap, stability_map
+
+UNEXPLAINED = "not enough evidence"
+
+Key = tuple[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A map, and for each of its cells with a trial that is not stable the diagnosis of the most typical one."""
+
+    stability: StabilityMap
+    diagnoses: Mapping[Key, Diagnosis]
+
+    def ruling(self, key: Key) -> str | None:
+        """The mechanism that rules the cell ``key``, UNEXPLAINED where none is supported, None where it is stable."""
+        found = self.diagnoses.get(key)
+        if found is None:
+            return None
+        return found.cause.mechanism if found.cause is not None else UNEXPLAINED
+
+
+def explain(
+    ledger: Ledger, x: str | None = None, y: str | None = None, batch_texts: BatchTexts = batch_texts_of_objectives
+) -> Explanation:
+    """The map over axes ``x`` and ``y`` (by default the first two), and what rules its cells that are not stable.
+
+    Where there are more axes, their worst cell stands for them on the map, and the most typical of all their trials
+    is diagnosed. Raises InputError as ``stability_map`` does.
+    """
+    stability = stability_map(ledger, x, y)
+    rows = ledger.trials()
+    grouped: dict[Key, list[Row]] = {}
+    for row in rows:
+        key = (row["cell"][stability.x.name], row["cell"][stability.y.name] if stability.y else None)
+        grouped.setdefault(key, []).append(row)
+    typical = {key: most_typical(group) for key, group in grouped.items()}
+    return Explanation(
+        stability,
+        {
+            key: examine(ledger, trial, "the most typical of its cell", rows, batch_texts)
+            for key, trial in typical.items()
+            if trial is not None
+        },
+    )

@@ -1,0 +1,1 @@
+"""The mechanisms by which training becomes unstable, each a function of a trial's evidence."""

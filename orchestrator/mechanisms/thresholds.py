@@ -1,0 +1,78 @@
+"""Every number that a diagnosis rests on, with its source; docs/diagnosis.md repeats them.
+
+"Ours" marks a number that was chosen on planted runs of the built-in objectives, not taken from a paper.
+"""
+
+from __future__ import annotations
+
+# --- the edge of stability -----------------------------------------------------------------------
+# Curvature over threshold. Above 1 a step overshoots: Cohen et al. (arXiv 2207.14484), Bai et al. (arXiv 2506.04805).
+EDGE = 1.0
+# What is measured is a lower bound, and seldom: it excludes a step over the edge only where it is below this. Ours.
+NEAR_EDGE = 0.5
+# Share of the readings at the full learning rate that are above it, when a run is over the edge throughout. Ours.
+MOSTLY_OVER, SELDOM_OVER = 0.5, 0.2
+# Readings count from where the learning rate is this share of the highest before the onset. Ours.
+HALF_RATE = 0.5
+# A run that has trained this many steps at its full learning rate was not over the edge from the start. Ours.
+START_STEPS = 50
+# A run whose loss has not fallen by this share before its onset never got away from its start. Ours.
+LEARNED = 0.15
+
+# --- the second moment ---------------------------------------------------------------------------
+# |g|^2 / sum(vhat): well below 1 v decays on its own. Measured: 0.001 to 0.08 twenty steps before a spike's peak on
+# the regression of Bai et al., and 5 to 15 at the peak. Below the first limit v decays on its own, above the second
+# it keeps up; between them the curvature must tell. At the peak it must be above the third. All three are ours.
+DECAYED, KEPT_UP, LAGGING = 0.1, 0.5, 1.0
+# Steps before the onset in which v must have decayed, and readings whose median is taken. Ours.
+DECAY_WINDOW, DECAY_SMOOTHING = 50, 5
+# An instability grows: steps from where the gradient leaves its past level to the peak. Ours.
+GROWTH_STEPS, GROWTH_LEVEL = 3, 2.0
+# Warmup that Adam needs, in units of 1 / (1 - beta2): Ma and Yarats (arXiv 1910.04209).
+WARMUP_RULE = 2.0
+# v is young before 1 / (1 - beta2) steps; a run is not judged to have died young in fewer than this. Ours.
+LEAST_YOUNG = 10
+# RMS of mhat / sqrt(vhat): 1 is sign descent, 0.23 what independent gradients give at beta1 = 0.9. The limit is ours.
+SIGN_DESCENT = 0.5
+
+# --- epsilon and the layers ----------------------------------------------------------------------
+# RMS(g) / eps below which epsilon takes part in the step: Wortsman et al. (arXiv 2309.14322).
+EPSILON_FLOOR = 10.0
+# Coordinates of a model are fewer than this: bounds RMS(g) from below where only |g| is known. Ours.
+MOST_COORDINATES = 1e12
+# Relative update of the deep layers over that of the shallow ones (after Molybog et al., arXiv 2304.09871). Ours.
+OUT_OF_STEP = 100.0
+RECENT_READINGS = 10
+
+# --- logits --------------------------------------------------------------------------------------
+# Largest attention logit: all runs above 1e4 diverged, and the loss is worse from 1e3 on, Wortsman et al. Below 100,
+# where Kimi K2 caps them, nothing is known to happen.
+ATTENTION_LOST, ATTENTION_HIGH, ATTENTION_CALM = 1e4, 1e3, 100.0
+# Growth of mean |log Z| over its first reading. Ours.
+LOG_Z_HIGH, LOG_Z_CALM = 5.0, 2.0
+
+# --- clipping ------------------------------------------------------------------------------------
+# The gradient is shortened to less than this, on this share of steps. Ours.
+SATURATED_FACTOR, SATURATED_SHARE = 0.1, 0.9
+
+# --- single batches ------------------------------------------------------------------------------
+# Robust deviations of the losses before it by which one step jumps, and its last neighbours do not. Ours, after the 6
+# deviations of OLMo-core's monitor.
+JUMP, CALM_BEFORE = 6.0, 3.0
+JUMP_HISTORY, NEIGHBOURS = 50, 3
+LEAST_HISTORY = 20
+# Steps in which half of the jump is gone again. Ours.
+FALLS_BACK_STEPS, FALLS_BACK = 5, 0.5
+# The jump may be this far from the onset. Ours.
+JUMP_REACH = 2
+# Readings of the curvature before the jump whose median tells whether the run was over the edge.
+EDGE_READINGS = 5
+# Share of the trials that saw the same batch and jump with it. Ours.
+SHARED_JUMP = 0.5
+
+# --- half precision ------------------------------------------------------------------------------
+# Skipped updates around the onset that are more than the search for a loss scale. Ours.
+SKIPPED = 5
+# A loss scale that has fallen this far has found no gradient that fits. Ours.
+LEAST_SCALE = 1.0
+OVERFLOW_WINDOW = 20

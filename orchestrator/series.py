@@ -1,0 +1,74 @@
+"""A number over steps, as far as it was read: what a curve or a column of telemetry says when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+# Shapes: N readings.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Finite readings ``value_N`` at ascending ``step_N``. Where nothing was read, what is asked is None."""
+
+    step_N: np.ndarray
+    value_N: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.step_N)
+
+    def between(self, first: float, end: float) -> Series:
+        """The readings at steps of ``first`` up to, not including, ``end``."""
+        kept_N = (self.step_N >= first) & (self.step_N < end)
+        return Series(self.step_N[kept_N], self.value_N[kept_N])
+
+    def last(self, number: int) -> Series:
+        """The last ``number`` readings."""
+        return Series(self.step_N[-number:], self.value_N[-number:])
+
+    def at(self, step: int) -> float | None:
+        """The last reading at ``step`` or before."""
+        place = int(np.searchsorted(self.step_N, step, side="right"))
+        return float(self.value_N[place - 1]) if place else None
+
+    def median(self) -> float | None:
+        """The middle one of the values."""
+        return float(np.median(self.value_N)) if len(self) else None
+
+    def smallest(self) -> float | None:
+        """The lowest of the values."""
+        return float(self.value_N.min()) if len(self) else None
+
+    def largest(self) -> float | None:
+        """The highest of the values."""
+        return float(self.value_N.max()) if len(self) else None
+
+    def share(self, holds: Callable[[np.ndarray], np.ndarray]) -> float | None:
+        """The share of the values, 0 to 1, for which ``holds`` says so."""
+        return float(holds(self.value_N).mean()) if len(self) else None
+
+    def first(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
+        """The first step at which ``holds`` says so."""
+        steps = self.step_N[holds(self.value_N)]
+        return int(steps[0]) if len(steps) else None
+
+    def smoothed(self, size: int) -> Series:
+        """Medians of ``size`` readings in a row, each at the step of its last one; fewer at the beginning."""
+        if len(self) == 0:
+            return self
+        padded = np.concatenate([np.full(size - 1, np.nan), self.value_N])
+        windows_NS = np.lib.stride_tricks.sliding_window_view(padded, size)
+        return Series(self.step_N, np.nanmedian(windows_NS, axis=1))
+
+
+NOTHING = Series(np.zeros(0, dtype=np.int64), np.zeros(0))
+
+
+def series(step_N: np.ndarray, value_N: np.ndarray) -> Series:
+    """The finite ones of the values that were read at ``step_N``, (N,) each."""
+    value_N = np.asarray(value_N, dtype=np.float64)
+    is_finite_N = np.isfinite(value_N)
+    return Series(np.asarray(step_N)[is_finite_N], value_N[is_finite_N])

@@ -1,0 +1,174 @@
+"""The transformer that a user would write for one run, with every knob: what members of a pack are checked against."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from objectives.base import GptConfig
+from objectives.gpt import GptTrainer
+from objectives.seeding import seeded_generator
+
+# Shapes: B sequences, T positions, S = T + 1 bytes, D width, H heads, C channels of a head.
+
+NUM_BYTES = 256
+# Members that differ in everything that members may; the first has every neutral value.
+KNOBS = (
+    {},
+    {"z_loss": 0.1, "residual_scale": 0.5},
+    {"dropout": 0.3, "init_deviation": 0.05},
+    {"context_start": 3, "context_steps": 100},
+    {"z_loss": 0.01, "residual_scale": 2.0, "dropout": 0.1, "context_start": 4, "context_steps": 20},
+)
+SEEDS = (0, 1, 0, 1, 2)
+
+
+class PlainBlock(nn.Module):
+    """One transformer block; ``factors`` are what its two sublayers' outputs are multiplied by."""
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        D, self.config = config.width, config
+
+        def norm(size: int) -> nn.Module:
+            return nn.LayerNorm(size, bias=False) if config.norm == "layer" else nn.RMSNorm(size, eps=1e-5)
+
+        self.attention_norm, self.mlp_norm = norm(D), norm(D)
+        self.qkv, self.attention_out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
+        self.mlp_in, self.mlp_out = nn.Linear(D, 4 * D, bias=False), nn.Linear(4 * D, D, bias=False)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = norm(D // config.heads), norm(D // config.heads)
+
+    def attended(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        B, T, D = x_BTD.shape
+        q, k, v = (z.view(B, T, self.config.heads, -1).transpose(1, 2) for z in self.qkv(x_BTD).split(D, dim=-1))
+        if self.config.qk_norm:
+            q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        self.scores = scores.detach()
+        later_TT = torch.ones(T, T, dtype=torch.bool).triu(1)
+        mixed = scores.masked_fill(later_TT, -math.inf).softmax(-1) @ v
+        return self.attention_out(mixed.transpose(1, 2).reshape(B, T, D))
+
+    def mlp(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return self.mlp_out(F.gelu(self.mlp_in(x_BTD)))
+
+    def forward(self, x_BTD: torch.Tensor, factors: tuple[torch.Tensor | float, torch.Tensor | float]) -> torch.Tensor:
+        sublayers = (self.attended, self.attention_norm), (self.mlp, self.mlp_norm)
+        for (sublayer, norm), factor in zip(sublayers, factors, strict=True):
+            if self.config.norm_place == "pre":
+                x_BTD = x_BTD + factor * sublayer(norm(x_BTD))
+            elif self.config.norm_place == "post":
+                x_BTD = norm(x_BTD + factor * sublayer(x_BTD))
+            else:
+                x_BTD = x_BTD + factor * norm(sublayer(x_BTD).to(x_BTD.dtype))
+        return x_BTD
+
+
+class PlainGpt(nn.Module):
+    """A transformer with learned positions, GELU, no biases and an untied head."""
+
+    def __init__(self, config: GptConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(NUM_BYTES, config.width)
+        self.position = nn.Parameter(torch.empty(config.context, config.width))
+        self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.depth))
+        if config.norm_place != "post":
+            is_layer = config.norm == "layer"
+            self.final_norm = nn.LayerNorm(config.width, bias=False) if is_layer else nn.RMSNorm(config.width, eps=1e-5)
+        self.head = nn.Linear(config.width, NUM_BYTES, bias=False)
+
+    def logits(self, inputs_BT: torch.Tensor, factors_BTD: list) -> torch.Tensor:
+        x_BTD = self.embedding(inputs_BT) + self.position[: inputs_BT.shape[1]]
+        for layer, block in enumerate(self.blocks):
+            x_BTD = block(x_BTD, (factors_BTD[2 * layer], factors_BTD[2 * layer + 1]))
+        return self.head(x_BTD if self.config.norm_place == "post" else self.final_norm(x_BTD))
+
+    def forward(self, tokens_BS: torch.Tensor, step: int = 0, keys: list[int] | None = None) -> torch.Tensor:
+        """The loss of a batch; ``keys`` of its sequences for dropout in training."""
+        config, inputs_BT = self.config, tokens_BS[:, :-1]
+        (B, T), D = inputs_BT.shape, config.width
+        factors = [torch.full((B, T, D), config.residual_scale, dtype=torch.float64) for _ in range(2 * config.depth)]
+        if keys is not None and config.dropout:
+            for branch, factor in enumerate(factors):
+                factor.mul_(plain_mask(keys, branch, T * D, config.dropout).view(B, T, D) / (1 - config.dropout))
+        factors = [factor.to(self.position.dtype) for factor in factors]
+        length = plain_context(config, step) if keys is not None else T
+        # Each block of context is a sequence of its own.
+        logits_BTV = torch.cat(
+            [
+                self.logits(inputs_BT[:, i : i + length], [factor[:, i : i + length] for factor in factors])
+                for i in range(0, T, length)
+            ],
+            dim=1,
+        ).to(self.position.dtype)
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BS[:, 1:].flatten())
+        if keys is None:
+            return loss
+        return loss + config.z_loss * logits_BTV.exp().sum(-1).log().square().mean()
+
+    @torch.no_grad()
+    def take(self, weights: dict[str, torch.Tensor]) -> PlainGpt:
+        """The weights of one member; nn.Linear keeps its matrix transposed."""
+        for name, parameter in self.named_parameters():
+            weight = weights[name_in_pack(name)]
+            parameter.copy_(weight.T if is_transposed(name) else weight)
+        return self
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """As a member has them, by their name there."""
+        return {
+            name_in_pack(name): parameter.grad.T if is_transposed(name) else parameter.grad
+            for name, parameter in self.named_parameters()
+        }
+
+
+def plain_context(config: GptConfig, step: int) -> int:
+    """Length of the blocks at a step."""
+    if config.context_start is None:
+        return config.context
+    missing = config.context - config.context_start
+    return config.context_start + int(missing * min(step / config.context_steps, 1))
+
+
+def name_in_pack(name: str) -> str:
+    """blocks.0.qkv.weight is 0.qkv."""
+    return name.removeprefix("blocks.").removesuffix(".weight")
+
+
+def is_transposed(name: str) -> bool:
+    """Whether it is a matrix of nn.Linear."""
+    return "norm" not in name and not name.startswith(("embedding", "position"))
+
+
+def plain_model(trainer: GptTrainer, member: int, dtype: torch.dtype = torch.float32) -> PlainGpt:
+    """A member's weights as they are now, in a model of their own."""
+    weights = {name: weight[member].detach() for name, weight in trainer.weights.items()}
+    return PlainGpt(trainer.configs[member]).to(dtype).take(weights)
+
+
+# The hash of a mask, in Python's integers.
+
+
+def plain_hash(number: int) -> int:
+    """32 bits from 32 bits."""
+    for _ in range(2):
+        number = (((number >> 16) ^ number) * 0x45D9F3B) % 2**32
+    return (number >> 16) ^ number
+
+
+def plain_keys(seed: int, step: int, num_sequences: int) -> list[int]:
+    """A key for each sequence of a step's batch."""
+    key = seeded_generator(seed, 10, step).initial_seed() % 2**32
+    return [plain_hash(plain_hash(sequence + 1) ^ key) | 1 for sequence in range(num_sequences)]
+
+
+def plain_mask(keys: list[int], branch: int, num_numbers: int, share: float) -> torch.Tensor:
+    """1 for what is kept of each sequence, 0 for what is dropped."""
+    places = [plain_hash(branch * num_numbers + i + 1) // 2 | 1 for i in range(num_numbers)]
+    rows = [[place * key % 2**32 >= share * 2**32 for place in places] for key in keys]
+    return torch.tensor(rows, dtype=torch.float64)
