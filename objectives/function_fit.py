@@ -46,6 +46,10 @@ class FunctionFitTrainer(PackedTrainer):
             "out_bias": uniform(1, fan_in=width),
         }
 
+    def group_of(self, name: str) -> str:
+        """The two layers."""
+        return "input" if name.startswith("in_") else "output"
+
     def losses(self) -> torch.Tensor:
         """Mean squared error of each member, shape (K,)."""
         if self.shape.batch_size is None:

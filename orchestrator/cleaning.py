@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.exports import existing_exports
-from orchestrator.files import EXPORTED, LEDGER, litter, remove, sweep_lock, unneeded_checkpoints
+from orchestrator.files import (
+    DIAGNOSES,
+    EXPLANATION,
+    EXPORTED,
+    LEDGER,
+    litter,
+    remove,
+    sweep_lock,
+    unneeded_checkpoints,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.processes import SCRATCH, is_alive
 
@@ -15,14 +24,15 @@ from orchestrator.processes import SCRATCH, is_alive
 def clean(folder: Path, *, exports: bool, is_rehearsal: bool) -> Iterator[str]:
     """Clean the folder of a sweep, and scratch folders of dead runs; yields a line for each kind of thing.
 
-    With ``exports`` also maps, pictures and reports, which `sweep report` writes again. A rehearsal only
-    says what would go. Raises InputError while a driver has the sweep.
+    With ``exports`` also maps, pictures and reports, which `sweep report`, `diagnose` and `explain` write again. A
+    rehearsal only says what would go. Raises InputError while a driver has the sweep.
     """
     with sweep_lock(folder), Ledger(folder / LEDGER, read_only=True) as ledger:
         doomed = {
             "checkpoints that nobody needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
             "scraps of interrupted writes": litter(folder),
             "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
+            "pictures of diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }
         for what, paths in doomed.items():
             if paths:

@@ -12,7 +12,7 @@ from orchestrator.advice import Advice, advice_lines, advise, indented
 from orchestrator.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, diagnose
 from orchestrator.diagnosis_figure import diagnosis_figure
 from orchestrator.errors import InputError, Problem
-from orchestrator.files import LEDGER, atomic_write
+from orchestrator.files import DIAGNOSES, LEDGER, atomic_write
 from orchestrator.ledger import Ledger
 from orchestrator.mechanisms.catalogue import TITLES
 from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
@@ -42,7 +42,7 @@ def diagnosis_answer(
         yield "`--trial ID` looks at one all the same"
         return
     advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
-    path = output or folder / "diagnosis" / f"{found.trial['trial_id']}.png"
+    path = output or folder / DIAGNOSES / f"{found.trial['trial_id']}.png"
     atomic_write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)
     yield f"picture: {path}"

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from orchestrator.explanation import UNEXPLAINED, Explanation
-from orchestrator.figures import Panel, _draw_panel, _legend, _panel_size, _saved
+from orchestrator.figures import Panel, draw_panel, outcome_legend, panel_size, saved
 from orchestrator.mechanisms.batches import BAD_BATCH
 from orchestrator.mechanisms.catalogue import TITLES
 from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY
@@ -40,12 +40,12 @@ def explanation_figure(found: Explanation, file_format: str) -> bytes:
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    return _saved(lambda: _draw(found), file_format)
+    return saved(lambda: _draw(found), file_format)
 
 
 def _draw(found: Explanation) -> Figure:
     stability = found.stability
-    width, height = _panel_size(stability)
+    width, height = panel_size(stability)
     figure = Figure(figsize=(max(1.25 * width + 0.6, 5.0), height + 2.0), layout="constrained")
     axes = figure.subplots()
 
@@ -61,12 +61,12 @@ def _draw(found: Explanation) -> Figure:
 
     colours = ListedColormap([_STABLE, *(colour for colour, _ in _LOOKS.values())])
     norm = BoundaryNorm([place - 0.5 for place in range(len(_LOOKS) + 2)], len(_LOOKS) + 1)
-    _draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
+    draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
     note = f"; {stability.note}" if stability.note else ""
     figure.suptitle(f"{stability.name}: what rules where it is not stable{note}", fontsize=11, wrap=True)
     there = [mechanism for mechanism in _LOOKS if any(found.ruling(key) == mechanism for key in found.diagnoses)]
     patches = [Patch(facecolor=_LOOKS[key][0], label=f"{_LOOKS[key][1]}: {TITLES.get(key, key)}") for key in there]
     figure.legend(
-        handles=[*patches, *_legend([stability])], loc="outside lower center", ncols=2, frameon=False, fontsize=8
+        handles=[*patches, *outcome_legend([stability])], loc="outside lower center", ncols=2, frameon=False, fontsize=8
     )
     return figure

@@ -10,7 +10,7 @@ from orchestrator.diagnosis import BatchTexts, batch_texts_of_objectives
 from orchestrator.diagnosis_page import picture_format
 from orchestrator.explanation import UNEXPLAINED, Explanation, Key, explain
 from orchestrator.explanation_figure import explanation_figure
-from orchestrator.files import LEDGER, atomic_write
+from orchestrator.files import EXPLANATION, LEDGER, atomic_write
 from orchestrator.ledger import Ledger
 from orchestrator.mechanisms.catalogue import MECHANISMS, TITLES
 from orchestrator.small_sweep import CURVATURE_EVERY
@@ -25,7 +25,7 @@ def explanation_answer(
     file_format = picture_format(output)
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         found = explain(ledger, x, y, batch_texts)
-    path = output or folder / "explanation.png"
+    path = output or folder / EXPLANATION
     atomic_write(path, explanation_figure(found, file_format))
     yield from explanation_lines(found)
     if found.diagnoses:

@@ -60,15 +60,16 @@ def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str) -> by
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
     facets = [maps] if isinstance(maps, StabilityMap) else list(maps)
-    return _saved(lambda: _draw(facets), file_format)
+    return saved(lambda: _draw(facets), file_format)
 
 
 def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
     """Maps of several sweeps over the same cells, and below each how it differs from the first."""
-    return _saved(lambda: _draw_comparison(maps), file_format)
+    return saved(lambda: _draw_comparison(maps), file_format)
 
 
-def _saved(draw: Callable[[], Figure], file_format: str) -> bytes:
+def saved(draw: Callable[[], Figure], file_format: str) -> bytes:
+    """What ``draw`` draws as a file, the same bytes each time. Raises ValueError for an unknown format."""
     if file_format not in _SAVE_OPTIONS:
         raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(_SAVE_OPTIONS)}")
     with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": 9, "hatch.linewidth": 0.5}):
@@ -78,7 +79,7 @@ def _saved(draw: Callable[[], Figure], file_format: str) -> bytes:
 
 
 def _draw(facets: Sequence[StabilityMap]) -> Figure:
-    width, height = _panel_size(facets[0])
+    width, height = panel_size(facets[0])
     columns, rows = (2, 1) if len(facets) == 1 else (len(facets), 2)
     figure = Figure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
@@ -91,7 +92,7 @@ def _draw(facets: Sequence[StabilityMap]) -> Figure:
     for i, panel in enumerate(panels):
         places = [grid[0, i]] if len(facets) == 1 else list(grid[i])
         for place, facet in zip(places, facets, strict=True):
-            _draw_panel(place, facet, panel)
+            draw_panel(place, facet, panel)
             place.set_title(f"{' = '.join(facet.facet)}\n{panel.title}" if facet.facet else panel.title)
         _add_colour_bar(figure, panel, places)
     note = f"; {facets[0].note}" if facets[0].note else ""
@@ -100,17 +101,17 @@ def _draw(facets: Sequence[StabilityMap]) -> Figure:
 
 
 def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
-    width, height = _panel_size(maps[0])
+    width, height = panel_size(maps[0])
     figure = Figure(figsize=(len(maps) * width + 1.6, 2 * height + 1.7), layout="constrained")
     grid = figure.subplots(2, len(maps), squeeze=False)
     first = maps[0]
     for place, stability in zip(grid[0], maps, strict=True):
-        _draw_panel(place, stability, _FRACTION)
+        draw_panel(place, stability, _FRACTION)
         place.set_title(f"{_shortened(stability.name, width)}\n{_FRACTION.title}")
     grid[1, 0].axis("off")
     for place, stability in zip(grid[1, 1:], maps[1:], strict=True):
         difference = _difference_panel(first)
-        _draw_panel(place, stability, difference)
+        draw_panel(place, stability, difference)
         place.set_title(f"less that of {_shortened(first.name, width)}\n{difference.title}")
     for i, panel in enumerate((_FRACTION, _difference_panel(first))):
         _add_colour_bar(figure, panel, list(grid[i]))
@@ -144,7 +145,7 @@ def _add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
 
 def _finish(figure: Figure, title: str, maps: Sequence[StabilityMap]) -> None:
     figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
-    figure.legend(handles=_legend(maps), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(handles=outcome_legend(maps), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def _count(maps: Sequence[StabilityMap]) -> str:
@@ -181,7 +182,8 @@ _FRACTION = Panel(
 )
 
 
-def _panel_size(stability: StabilityMap) -> tuple[float, float]:
+def panel_size(stability: StabilityMap) -> tuple[float, float]:
+    """Width and height of one panel in inches."""
     if stability.is_sampled:
         return 4.6, 4.0
     columns, rows = len(stability.x_values), len(stability.y_values)
@@ -213,7 +215,8 @@ def _value_norm(maps: Sequence[StabilityMap]) -> Normalize:
     return Normalize(low, high, clip=True)
 
 
-def _draw_panel(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
+def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
+    """Draw one quantity of the map's cells on ``axes``."""
     if stability.is_sampled:
         _draw_points(axes, stability, panel)
     else:
@@ -366,7 +369,8 @@ def _finish_label(ticks: Any, axis: Axis, labels: Sequence[str]) -> None:
         ticks.set_tick_params(rotation=45)
 
 
-def _legend(maps: Sequence[StabilityMap]) -> list[Any]:
+def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
+    """Handles that explain the marks of the outcomes in ``maps``."""
     states = {cell.state for stability in maps for cell in stability.cells.values()}
     has_gaps = any(not s.is_sampled and len(s.cells) < len(s.x_values) * len(s.y_values) for s in maps)
     handles: list[Any] = [

@@ -19,6 +19,7 @@ LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
 JOBS = "slurm"  # of commands that run as jobs on a cluster
+DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # names the MLflow store that has the sweep, and the state of the ledger that it has
 _LOCK = "lock"

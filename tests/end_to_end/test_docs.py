@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.detection import StoppingConfig
-from orchestrator.sections import ResourcesConfig, TrackingConfig
+from orchestrator.sections import ResourcesConfig, TelemetryConfig, TrackingConfig
 from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document, parse_scalar
 
@@ -25,6 +25,7 @@ README = (ROOT / "README.md").read_text()
 SWEEP_FILE = (ROOT / "docs" / "sweep-file.md").read_text()
 DETECTION = (ROOT / "docs" / "detection.md").read_text()
 MAPS = (ROOT / "docs" / "maps.md").read_text()
+DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -67,6 +68,13 @@ def test_the_commands_of_the_sweep_file_page_work_on_its_example(tmp_path: Path)
     run_all(commands(SWEEP_FILE), tmp_path)
 
 
+def test_the_commands_of_the_diagnosis_page_work_on_its_example(tmp_path: Path) -> None:
+    (tmp_path / "start.yaml").write_text(blocks(DIAGNOSIS, "yaml")[0])
+    run_all(commands(DIAGNOSIS), tmp_path)
+    assert json.loads((tmp_path / "why.json").read_text())["cause"]["mechanism"] == "warmup_too_short"
+    assert (tmp_path / "where.png").is_file()
+
+
 def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(blocks(DETECTION, "text")[0])
     run_all(commands(DETECTION), tmp_path)
@@ -94,7 +102,13 @@ def test_the_example_sweep_file_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "prefix"), [(StoppingConfig, ""), (ResourcesConfig, "resources."), (TrackingConfig, "tracking.")]
+    ("section", "prefix"),
+    [
+        (StoppingConfig, ""),
+        (ResourcesConfig, "resources."),
+        (TrackingConfig, "tracking."),
+        (TelemetryConfig, "telemetry."),
+    ],
 )
 def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> None:
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+?) \|", SWEEP_FILE, re.MULTILINE))
@@ -105,7 +119,15 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/sweep-file.md", "docs/packs.md", "docs/detection.md", "docs/on-disk.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/sweep-file.md",
+        "docs/packs.md",
+        "docs/detection.md",
+        "docs/on-disk.md",
+        "docs/diagnosis.md",
+    ],
 )
 def test_links_and_pictures_lead_somewhere(page: str) -> None:
     path = ROOT / page

@@ -32,8 +32,13 @@ from orchestrator.stability import METRICS, REDUCTIONS
 SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
 COMMON_FIELDS = [
-    "steps", "lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip", "batch_size", "optimizer",
-    "schedule", "final_lr_fraction",
+    "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
+    "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
+    "zclip_warmup", "batch_size", "optimizer", "radam_threshold", "adabelief_eps", "adafactor_decay",
+    "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold", "spam_interval",
+    "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
+    "adam8bit_smallest", "schedule", "schedule_power", "decay_share", "final_lr_fraction", "warmup_shape",
+    "rollback", "rollback_every",
 ]  # fmt: skip
 
 
@@ -61,6 +66,8 @@ def test_commands_and_options() -> None:
         "objectives": set(),
         "status": {"--results"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--results"},
+        "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
+        "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--results"},
         "sensitivity": {"--axis", "--results"},
         "compare": {"--x", "--y", "--reduce", "--output", "--results"},
@@ -113,10 +120,29 @@ def test_fields_of_the_objectives() -> None:
             "heads",
             "context",
             "precision",
+            "loss_scale",
+            "loss_scale_growth",
             "qk_norm",
+            "norm",
+            "norm_place",
+            "residual_scale",
+            "init_deviation",
+            "dropout",
+            "z_loss",
+            "embedding_grad",
+            "embedding_lr",
+            "attention_lr",
+            "mlp_lr",
+            "norm_lr",
+            "head_lr",
+            "accumulate",
+            "recompute",
+            "corrupted",
+            "context_start",
+            "context_steps",
             "text",
             "validation_batches",
-        ],
+        ],  # fmt: skip
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],
         "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise"],
     }

@@ -68,15 +68,13 @@ def test_training_diverges_where_the_largest_eigenvalue_crosses_2_over_the_lr(op
     torch.testing.assert_close(found.lambda_grad_R, found.lambda_max_R)
 
 
-def test_full_batch_training_settles_at_the_edge_of_stability() -> None:
+@pytest.mark.parametrize("lr", [0.01, pytest.param(0.005, marks=pytest.mark.slow)])
+def test_full_batch_training_settles_at_the_edge_of_stability(lr: float) -> None:
     """Over the last third of 3000 steps ``lambda_max`` * lr / 2 has a median of 1 within 5 %, in each run within 8 %.
 
-    64 tanh units, Adam with lr 0.01 and 0.005 and (0.9, 0.999), three seeds each, measured every 10 steps with
-    three products and a warm start.
+    64 tanh units, Adam with (0.9, 0.999), three seeds, measured every 10 steps with three products and a warm start.
     """
-    lrs = [0.01, 0.005]
-    configs = [FunctionFitConfig(steps=3000, lr=lr, **FIT) for lr in lrs for _ in range(3)]
-    trainer = trainer_of("function_fit", configs, [0, 1, 2] * 2)
+    trainer = trainer_of("function_fit", [FunctionFitConfig(steps=3000, lr=lr, **FIT)] * 3, [0, 1, 2])
     warm_Rn, over_threshold = torch.zeros_like(trainer.optimizer.params_Kn), []
     for step in range(3000):
         if step < 1900 or step % 10:
@@ -86,9 +84,8 @@ def test_full_batch_training_settles_at_the_edge_of_stability() -> None:
         warm_Rn = found.warm_Rn
         over_threshold.append(found.lambda_max_R * metrics["lr"] / 2)
     late_TR = torch.stack(over_threshold[10:])
-    for runs in (slice(0, 3), slice(3, 6)):
-        assert late_TR[:, runs].median().item() == pytest.approx(1, rel=0.05)
-    assert late_TR.median(0).values.tolist() == pytest.approx([1] * 6, rel=0.08)
+    assert late_TR.median().item() == pytest.approx(1, rel=0.05)
+    assert late_TR.median(0).values.tolist() == pytest.approx([1] * 3, rel=0.08)
 
 
 def spikes(loss_T: np.ndarray) -> list[int]:
@@ -106,7 +103,7 @@ def spikes(loss_T: np.ndarray) -> list[int]:
 
 
 def steps_from_crossing_to_peak(above_T: np.ndarray, peak: int, previous: int) -> int | None:
-    """From the first step above the threshold, of the 80 before the peak and after the previous one, if there is one."""
+    """From the first step above the threshold, of the 80 before the peak and after the previous one, or None."""
     first = max(peak - 80, previous)
     above = np.flatnonzero(above_T[first:peak])
     return peak - first - int(above[0]) if len(above) else None

@@ -1,0 +1,47 @@
+"""Sweeps whose cause of instability was planted: the diagnosis names it, and no other, in every trial that shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.diagnosis import examine
+from orchestrator.drive import drive
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import LEDGER
+from orchestrator.ledger import Ledger
+from orchestrator.mechanisms.batches import BAD_BATCH
+from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.mechanisms.precision import HALF_PRECISION_OVERFLOW
+from orchestrator.mechanisms.scales import EPSILON_FLOOR
+from orchestrator.spec import load_sweep
+
+CAUSES = Path(__file__).parents[2] / "sweeps/causes"
+PLANTED = {
+    "lr_over_edge": OVER_THE_EDGE,
+    "no_warmup": WARMUP_TOO_SHORT,
+    "slow_beta2": PRECONDITIONER_DECAY,
+    "epsilon_floor": EPSILON_FLOOR,
+    "poisoned_batch": BAD_BATCH,
+    "half_precision": HALF_PRECISION_OVERFLOW,
+}
+
+
+def test_every_planted_sweep_is_tested_here() -> None:
+    assert {path.stem for path in CAUSES.glob("*.yaml")} == PLANTED.keys()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "no_warmup" else pytest.mark.slow)
+                                  for name in PLANTED])  # fmt: skip
+@pytest.mark.timeout(900)
+def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_other(name: str, tmp_path: Path) -> None:
+    sweep = load_sweep(CAUSES / f"{name}.yaml")
+    assert drive(sweep, tmp_path, lambda: InlineExecutor, False) == 0
+    with Ledger(tmp_path / sweep.name / LEDGER, read_only=True) as ledger:
+        rows = ledger.trials()
+        unstable = [row for row in rows if row["outcome"] != "stable"]
+        found = [examine(ledger, row, "every one", rows).cause for row in unstable]
+    assert unstable, "nothing became unstable: the plant has no effect"
+    assert {cause.mechanism if cause else None for cause in found} == {PLANTED[name]}
