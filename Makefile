@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-faults soak test-browser bench lint help
+.PHONY: run test test-slow test-faults soak test-browser bench knobs lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
@@ -14,6 +14,7 @@ help:
 	@echo "make soak       200 random kills over a 50-trial sweep; half an hour"
 	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
+	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lint       check the style"
 
 run: $(READY)
@@ -43,6 +44,17 @@ test-browser: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json
+
+# A picture with 256 colours is a third as large and looks the same.
+knobs: $(READY)
+	mkdir -p docs/pictures/knobs results/reference/knobs
+	for file in sweeps/knobs/*.yaml; do \
+		name=$$(basename $$file .yaml) && picture=docs/pictures/knobs/$$name.png && \
+		$(BIN)/sweep run $$file && \
+		$(BIN)/sweep export heatmap knob_$$name --output $$picture && \
+		$(BIN)/python -c 'import sys; from PIL import Image; path = sys.argv[1]; Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)' $$picture && \
+		$(BIN)/sweep export heatmap knob_$$name --format csv --output results/reference/knobs/$$name.csv || exit; \
+	done
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

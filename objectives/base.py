@@ -44,7 +44,9 @@ class GptConfig(TrainingConfig):
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
         "float32", "kind", "of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
     )
-    loss_scale: float = per_member(65_536.0, "1", "first scale of the loss in float16, best a power of two", ge=1)
+    loss_scale: float = per_member(
+        65_536.0, "1", "first scale of the loss in float16, best a power of two", ge=1, le=1e30
+    )
     loss_scale_growth: int = per_member(2000, "steps", "without overflow after which the loss scale doubles", ge=1)
     qk_norm: bool = structural(False, "switch", "norm on the queries and keys of each head (Wortsman et al. 2023)")
     norm: Literal["layer", "rms"] = structural("layer", "kind", "of every norm: layer or root mean square")

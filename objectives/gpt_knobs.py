@@ -13,7 +13,7 @@ import torch
 
 # Shapes: K members, B sequences, T positions, D width, N = B * T.
 
-# Hashes have 32 bits, in 64 of which no product overflows: what then happens is up to a compiler.
+# Hashes have 32 bits and are computed in 64, so that no product overflows: what happens then is up to a compiler.
 _MASK = 2**32 - 1
 _MULTIPLIER = 0x45D9F3B  # of Mueller's hash, two rounds of which let every bit act on every other
 
@@ -77,7 +77,7 @@ def is_kept(knobs: Knobs, branch: int, num_numbers: int) -> torch.Tensor:
     and more.
     """
     place = torch.arange(1, num_numbers + 1, device=knobs.dropout_K.device) + branch * num_numbers
-    # A product of odd numbers is even over 32 bits where one of them is, and its upper bits depend on all of both.
+    # A random odd number times a fixed odd one is any odd number of 32 bits; its upper bits depend on all of both.
     bits_KBn = ((_hashed(place) >> 1 | 1) * knobs.dropout_key_KB[..., None]).bitwise_and_(_MASK)
     least_K = (knobs.dropout_K * 2.0**32).round().to(torch.int64)
     return bits_KBn >= least_K[:, None, None]

@@ -30,6 +30,9 @@ MEMBERS = {
     "gpt_qk_norm": {"width": 12, "heads": 3, "context": 10, "batch_size": 4, "lr": 1e-2, "qk_norm": True},
 }
 
+# torch's forward mode, and a library of curvlinops, still call it.
+OLD_TORCH_CALLS = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
 
 @pytest.fixture
 def text(tmp_path) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ def rows_of(trainer: PackedTrainer, values_Rn: torch.Tensor, member: int) -> lis
     return [piece.view(shape) for piece, shape in zip(pieces, shapes.values(), strict=True)]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by torch itself
+@OLD_TORCH_CALLS
 @pytest.mark.parametrize("kind", MEMBERS)
 def test_a_product_is_the_derivative_of_the_gradient_along_the_vector(kind: str, text) -> None:
     """Of each member, to 1e-10: torch's forward mode over reverse mode of the member alone, in double precision."""
@@ -109,7 +112,7 @@ def test_a_product_is_the_derivative_of_the_gradient_along_the_vector(kind: str,
                 torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * scale)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@OLD_TORCH_CALLS
 @pytest.mark.parametrize("kind", MEMBERS)
 def test_a_product_is_that_of_curvlinops(kind: str, text) -> None:
     """Of each member, to 1e-10: the Hessian of curvlinops 3, where somebody has installed it."""
@@ -144,6 +147,7 @@ def test_a_product_is_that_of_curvlinops(kind: str, text) -> None:
         )
 
 
+@OLD_TORCH_CALLS
 def test_products_make_the_dense_hessian() -> None:
     """To 1e-12: torch.func.hessian of a network of 19 numbers, and it is symmetric."""
     trainer = trained("function_fit", [0, 1], ())
@@ -233,6 +237,18 @@ def test_the_eigenvalue_is_the_largest_not_that_of_the_largest_magnitude(dtype, 
     assert found.lambda_max_R.dtype == dtype
     expected_Rn = preconditioned(matrix_Rnn, divisor_Rn, factor_R)
     torch.testing.assert_close(found.lambda_max_R, expected_Rn[:, -1], rtol=tolerance, atol=tolerance)
+
+
+def test_eigenvalues_that_lie_close_are_told_apart() -> None:
+    """The largest one to 1e-12, where the second is smaller by 1e-2 to 1e-8."""
+    gaps = [1e-2, 1e-3, 1e-4, 1e-6, 1e-8]
+    turn_nn = torch.linalg.qr(gaussian(12, 12)).Q
+    others = torch.linspace(-1, 0.5, 10).tolist()
+    eigenvalues_Rn = torch.tensor([[1, 1 - gap, *others] for gap in gaps], dtype=DOUBLE)
+    graph = quadratic_forms((turn_nn * eigenvalues_Rn[:, None]) @ turn_nn.mT, gaussian(5, 12, seed=1))
+    ones_Rn = torch.ones(5, 32, dtype=DOUBLE)
+    found = measure_curvature(graph, ones_Rn, ONE, torch.zeros_like(ones_Rn), 12)
+    torch.testing.assert_close(found.lambda_max_R, torch.ones(5, dtype=DOUBLE), rtol=1e-12, atol=0)
 
 
 def test_more_products_never_find_less_and_never_more_than_there_is() -> None:
