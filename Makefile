@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-faults soak test-browser bench knobs lint help
+.PHONY: run test test-slow test-faults soak test-browser test-peers bench knobs lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-faults  Ray, clusters, MLflow, memory and every single write under faults; as root, half an hour"
 	@echo "make soak       200 random kills over a 50-trial sweep; half an hour"
 	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
+	@echo "make test-peers  products with the Hessian beside those of curvlinops"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lint       check the style"
@@ -26,7 +27,7 @@ run: $(READY)
 
 # The longest files come first, so that neither worker is left with one of them in the end.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not faults and not soak" -n 2 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "not slow and not faults and not soak and not peers" -n 2 --dist loadfile --no-loadscope-reorder \
 		tests/end_to_end tests/faults tests/contract tests/unit
 
 test-slow: $(READY)
@@ -41,6 +42,13 @@ soak: $(READY)
 test-browser: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet '.[browser]'
 	$(BIN)/python -m pytest tests/browser
+
+# Their dependencies would replace some of ours, so they stand in a folder of their own.
+test-peers: $(READY)
+	PIP_CONSTRAINT= $(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade --no-deps --target build/peers \
+		curvlinops-for-pytorch==3.0.1 backpack-for-pytorch==1.7.1 einconv==0.1.0 einops==0.8.2 linear_operator==0.6.1 \
+		opt_einsum==3.4.0 unfoldNd==0.2.3 torchvision==0.28.0
+	PYTHONPATH=build/peers $(BIN)/python -m pytest -m peers tests/unit/test_curvature.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json

@@ -92,12 +92,20 @@ class PlainGpt(nn.Module):
                 module.weight.copy_(weight.T if weight.ndim == 2 else weight)
 
 
+_KNOWN = {
+    "lr", "warmup", "beta1", "beta2", "eps", "weight_decay", "clip", "batch_size", "depth", "width", "heads", "context",
+    "precision", "text", "validation_batches", "qk_norm",
+}  # fmt: skip
+
+
 class PlainTrainer:
     """One trial: a model, torch.optim.AdamW, a linear warmup, clipping, a loss read at every step."""
 
     def __init__(self, config: GptConfig, seed: int, style: Style, device: str) -> None:
-        if config.optimizer != "adamw" or config.schedule != "constant":
-            raise ValueError("the plain trainer knows AdamW with a linear warmup only")
+        known = GptConfig(steps=config.steps, **config.model_dump(include=_KNOWN))
+        if config != known or config.precision == "float16":
+            unknown = sorted(name for name, value in config if value != getattr(known, name)) or ["float16"]
+            raise ValueError(f"the plain trainer knows AdamW with a linear warmup only, not {', '.join(unknown)}")
         self.config, self.seed, self.device = config, seed, torch.device(device)
         if self.device.type != "cpu":
             torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")

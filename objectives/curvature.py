@@ -125,9 +125,8 @@ def measure_curvature(
     scale_Rn = divisor_Rn.rsqrt()
     direction_Rn, _ = _unit(graph.gradient_Rn)
     vector_Rn, stretch_R = _unit(scale_Rn * direction_Rn)
-    # What has nothing to add stays zero.
-    basis_RPn = vector_Rn.new_zeros(len(vector_Rn), num_products, vector_Rn.shape[1])
-    image_RPn = torch.zeros_like(basis_RPn)
+    basis_RPn = vector_Rn.new_empty(len(vector_Rn), num_products, vector_Rn.shape[1])
+    image_RPn = torch.empty_like(basis_RPn)
 
     def multiply(product: int, vector_Rn: torch.Tensor) -> torch.Tensor:
         curved_Rn = graph.hessian_product(scale_Rn * vector_Rn)
@@ -139,15 +138,16 @@ def measure_curvature(
         known_RPn = basis_RPn[:, :product]
         vector_Rn = _new_direction(_ritz(known_RPn, image_RPn[:, :product])[1], known_RPn)
         if product == 1:
-            warm_Rn = _new_direction(warm_Rn, known_RPn)
-            vector_Rn = torch.where(warm_Rn.any(1, keepdim=True), warm_Rn, vector_Rn)
+            warm_Rn = _new_direction(_finite(warm_Rn), known_RPn)
+            is_cold_R = torch.linalg.vector_norm(warm_Rn, dim=1) == 0
+            vector_Rn = torch.where(is_cold_R[:, None], vector_Rn, warm_Rn)
         multiply(product, vector_Rn)
     lambda_max_R, best_image_Rn = _ritz(basis_RPn, image_RPn)
     factor_R = factor_R.to(lambda_max_R.dtype)
     return Curvature(
         lambda_grad_R=(factor_R * lambda_grad_R.masked_fill(stretch_R == 0, math.nan)).to(scale_Rn.dtype),
         lambda_max_R=(factor_R * lambda_max_R).to(scale_Rn.dtype),
-        warm_Rn=_unit(best_image_Rn)[0],
+        warm_Rn=_finite(_unit(best_image_Rn)[0]),
     )
 
 
@@ -160,10 +160,11 @@ def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tenso
     """
     matrix_RPP = torch.bmm(basis_RPn, image_RPn.mT).to(torch.float64)
     matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
-    # Twice the size makes the eigenvalues of the vectors that are there positive; the others stay zero.
-    present_RPP = torch.diag_embed(2 * basis_RPn.any(2).to(torch.float64))
+    # A vector of the basis has length 1, or 0 where it had nothing to add. Twice the matrix's size makes the
+    # eigenvalues of those that are there positive, the others stay zero.
+    length_RP = torch.linalg.vector_norm(basis_RPn, dim=2).to(torch.float64)
     size_R = torch.linalg.matrix_norm(matrix_RPP)
-    power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + present_RPP
+    power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + torch.diag_embed(2 * length_RP)
     for _ in range(_ROUNDS):
         power_RPP = torch.linalg.matrix_power(power_RPP / torch.linalg.matrix_norm(power_RPP, keepdim=True), _POWER)
     strongest_R = power_RPP.diagonal(dim1=1, dim2=2).argmax(1)
@@ -176,22 +177,25 @@ def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tenso
 
 def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
     """The part of each vector that is orthogonal to the basis, as a unit vector; zeros where there is none."""
-    vector_Rn, _ = _unit(vector_Rn)
-    rest_Rn = vector_Rn
+    rest_Rn, _ = _unit(vector_Rn)
     for _ in range(2):  # what rounding leaves the first time is removed the second time
         share_R1P = torch.bmm(rest_Rn[:, None], basis_RPn.mT)
-        rest_Rn = rest_Rn - torch.bmm(share_R1P, basis_RPn)[:, 0]
+        rest_Rn = torch.baddbmm(rest_Rn[:, None], share_R1P, basis_RPn, alpha=-1)[:, 0]
     rest_Rn, size_R = _unit(rest_Rn)
     is_new_R = size_R > _ROUNDINGS * torch.finfo(size_R.dtype).eps
-    return torch.where(is_new_R[:, None], rest_Rn, 0.0)
+    return rest_Rn * is_new_R[:, None]
 
 
 def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of length 1 and the lengths they had; zeros for those that are zero or not finite."""
-    largest_R = vector_Rn.abs().amax(1)
-    is_usable_R = torch.isfinite(largest_R) & (largest_R > 0)
+    """Vectors of length 1 and the lengths they had; a vector of zeros stays as it is."""
     # Squares of very small or large numbers would be 0 or infinite.
-    scaled_Rn = vector_Rn / largest_R[:, None]
-    size_R = torch.linalg.vector_norm(scaled_Rn, dim=1)
-    unit_Rn = torch.where(is_usable_R[:, None], scaled_Rn / size_R[:, None], 0.0)
-    return unit_Rn, torch.where(is_usable_R, largest_R * size_R, 0.0)
+    largest_R = torch.maximum(vector_Rn.amax(1), -vector_Rn.amin(1))
+    unit_Rn = vector_Rn / torch.where(largest_R == 0, 1.0, largest_R)[:, None]
+    size_R = torch.linalg.vector_norm(unit_Rn, dim=1)
+    return unit_Rn.div_(torch.where(largest_R == 0, 1.0, size_R)[:, None]), largest_R * size_R
+
+
+def _finite(vector_Rn: torch.Tensor) -> torch.Tensor:
+    """Zeros instead of the vectors that are not finite."""
+    is_finite_R = torch.isfinite(vector_Rn.amax(1) - vector_Rn.amin(1))
+    return torch.where(is_finite_R[:, None], vector_Rn, 0.0)

@@ -58,7 +58,7 @@ class Telemetry:
 
     every: int | None = None
     curvature: int | None = None
-    products: int = 2
+    products: int = 4
     curves: int = 1
 
 

@@ -116,10 +116,10 @@ class TelemetryConfig(BaseModel):
         10, ge=1, description="steps between two readings of norms, update sizes and moments by layer group; null: none"
     )
     curvature: int | None = Field(
-        None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 20; null for none"
+        None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 50; null for none"
     )
     products: int = Field(
-        2, ge=1, le=200, description="products with the Hessian in a measurement of curvature; each costs two gradients"
+        4, ge=1, le=200, description="products with the Hessian in a measurement of curvature; each costs two gradients"
     )
     curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
 

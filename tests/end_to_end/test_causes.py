@@ -33,8 +33,8 @@ def test_every_planted_sweep_is_tested_here() -> None:
     assert {path.stem for path in CAUSES.glob("*.yaml")} == PLANTED.keys()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "no_warmup" else pytest.mark.slow)
-                                  for name in PLANTED])  # fmt: skip
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.slow  # that of docs/diagnosis.md, no_warmup, is among the tests of the docs
 @pytest.mark.timeout(900)
 def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_other(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")

@@ -139,17 +139,20 @@ def test_null_means_no_clipping_also_inside_an_axis(word: str) -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_field_of_an_objective_can_be_an_axis(name: str) -> None:
     other = {bool: [True, False], str: None}
+    special = {"optimizer": ["adamw", "torch.optim.NAdam"], "radam_threshold": [4.0, 5.0], "adam8bit_block": [32, 64]}
     for field, info in OBJECTIVES[name].config_class.model_fields.items():
         if field in ("steps", "text"):
             continue
         if "Literal" in str(info.annotation):
             values = list(info.annotation.__args__)
         else:
-            values = other.get(info.annotation) or [2, 4]
-            if field in ("beta1", "beta2", "final_lr_fraction"):
+            values = other.get(info.annotation) or special.get(field, [2, 4])
+            if field in ("beta1", "beta2", "final_lr_fraction", "decay_share", "dropout", "corrupted"):
                 values = [0.25, 0.5]
         written = str(values).replace("'", "").replace("True", "true").replace("False", "false")
         text = BASE.replace("quadratic", name) + f"axes: {{{field}: {{values: {written}}}}}\n"
+        if field == "context_start":  # grows, in some steps
+            text += "fixed: {context_steps: 5}\n"
         sweep = build_sweep(parse_document(text, "case.yaml"))
         assert [trial.config[field] for trial in sweep.trials] == values
 

@@ -36,4 +36,4 @@ def test_every_field_is_listed_with_unit_default_and_meaning(objective) -> None:
     assert domains["beta2"] == ">= 0, < 1"
     assert domains["lr"] == "> 0"
     assert domains["clip"] == "> 0"
-    assert domains["optimizer"] == "adamw | sgd"
+    assert domains["weight_decay_kind"] == "decoupled | coupled | independent"
