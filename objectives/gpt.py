@@ -28,7 +28,7 @@ from objectives.telemetry import norm_per_member
 # Of the streams of random numbers of one seed: what is dropped.
 _DROPOUT_PURPOSE = 10
 # Sequences of a batch that the readings of a forward pass are taken on: all of a large batch would take much memory.
-_MOST_SEQUENCES_READ = 8
+_MOST_SEQUENCES_READ = 2
 
 
 def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> GptTrainer:

@@ -31,15 +31,17 @@ from objectives.update_rules.rule import Numbers, States, UpdateRule
 _COMMON_FIELDS = ("lr", "warmup", "weight_decay", *Clipping.fields, *SecondMomentStart.fields)
 
 
+Rows = torch.Tensor | slice  # members as an index: their numbers, or all of them
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one step did to the members in ``rows``, (R, n) each: for telemetry.
+    """What one step did to some members, (R, n) each, to be read before the next: for telemetry.
 
     The gradient is as clipping gets it. The update has the learning rate, and no weight decay but a coupled one.
     ``clip_factor_R`` is the share that clipping left of the gradient's norm.
     """
 
-    rows: torch.Tensor
     params_Rn: torch.Tensor
     grad_Rn: torch.Tensor
     update_Rn: torch.Tensor
@@ -167,14 +169,16 @@ class PackedOptimizer:
         self,
         loss_K: torch.Tensor,
         grad_Kn: torch.Tensor,
-        rows: torch.Tensor,
+        rows: Rows,
         *,
         held_K: torch.Tensor | None = None,
     ) -> tuple[dict[str, torch.Tensor], Observed]:
         """A ``step``, and what it did to the members in ``rows``."""
-        params_Rn, grad_Rn = self.params_Kn[rows], self._weighted(grad_Kn)[rows]
+        before = (self.params_Kn[rows], self._weighted(grad_Kn)[rows])
+        # Of everybody these are views of what the step overwrites.
+        params_Rn, grad_Rn = (value.clone() for value in before) if isinstance(rows, slice) else before
         metrics, update_Kn, clip_factor_K = self._step(loss_K, grad_Kn, held_K)
-        return metrics, Observed(rows, params_Rn, grad_Rn, update_Kn[rows], clip_factor_K[rows])
+        return metrics, Observed(params_Rn, grad_Rn, update_Kn[rows], clip_factor_K[rows])
 
     def _weighted(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """The gradient times the factors of its layer groups, in place."""
@@ -271,7 +275,7 @@ class PackedOptimizer:
         for name, value in self.states.items():
             value.copy_(state["states"].get(name, torch.zeros_like(value)))
 
-    def of_rows(self, rows: torch.Tensor) -> tuple[States, Numbers, torch.Tensor]:
+    def of_rows(self, rows: Rows) -> tuple[States, Numbers, torch.Tensor]:
         """States, numbers and ages of the members in ``rows``: what the questions to a rule are asked with."""
         states = {name: state[rows] for name, state in self.states.items()}
         return states, {name: value[rows] for name, value in self.numbers.items()}, self.age_K[rows]

@@ -12,7 +12,7 @@ import torch
 from objectives.base import Place, TrainingConfig, Way
 from objectives.curvature import GradientGraph, measure_curvature, momentum_factor
 from objectives.layout import ALL, Layout
-from objectives.optim import Observed
+from objectives.optim import Observed, Rows
 from objectives.optimizers import make_optimizer
 from objectives.rollback import Rollback, rows_with_rollback
 from objectives.rounding import rows_of_blocks
@@ -135,7 +135,8 @@ class PackedTrainer(ABC):
         Curvature, from ``num_products`` products with the Hessian, of those of ``rows`` that are in ``curved``; NaN
         for the others. Reading changes nothing.
         """
-        index = torch.tensor(rows, device=self.device)
+        is_everybody = list(rows) == list(range(self.num_members))
+        index: Rows = slice(None) if is_everybody else torch.tensor(rows, device=self.device)
         readings = self.own_readings(index)
         self._estimate_hessian()
         loss_K, grad_Kn = self.losses_and_gradient()
@@ -156,14 +157,15 @@ class PackedTrainer(ABC):
         )
         readings["clip_factor"] = observed.clip_factor_R
         if curved:
-            readings |= self._curvature(index, torch.tensor([row in curved for row in rows]), observed, num_products)
+            readings |= self._curvature(rows, curved, observed, num_products)
         return self._after_step(metrics | self._own_metrics(was_alive_K)), readings
 
     def _curvature(
-        self, index: torch.Tensor, is_curved_R: torch.Tensor, observed: Observed, num_products: int
+        self, rows: Sequence[int], curved: Sequence[int], observed: Observed, num_products: int
     ) -> dict[str, torch.Tensor]:
         """Curvature at the parameters before this step's update, by the preconditioner of the update."""
-        chosen = index[is_curved_R.to(index.device)]
+        is_curved_R = torch.tensor([row in curved for row in rows], device=self.device)
+        chosen = torch.tensor(rows, device=self.device)[is_curved_R]
         _, numbers, age_C = self.optimizer.of_rows(chosen)
         divisor_Cn = self.optimizer.divisor(chosen)
         if divisor_Cn is None:
@@ -184,11 +186,8 @@ class PackedTrainer(ABC):
             "lambda_max": found.lambda_max_R,
             "curvature_threshold": 2 / lr_C,
         }
-        nan_R = torch.full((len(index),), math.nan, dtype=torch.float64, device=self.device)
-        return {
-            name: nan_R.masked_scatter(is_curved_R.to(self.device), value.to(torch.float64))
-            for name, value in values.items()
-        }
+        nan_R = torch.full((len(rows),), math.nan, dtype=torch.float64, device=self.device)
+        return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}
 
     def _estimate_hessian(self) -> None:
         """For an optimizer that asks for it (Sophia): the Hessian's diagonal of the members whose turn it is."""
@@ -221,8 +220,8 @@ class PackedTrainer(ABC):
         finally:
             self.weights = own
 
-    def own_readings(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What an objective reads of the members in ``rows`` before a step, (R,) each; nothing by default."""
+    def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
+        """What an objective reads before a step of the members in ``rows``, an index, (R,) each; nothing by default."""
         return {}
 
     def own_metrics(self) -> dict[str, torch.Tensor]:

@@ -44,28 +44,36 @@ def group_readings(
     arXiv 2506.04805). ``share_below_eps`` coordinates with sqrt(v) < eps. ``direction_rms`` and ``share_saturated``
     RMS of m / sqrt(v), and coordinates where it is above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
     """
-    squares = [grad_Rn.square(), update_Rn.square(), params_Rn.square()]
+    nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
+    v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
     if second_moment_Rn is not None:
         eps_R1 = eps_R.to(grad_Rn.dtype)[:, None]
         root_Rn = second_moment_Rn.sqrt()
-        relative_Rn = grad_Rn / torch.maximum(root_Rn, eps_R1)
-        squares += [second_moment_Rn, relative_Rn.square_(), (root_Rn < eps_R1).to(grad_Rn.dtype)]
+        v_RT = layout.sums_per_weight(second_moment_Rn)
+        below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
         if first_moment_Rn is not None:
             # Where v is zero so is m: a coordinate without any gradient so far.
-            direction_Rn = (first_moment_Rn / root_Rn).abs_().nan_to_num_(nan=0.0)
-            squares += [(direction_Rn > _SATURATED).to(grad_Rn.dtype), direction_Rn.square_()]
-    sums_QRT = layout.sums_per_weight(torch.cat(squares)).view(len(squares), len(grad_Rn), -1)
+            direction_Rn = (first_moment_Rn / root_Rn).nan_to_num_(nan=0.0)
+            direction_RT = layout.norms_per_weight(direction_Rn).square()
+            saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))
+        relative_RT = layout.norms_per_weight(grad_Rn / torch.maximum(root_Rn, eps_R1, out=root_Rn)).square()
+    of_weights = (
+        *(layout.norms_per_weight(value_Rn).square() for value_Rn in (grad_Rn, update_Rn, params_Rn)),
+        v_RT,
+        relative_RT,
+        below_RT,
+        direction_RT,
+        saturated_RT,
+    )
+    sums_QRT = torch.stack(of_weights)
     readings = {}
     for group, weights in layout.weights_of_groups().items():
         size = sum(layout.pieces[t].size for t in weights)
         sums = sums_QRT[:, :, weights].sum(2)
-        grad_R, update_R, weight_R = sums[:3]
-        nan_R = torch.full_like(grad_R, float("nan"))
-        v_R, relative_R, below_R = sums[3:6] if second_moment_Rn is not None else (nan_R,) * 3
-        saturated_R, direction_R = sums[6:8] if len(sums) == 8 else (nan_R,) * 2
+        grad_R, update_R, weight_R, v_R, relative_R, below_R, direction_R, saturated_R = sums
         values = (
             grad_R.sqrt(),
-            (grad_R / size).sqrt() / (eps_R if second_moment_Rn is not None else nan_R),
+            (grad_R / size).sqrt() / eps_R,
             (update_R / size).sqrt(),
             (update_R / weight_R).sqrt(),
             (relative_R / size).sqrt(),
