@@ -28,6 +28,7 @@ OUTCOMES = {
     "More than one process a trial": ("ddp", {"stable", "diverged"}),
     "Slurm, without Ray on the nodes": ("jobs", {"stable", "diverged"}),
 }
+LONG = ("A packed objective of your own", "More than one process a trial", "Slurm, without Ray on the nodes")
 SAID = {"One line in a training loop": "diverged", "Callbacks": "diverged"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -67,7 +68,7 @@ def test_every_section_with_commands_is_tested() -> None:
     assert {title for title in TITLES if "```sh" in section(title)} == {*OUTCOMES, *SAID}
 
 
-@pytest.mark.parametrize("title", OUTCOMES)
+@pytest.mark.parametrize("title", [pytest.param(t, marks=pytest.mark.slow) if t in LONG else t for t in OUTCOMES])
 def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_path: Path, title: str) -> None:
     name, wanted = OUTCOMES[title]
     if name == "jobs":

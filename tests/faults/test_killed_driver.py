@@ -129,6 +129,7 @@ def _read_all(handle: int, shown: list[bytes]) -> None:
         pass  # the other side is closed
 
 
+@pytest.mark.slow
 def test_of_drivers_that_start_at_once_one_trains_and_the_others_say_who(folder: Path, undisturbed) -> None:
     drivers = [start(folder, "--executor", "inline") for _ in range(4)]
     ended = [(driver.communicate()[0], driver.returncode) for driver in drivers]
