@@ -142,7 +142,7 @@ def test_fields_of_the_objectives() -> None:
             "context_steps",
             "text",
             "validation_batches",
-        ],  # fmt: skip
+        ],
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],
         "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise"],
     }
