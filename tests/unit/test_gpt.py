@@ -295,7 +295,7 @@ def test_readings_see_the_knobs_and_are_only_of_the_members_asked_for(text) -> N
     every, some = trainer.own_readings(torch.arange(5)), trainer.own_readings(rows)
     for name, value in some.items():
         torch.testing.assert_close(value, every[name][rows], rtol=1e-6, atol=0)
-    neutral = forward_readings(trainer.shape, trainer.weights, tokens_of(trainer))
+    neutral = forward_readings(trainer.shape, trainer.weights, tokens_of(trainer)[:, :2])  # as many as are read
     assert neutral["log_z"][0] == every["log_z"][0]
     assert (neutral["log_z"][1:] != every["log_z"][1:]).all()
 
