@@ -13,6 +13,7 @@ from orchestrator.mechanisms.batches import BAD_BATCH
 from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY
 from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
 from orchestrator.mechanisms.logits import LOGIT_GROWTH
+from orchestrator.mechanisms.memory import SHORT_MEMORY
 from orchestrator.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.mechanisms.scales import CLIPPING_INACTIVE, CLIPPING_SATURATED, EPSILON_FLOOR, LAYERS_OUT_OF_STEP
 from orchestrator.mechanisms.thresholds import WARMUP_RULE
@@ -65,6 +66,18 @@ def _whole(setting: str, *factors: int) -> Values:
 def _forgetting_faster(evidence: Evidence) -> list[float]:
     beta2 = evidence.beta2
     return [] if beta2 is None else [float(f"{1 - min(0.5, factor * (1 - beta2)):.6g}") for factor in (3, 10)]
+
+
+def _remembering_longer(evidence: Evidence) -> list[float]:
+    """Where v remembers as long as the momentum, and for three times as long."""
+    beta1 = evidence.number("beta1")
+    return [] if beta1 is None else [float(f"{beta1**2:.6g}"), float(f"{1 - (1 - beta1**2) / 3:.6g}")]
+
+
+def _less_momentum(evidence: Evidence) -> list[float]:
+    """What this v remembers for as long as, and half of it."""
+    beta2 = evidence.beta2
+    return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (1.0, 0.5)]
 
 
 def _warmups(evidence: Evidence) -> list[int]:
@@ -122,6 +135,11 @@ MOVES: Mapping[str, tuple[Move, ...]] = {
         _LOWER_LR,
     ),
     PRECONDITIONER_DECAY: (_SHORTER_MEMORY, _LOWER_LR, _HIGHER_EPS, _LOWER_EPS),
+    SHORT_MEMORY: (
+        Move("beta2", "raise", "with beta2 >= beta1^2 no step can grow without a bound", _remembering_longer),
+        Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", _less_momentum),
+        _HIGHER_EPS,
+    ),
     EPSILON_FLOOR: (_LOWER_EPS,),
     LAYERS_OUT_OF_STEP: (
         _LOWER_EPS,

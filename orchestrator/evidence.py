@@ -165,6 +165,12 @@ class Evidence:
         """The decay of the second moment; None where there is none, or nobody says."""
         return None if is_adam(self.config) is False else beta2_of(self.config)
 
+    @property
+    def step_size(self) -> Series:
+        """RMS of the update over the learning rate, where both were read: 1 is sign descent."""
+        rate = self.curves.get("lr", NOTHING)
+        return _joined(self.column(f"update_rms/{ALL}"), rate, lambda update_N, rate_N: update_N / rate_N)
+
     def number(self, name: str) -> float | None:
         """The setting ``name`` where it is a finite number."""
         return number_of(self.config, name)

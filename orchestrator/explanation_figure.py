@@ -13,6 +13,7 @@ from orchestrator.mechanisms.catalogue import TITLES
 from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY
 from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
 from orchestrator.mechanisms.logits import LOGIT_GROWTH
+from orchestrator.mechanisms.memory import SHORT_MEMORY
 from orchestrator.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.mechanisms.scales import CLIPPING_INACTIVE, CLIPPING_SATURATED, EPSILON_FLOOR, LAYERS_OUT_OF_STEP
 from orchestrator.stability import MapCell
@@ -23,6 +24,7 @@ _LOOKS: dict[str, tuple[str, str]] = {
     OVER_THE_EDGE: ("#D55E00", "edge"),
     WARMUP_TOO_SHORT: ("#E69F00", "warmup"),
     PRECONDITIONER_DECAY: ("#CC79A7", "decay"),
+    SHORT_MEMORY: ("#882255", "memory"),
     EPSILON_FLOOR: ("#F0E442", "eps"),
     LAYERS_OUT_OF_STEP: ("#8C6D31", "layers"),
     LOGIT_GROWTH: ("#56B4E9", "logits"),

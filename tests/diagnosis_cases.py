@@ -107,6 +107,7 @@ def calm(outcome: str = "stable", onset: int | None = None, config: Mapping[str,
             f"update_to_weight/{group}": np.full(len(step_M), 0.01),
             f"share_below_eps/{group}": np.zeros(len(step_M)),
             f"direction_rms/{group}": np.maximum(0.25, 1 - step_M / 30),
+            f"update_rms/{group}": lr_N[step_M] * np.maximum(0.25, 1 - step_M / 30),
             f"v_lag/{group}": np.full(len(step_M), 0.5),
         }
     is_curved_M = step_M % _CURVATURE == 0
@@ -170,6 +171,13 @@ def preconditioner_decay() -> Case:
     return ratios(case.with_trace(loss=case.trace["loss"] + rise_N, grad_norm=norm_N), np.where(step_M > 200, 1.1, 0.4))
 
 
+def short_memory() -> Case:
+    """Momentum that outlives v: from step 60 on steps grow, and 40 steps later the loss."""
+    case = risen(calm("diverged", 100, {"beta2": 0.7}, steps_done=160), 100, 20.0)
+    rate_M = case.trace["lr"][case.telemetry["step"]]
+    return case.reading(update_rms__all=rate_M * np.maximum(0.5, 1.1 ** (case.telemetry["step"] - 50.0)))
+
+
 def epsilon_floor() -> Case:
     """Gradients a hundredth of eps, and a loss that hardly moves."""
     case = calm("stalled", None, {"eps": 1.0})
@@ -227,6 +235,7 @@ PLANTED = {
     "over_the_edge": over_the_edge,
     "warmup_too_short": warmup_too_short,
     "preconditioner_decay": preconditioner_decay,
+    "short_memory": short_memory,
     "epsilon_floor": epsilon_floor,
     "bad_batch": bad_batch,
     "half_precision_overflow": half_precision_overflow,

@@ -1,7 +1,8 @@
 """The mechanisms by which training becomes unstable: a closed list, each a function of a trial's evidence.
 
-The order is the one in which they lead: what comes first brings about, or takes along, what comes after it. A
-batch that jumps makes the second moment lag; a step over the edge makes the logits grow.
+The order is the one in which they lead: what comes first brings about, or takes along, what comes after it. Steps
+that grow by themselves make losses jump; a batch that jumps makes the second moment lag; a step over the edge makes the
+logits grow.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY, preconditioner_d
 from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT, over_the_edge, warmup_too_short
 from orchestrator.mechanisms.finding import Mechanism
 from orchestrator.mechanisms.logits import LOGIT_GROWTH, logit_growth
+from orchestrator.mechanisms.memory import SHORT_MEMORY, short_memory
 from orchestrator.mechanisms.precision import HALF_PRECISION_OVERFLOW, half_precision_overflow
 from orchestrator.mechanisms.scales import (
     CLIPPING_INACTIVE,
@@ -25,6 +27,7 @@ from orchestrator.mechanisms.scales import (
 
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(HALF_PRECISION_OVERFLOW, "half-precision overflow", half_precision_overflow),
+    Mechanism(SHORT_MEMORY, "memory shorter than momentum", short_memory),
     Mechanism(BAD_BATCH, "a single bad batch", bad_batch),
     Mechanism(WARMUP_TOO_SHORT, "warmup too short", warmup_too_short),
     Mechanism(OVER_THE_EDGE, "step over the edge from the start", over_the_edge),

@@ -14,6 +14,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.mechanisms.batches import BAD_BATCH
 from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY
 from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.mechanisms.memory import SHORT_MEMORY
 from orchestrator.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.spec import load_sweep
@@ -23,6 +24,7 @@ PLANTED = {
     "lr_over_edge": OVER_THE_EDGE,
     "no_warmup": WARMUP_TOO_SHORT,
     "slow_beta2": PRECONDITIONER_DECAY,
+    "short_memory": SHORT_MEMORY,
     "epsilon_floor": EPSILON_FLOOR,
     "poisoned_batch": BAD_BATCH,
     "half_precision": HALF_PRECISION_OVERFLOW,

@@ -21,6 +21,7 @@ from diagnosis_cases import (
     risen,
     row_of,
     series_of,
+    short_memory,
     warmup_too_short,
 )
 
@@ -249,6 +250,66 @@ def test_the_floor_counts_at_the_last_readings_before_the_onset() -> None:
     )
     assert finding(case.reading(grad_rms_over_eps__all=early), "epsilon_floor").verdict == "excluded"
     assert finding(case.reading(grad_rms_over_eps__all=late), "epsilon_floor").verdict == "supported"
+
+
+@pytest.mark.parametrize(
+    ("config", "verdict"),
+    [
+        ({"beta2": 0.7}, "supported"),
+        ({"beta2": 0.81}, "excluded"),  # beta1^2 = 0.81, from where on steps are bounded
+        ({"beta2": 0.7, "beta1": 0.8}, "excluded"),
+        ({"beta2": 0.999, "beta2_half_life": 400}, "supported"),  # 256 tokens a step: beta2 = 0.64
+        ({"beta2": None}, "unknown"),
+        ({"beta1": None}, "unknown"),
+        ({"optimizer": "sgd"}, "excluded"),
+    ],
+)
+def test_memory_is_short_where_v_forgets_before_the_momentum(config: dict, verdict: str) -> None:
+    case = short_memory()
+    case = replace(case, row={**case.row, "config": {**case.row["config"], **config}})
+    assert finding(case, "short_memory").verdict == verdict
+
+
+def test_long_steps_count_before_the_onset_and_not_after_it() -> None:
+    case = short_memory()
+    step_M, update_M = case.telemetry["step"], case.telemetry["update_rms/all"]
+    rate_M = case.trace["lr"][step_M]
+    late = case.reading(update_rms__all=np.where(step_M <= 100, rate_M, update_M))
+    assert finding(late, "short_memory").verdict == "excluded"
+    found = finding(case, "short_memory")
+    assert (found.began_step, found.when) == (60, "from step 60 on, 40 steps before the onset")
+
+
+def test_steps_that_may_have_grown_since_the_last_reading_are_not_known_to_be_short() -> None:
+    case = short_memory()
+    case = case.reading(update_rms__all=1.5 * case.trace["lr"][case.telemetry["step"]])
+    for onset, verdict in ((103, "excluded"), (107, "unknown")):  # up to 1.08 times a step since step 100
+        assert finding(replace(case, row={**case.row, "onset_step": onset}), "short_memory").verdict == verdict
+    assert finding(short_memory().without_telemetry(), "short_memory").verdict == "unknown"
+    forgetful = replace(case, row={**case.row, "config": {**case.row["config"], "beta2": 0.0}, "onset_step": 101})
+    assert finding(forgetful, "short_memory").verdict == "unknown"
+
+
+def test_of_short_memory_the_cells_with_more_of_it_and_with_less_momentum_are_told() -> None:
+    case = short_memory().sister("stable", beta2=0.95).sister("stable", beta1=0.5).sister("diverged", 90, beta2=0.75)
+    numbers = finding(case, "short_memory").numbers
+    assert numbers[-2:] == ("with beta2 0.95: 1 of 1 seeds stable", "with beta1 0.5: 1 of 1 seeds stable")
+
+
+def test_no_step_of_adam_is_longer_than_the_bound_where_memory_is_long_and_there_is_none_where_it_is_short() -> None:
+    """The theory of the mechanism, by a search for the worst gradients: those that grow, or fade, as they like."""
+    for beta1, beta2, is_bounded in ((0.9, 0.82, True), (0.9, 0.95, True), (0.9, 0.999, True), (0.9, 0.8, False)):
+        longest = 0.0
+        for growth in np.geomspace(0.5, 2.0, 41):
+            m = v = 0.0
+            for step in range(400):
+                gradient = growth ** (step - 200.0)
+                m, v = beta1 * m + (1 - beta1) * gradient, beta2 * v + (1 - beta2) * gradient**2
+                longest = max(longest, m / np.sqrt(v)) if step > 300 else longest
+        if is_bounded:
+            assert longest <= (1 - beta1) / np.sqrt((1 - beta2) * (1 - beta1**2 / beta2)) * (1 + 1e-9)
+        else:
+            assert longest > 5
 
 
 def test_layers_are_out_of_step_when_the_shallow_ones_stand_still_and_not_the_deep_ones() -> None:

@@ -1,0 +1,139 @@
+"""The page of knobs has every field, and shows of every knob what its sweep found."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from objectives.base import OBJECTIVES, Objective
+from orchestrator.spec import load_sweep
+from orchestrator.starter import objective_rows
+from orchestrator.strict_yaml import parse_document, parse_scalar
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "knobs.md").read_text()
+SWEEPS = sorted((ROOT / "sweeps" / "knobs").glob("*.yaml"))
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Row(NamedTuple):
+    """A field as a table shows it."""
+
+    field: str
+    default: str
+    domain: str
+    pack: str
+
+
+ROWS = [Row(*cells) for cells in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \| .* \|$", PAGE, re.MULTILINE)]
+
+
+def is_of(row: Row, objective: Objective, name: str, listed: str, domain: str) -> bool:
+    """Whether ``row`` tells of this field what ``sweep objectives`` does; a domain it has none of is prose."""
+    is_default = row.default == listed or parse_scalar(row.default) == parse_scalar(listed)
+    pack = "per member" if name in objective.per_member_fields else "splits packs"
+    return row.field == name and is_default and row.pack == pack and domain in ("", row.domain)
+
+
+def fields() -> list[tuple[Objective, str, str, str]]:
+    """Every field of every objective: its name, its default, and its domain in words."""
+    return [
+        (objective, name, default, domain.replace(" | ", ", "))
+        for objective in OBJECTIVES.values()
+        for name, default, _, domain, _ in objective_rows(objective)
+    ]
+
+
+def plain(value: Any) -> float | str | None:
+    """A value as a table has it: 4 and 4.0 are one, null is nothing."""
+    if value is None or value == "":
+        return None
+    try:
+        return str(value) if isinstance(value, bool) else float(value)
+    except ValueError:
+        return str(value)
+
+
+def numbers_of(name: str) -> Path:
+    return ROOT / "results" / "reference" / "knobs" / f"{name}.csv"
+
+
+@pytest.mark.parametrize("field", fields(), ids=lambda field: f"{field[0].name}-{field[1]}")
+def test_every_field_stands_in_the_page_as_it_is(field) -> None:
+    assert any(is_of(row, *field) for row in ROWS), [row for row in ROWS if row.field == field[1]]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.field}-{row.default}")
+def test_every_row_is_a_field_that_there_is(row: Row) -> None:
+    assert any(is_of(row, *field) for field in fields())
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_sweep_is_linked_with_its_picture_and_its_numbers(path: Path) -> None:
+    for target in (
+        f"../sweeps/knobs/{path.name}",
+        f"../results/reference/knobs/{path.stem}.csv",
+        f"pictures/knobs/{path.stem}.png",
+    ):
+        assert f"]({target})" in PAGE, target
+    assert (DOCS / "pictures" / "knobs" / f"{path.stem}.png").read_bytes().startswith(_PNG)
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_cell_that_a_sweep_plans_is_finished(path: Path) -> None:
+    sweep = load_sweep(path)
+    assert sweep.name == f"knob_{path.stem}"
+    assert path.read_text().startswith("# ")
+    with numbers_of(path.stem).open() as file:
+        rows = list(csv.DictReader(file))
+    cells = [[plain(row[name]) for name in sweep.axis_names] for row in rows]
+    planned = [
+        [plain(trial.cell[name]) for name in sweep.axis_names] for trial in sweep.trials if trial.seed == sweep.seeds[0]
+    ]
+    assert sorted(cells, key=str) == sorted(planned, key=str)
+    for row in rows:
+        outcomes = [int(row[f"num_{outcome}"]) for outcome in ("stable", "spiked", "diverged", "stalled")]
+        assert sum(outcomes) == int(row["num_finished"]) == int(row["num_seeds"]) == len(sweep.seeds), row
+
+
+def test_there_are_no_pictures_or_numbers_of_sweeps_that_there_are_not() -> None:
+    names = {path.stem for path in SWEEPS}
+    assert {path.stem for path in (DOCS / "pictures" / "knobs").iterdir()} == names
+    assert {path.stem for path in numbers_of("").parent.iterdir()} == names
+
+
+def test_the_table_at_the_top_has_every_map() -> None:
+    table = PAGE.split("## At a glance")[1].split("\n## ")[0]
+    assert set(re.findall(r"\[map\]\(pictures/knobs/(\w+)\.png\)", table)) == {path.stem for path in SWEEPS}
+
+
+def test_the_sweep_that_the_page_shows_is_the_one_that_ships() -> None:
+    shown = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL).group(1)
+    document = parse_document(shown, "page")
+    shipped = parse_document((ROOT / "sweeps" / "knobs" / "clip.yaml").read_text(), "clip.yaml")
+    assert document.data == {key: value for key, value in shipped.data.items() if key != "tracking"}
+
+
+def test_sources_are_arxiv_ids_of_the_right_form() -> None:
+    ids = re.findall(r"arXiv\s+(\S+?)[,;.:)|]", PAGE)
+    assert len(ids) == len(re.findall("arxiv", PAGE, re.IGNORECASE)) > 30, "each is told as: arXiv 1412.6980"
+    for number in ids:
+        year, month, rest = re.fullmatch(r"(\d\d)(\d\d)\.(\d+)", number).groups()
+        assert 1 <= int(month) <= 12, number
+        assert len(rest) == (5 if int(year) >= 15 else 4), number
+
+
+def test_links_and_pictures_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
+        assert (DOCS / target).exists(), target
+
+
+def test_links_within_the_page_lead_to_a_heading() -> None:
+    headings = {heading.replace("`", "").lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", PAGE, re.M)}
+    for target in re.findall(r"\]\(#([^)]+)\)", PAGE):
+        assert target in headings, target
