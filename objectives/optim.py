@@ -97,8 +97,7 @@ class PackedOptimizer:
         """``seeds`` are for a second moment that starts at random: ValueError if they are missing there."""
         self.shape, self.layout = configs[0], layout
         self.rule = self._make_rule()
-        has_second_moment = self.rule.state_sizes().get("second_moment") == layout.size
-        self.start = SecondMomentStart(self.shape.second_moment_start if has_second_moment else "zero", layout)
+        self.start = SecondMomentStart(self.shape.second_moment_start, layout)
         self.params_Kn = params_Kn
         self._read_numbers(configs)
         device = params_Kn.device

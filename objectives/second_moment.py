@@ -15,7 +15,7 @@ until then that of those that are, so the first step is that of ``first_gradient
 beta2^t in v after t steps; when another gradient changes v0, v changes by what is left of it.
 
 Gradients are those that the rule sees, after clipping. Rules that keep no second moment for each parameter as it is
-(SGD, Lion, Adafactor, Sophia, 8-bit Adam) have nothing to start.
+(SGD, Lion, Adafactor, Sophia, 8-bit Adam) have nothing to start, and the configuration refuses it.
 """
 
 from __future__ import annotations

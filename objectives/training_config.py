@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 PACKED_OPTIMIZERS = (
     "adamw", "sgd", "radam", "adabelief", "adafactor", "lion", "stableadamw", "spam", "sophia", "adam8bit",
 )  # fmt: skip
+# Those of them that keep the second moment of every parameter as it is, so that it can start elsewhere than at zero.
+OPTIMIZERS_WITH_SECOND_MOMENT = ("adamw", "radam", "adabelief", "stableadamw", "spam")
 _OF_A_LIBRARY = re.compile(r"(torch\.optim|pytorch_optimizer)\.[A-Za-z]\w*")
 
 
@@ -123,6 +125,14 @@ class TrainingConfig(BaseModel):
         if self.rollback is not None and not self.can_be_stacked:
             known = ", ".join(PACKED_OPTIMIZERS)
             raise ValueError(f"rollback = {self.rollback} needs one of the optimizers {known}, not {self.optimizer}")
+        return self
+
+    @model_validator(mode="after")
+    def _second_moment_can_start(self) -> TrainingConfig:
+        if self.second_moment_start != "zero" and self.optimizer not in OPTIMIZERS_WITH_SECOND_MOMENT:
+            known = ", ".join(OPTIMIZERS_WITH_SECOND_MOMENT)
+            start = f"second_moment_start = {self.second_moment_start}"
+            raise ValueError(f"{start} needs one of the optimizers {known}, not {self.optimizer}")
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from objectives.base import OBJECTIVES
+import numpy as np
+
+from objectives.base import OBJECTIVES, data_step
 from orchestrator.errors import InputError, Problem
 from orchestrator.evidence import BatchText, Evidence, gather
 from orchestrator.ledger import Ledger
@@ -29,7 +31,8 @@ _DATA = ("batch_size", "context", "text", "num_points", "corrupted", "rollback")
 _MOST_COMPARED = 8  # other trials whose losses are read
 _SHOWN = 5
 
-BatchTexts = Callable[[Row], BatchText]
+# Of a trial's row, and the steps after which it was rolled back.
+BatchTexts = Callable[[Row, np.ndarray], BatchText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,17 @@ class Diagnosis:
         return [finding for finding in self.findings if finding.verdict == verdict]
 
 
-def batch_texts_of_objectives(trial: Row) -> BatchText:
-    """What the objective of a trial knows of the text of its batches; nothing where a rollback may have moved on."""
+def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchText:
+    """What the objective of a trial knows of the text of its batches; each rollback at (N,) has moved on in them."""
     objective = OBJECTIVES.get(trial["objective"])
-    if objective is None or trial["config"].get("rollback") is not None:
+    if objective is None:
         return lambda step: None
 
     def text(step: int) -> str | None:
         try:
             config = objective.config_class.model_validate_json(json.dumps(trial["config"]))
-            return objective.batch_text(config, trial["seed"], step)
+            moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
+            return objective.batch_text(config, trial["seed"], moved_on)
         except (ValueError, OSError):  # the configuration of an older version, or a text that is not there any more
             return None
 
@@ -110,13 +114,15 @@ def examine(
     ledger: Ledger, trial: Row, chosen: str, rows: Sequence[Row], batch_texts: BatchTexts = batch_texts_of_objectives
 ) -> Diagnosis:
     """The diagnosis of ``trial``, one of ``rows``, which has finished."""
+    trace = ledger.trace(trial["trial_id"])
+    is_rolled_back_N = trace.get("rolled_back", np.zeros(0)) == 1
     evidence = gather(
         trial,
-        ledger.trace(trial["trial_id"]),
+        trace,
         ledger.telemetry(trial["trial_id"]),
         rows,
         _same_data(ledger, trial, rows),
-        batch_texts(trial),
+        batch_texts(trial, trace["step"][is_rolled_back_N] if is_rolled_back_N.any() else np.zeros(0)),
     )
     return rank(evidence, ledger.facts().get("name", ledger.path.parent.name), chosen)
 
@@ -180,7 +186,7 @@ def _in_cell(ledger: Ledger, rows: Sequence[Row], cell: Mapping[str, str]) -> li
 
 
 def _is_value(value: Any, wanted: str) -> bool:
-    if format_value(value) == wanted:
+    if format_value(value) == wanted or (value is None and wanted == "null"):
         return True
     try:
         return not isinstance(value, str | bool | None) and math.isclose(value, float(wanted), rel_tol=1e-4)

@@ -127,6 +127,7 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
         "docs/detection.md",
         "docs/on-disk.md",
         "docs/diagnosis.md",
+        "docs/knobs.md",
     ],
 )
 def test_links_and_pictures_lead_somewhere(page: str) -> None:

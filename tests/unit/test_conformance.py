@@ -128,6 +128,28 @@ def test_a_field_that_does_not_act_is_found(case) -> None:
         mine.test_a_member_of_a_pack_trains_as_it_would_alone("idle")
 
 
+class Gated(QuadraticTrainer):
+    """Adds to the loss what ``height`` says, where ``gate`` is open."""
+
+    def losses(self):
+        config_K = self.configs
+        scale_K = torch.tensor([1 + config.gate * config.height for config in config_K], dtype=torch.float64)
+        return super().losses() * scale_K
+
+
+def test_a_field_that_acts_beside_another_alone_is_tried_beside_it(case) -> None:
+    class Config(QuadraticConfig):
+        gate: float = per_member(0.0, "1", "how far height acts", ge=0)
+        height: float = per_member(0.0, "1", "of the loss", ge=0)
+
+    mine = case(Gated, Config)
+    mine.values = VALUES | {"gate": [0.0, 1.0, 2.0], "height": [0.0, 1.0, 4.0]}
+    with pytest.raises(AssertionError, match="height does not act on the updates"):
+        mine.test_a_member_of_a_pack_trains_as_it_would_alone("height")
+    mine.beside = {"height": {"gate": 1.0}}
+    mine.test_a_member_of_a_pack_trains_as_it_would_alone("height")
+
+
 def test_what_is_reported_of_the_lost_is_found(case) -> None:
     with pytest.raises(AssertionError, match="lr is reported of it afterwards"):
         case(Unmasked).test_a_member_that_blows_up_is_masked_and_touches_nobody("sgd")

@@ -25,6 +25,8 @@ from own_cases import SWEEP as OWN_SWEEP
 from own_cases import sweep_in
 from typer.testing import CliRunner
 
+from objectives.base import GptConfig
+from objectives.data import batch_text
 from orchestrator.cli import app
 from orchestrator.diagnosis import diagnose, most_typical, rank, trial_by_id
 from orchestrator.diagnosis_figure import _draw, diagnosis_figure
@@ -293,3 +295,19 @@ def test_a_real_sweep_over_its_known_edge_is_diagnosed_as_such(tmp_path: Path) -
     assert code == 0
     assert "cause: step over the edge from the start" in page
     assert "1.5 times it at most" in " ".join(page.split()), "lr = 3 is over 2 / curvature by half"
+
+
+def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: Path) -> None:
+    """Back from step 100 over 7 batches: step 200 trains on the batch of step 207."""
+    text = SWEEP.replace("fixed: {", "fixed: {rollback: 7, ")
+    case = bad_batch()
+    rolled_back_N = (case.trace["step"] == 100).astype(float)
+    cases = [case.with_trace(rolled_back=rolled_back_N), *[None] * (len(sweep_of_text(text).trials) - 1)]
+    folder = record_cases(tmp_path, sweep_of_text(text), cases)
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        trial = ledger.trials()[0]
+        found = diagnose(ledger, trial["trial_id"])
+    config = GptConfig.model_validate_json(json.dumps(trial["config"]))
+    assert found is not None
+    assert found.evidence.batch_text(100) == batch_text(config, trial["seed"], 100)
+    assert found.evidence.batch_text(200) == batch_text(config, trial["seed"], 207)

@@ -63,6 +63,17 @@ def numbers_of(name: str) -> Path:
     return ROOT / "results" / "reference" / "knobs" / f"{name}.csv"
 
 
+def cells_of(name: str) -> list[dict[str, str]]:
+    with numbers_of(name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def text_on(name: str) -> str:
+    """What the page says of a map, from the link to its numbers to the end of the paragraph."""
+    after = PAGE.split(f"](../results/reference/knobs/{name}.csv):")[1]
+    return " ".join(after.split("\n\n")[0].split())
+
+
 @pytest.mark.parametrize("field", fields(), ids=lambda field: f"{field[0].name}-{field[1]}")
 def test_every_field_stands_in_the_page_as_it_is(field) -> None:
     assert any(is_of(row, *field) for row in ROWS), [row for row in ROWS if row.field == field[1]]
@@ -89,8 +100,7 @@ def test_every_cell_that_a_sweep_plans_is_finished(path: Path) -> None:
     sweep = load_sweep(path)
     assert sweep.name == f"knob_{path.stem}"
     assert path.read_text().startswith("# ")
-    with numbers_of(path.stem).open() as file:
-        rows = list(csv.DictReader(file))
+    rows = cells_of(path.stem)
     cells = [[plain(row[name]) for name in sweep.axis_names] for row in rows]
     planned = [
         [plain(trial.cell[name]) for name in sweep.axis_names] for trial in sweep.trials if trial.seed == sweep.seeds[0]
@@ -112,6 +122,40 @@ def test_the_table_at_the_top_has_every_map() -> None:
     assert set(re.findall(r"\[map\]\(pictures/knobs/(\w+)\.png\)", table)) == {path.stem for path in SWEEPS}
 
 
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_losses_that_the_page_quotes_are_those_of_the_map(path: Path) -> None:
+    """A number from 1.00 on with two decimals is a median loss; those below are values of an axis or a rule."""
+    losses = {f"{float(row['median_final_loss'] or 'nan'):.2f}" for row in cells_of(path.stem)}
+    assert set(re.findall(r"(?<![\d.])[1-9]\d*\.\d\d\b(?!\d)", text_on(path.stem))) <= losses
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_numbers_of_seeds_that_the_page_quotes_are_there_in_the_map(path: Path) -> None:
+    """Of "8 of 10" the ten are the seeds of the sweep, and eight of them had one outcome in some cell."""
+    rows = cells_of(path.stem)
+    found = {int(row[f"num_{outcome}"]) for row in rows for outcome in ("stable", "spiked", "diverged", "stalled")}
+    for some, all_of_them in re.findall(r"(\d+) of (3|10)\b", text_on(path.stem)):
+        assert int(some) in found
+        assert all_of_them == rows[0]["num_seeds"]
+
+
+def test_the_page_says_how_the_cell_at_the_edge_came_out_over_all_maps() -> None:
+    moved = ("beta1", "head_lr", "weight_decay_kind")
+    maps = [cells_of(path.stem) for path in SWEEPS if path.stem not in moved and "beta2" in load_sweep(path).axis_names]
+    at_the_edge = [row for rows in maps for row in rows if row["beta2"] == "0.66" and row["num_seeds"] == "3"]
+    # The defaults are a row of many maps.
+    different = {(row["num_stable"], row["median_final_loss"]) for row in at_the_edge}
+    counts = [sum(num_stable == str(wanted) for num_stable, _ in different) for wanted in range(4)]
+    number = r"\s+(\d+)\s+"
+    said = re.search(
+        rf"their{number}different\s+rows.*?no\s+stable\s+seed{number}times,\s+one{number}times,"
+        rf"\s+two{number}times\s+and\s+three{number}times",
+        PAGE,
+        re.DOTALL,
+    )
+    assert [int(one) for one in said.groups()] == [len(different), *counts]
+
+
 def test_the_sweep_that_the_page_shows_is_the_one_that_ships() -> None:
     shown = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL).group(1)
     document = parse_document(shown, "page")
@@ -120,7 +164,7 @@ def test_the_sweep_that_the_page_shows_is_the_one_that_ships() -> None:
 
 
 def test_sources_are_arxiv_ids_of_the_right_form() -> None:
-    ids = re.findall(r"arXiv\s+(\S+?)[,;.:)|]", PAGE)
+    ids = re.findall(r"arXiv\s+(\d{4}\.\d+)\b", PAGE)
     assert len(ids) == len(re.findall("arxiv", PAGE, re.IGNORECASE)) > 30, "each is told as: arXiv 1412.6980"
     for number in ids:
         year, month, rest = re.fullmatch(r"(\d\d)(\d\d)\.(\d+)", number).groups()
