@@ -26,7 +26,7 @@ ARMS: Mapping[str, Telemetry] = {
     "readings every 10 steps (the default)": Telemetry(every=10),
     "readings every step": Telemetry(every=1),
     "and curvature every 50 steps, 4 products": Telemetry(every=10, curvature=50, products=4),
-    "and curvature every 20 steps, 2 products": Telemetry(every=10, curvature=20, products=2),
+    "and curvature every 50 steps, 3 products": Telemetry(every=10, curvature=50, products=3),
     "and curvature every 20 steps, 4 products": Telemetry(every=10, curvature=20, products=4),
 }
 

@@ -17,6 +17,7 @@ from orchestrator.evidence import Evidence
 from orchestrator.mechanisms.catalogue import TITLES
 from orchestrator.mechanisms.thresholds import DECAYED, LAGGING
 from orchestrator.series import Series
+from orchestrator.small_sweep import CURVATURE_EVERY
 from orchestrator.space import format_value
 from orchestrator.thinning import thinned
 
@@ -101,8 +102,9 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
     axes.set_ylabel("curvature")
     threshold = evidence.column("curvature_threshold").between(*window)
     if not len(threshold):
-        measured = len(evidence.column("curvature_threshold"))
-        _nothing(axes, "not measured here" if measured else "not measured: telemetry: {curvature: 20}")
+        elsewhere = len(evidence.column("curvature_threshold")) > 0
+        remedy = f"not measured: telemetry: {{curvature: {CURVATURE_EVERY}}}"
+        _nothing(axes, "not measured here" if elsewhere else remedy)
         return
     for name, colour in (("lambda_max", _LINE), ("lambda_grad", _SECOND)):
         readings = evidence.column(name).between(*window)

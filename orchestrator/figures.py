@@ -195,10 +195,10 @@ def _finite_values(maps: Sequence[StabilityMap]) -> list[float]:
 
 
 def _colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
-    """Range of colours: diverged cells must not flatten the differences that matter."""
+    """Range of colours: diverged cells must not flatten the differences of the others, where these have any."""
     cells = [cell for stability in maps for cell in stability.cells.values()]
     calm = [cell.value for cell in cells if cell.value is not None and cell.state != "diverged"]
-    values = calm or _finite_values(maps) or [0.0, 1.0]
+    values = calm if len(set(calm)) > 1 else _finite_values(maps) or [0.0, 1.0]
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 

@@ -421,9 +421,7 @@ class Ledger:
             f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._reading():
-            pieces = [_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))]
-            names = dict.fromkeys(name for piece in pieces for name in piece)
-            return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
+            return _joined([_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))])
 
     @property
     def version(self) -> int:
@@ -542,6 +540,12 @@ def _pack_columns(trace: Trace) -> bytes:
     return zlib.compress(buffer.getvalue(), level=1)
 
 
+def _joined(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
+    """The pieces of a curve as one, with every column that one of them has."""
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
+
+
 def _column(piece: Trace, name: str) -> np.ndarray:
     """A column of a piece of a curve, NaN where it has none."""
     return piece[name] if name in piece else np.full(len(piece["step"]), np.nan)
@@ -558,5 +562,22 @@ def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:
     unpacked = unpacker.decompress(content, _LARGEST_PIECE)
     if not unpacker.eof:
         raise ValueError("a piece of a curve is cut off or too large")
-    table = np.load(io.BytesIO(unpacked), allow_pickle=False)
-    return {name: np.ascontiguousarray(table[name]) for name in table.dtype.names}
+    # An npy file of version 1: ten bytes, the last two of which are the length of the header that follows.
+    start = 10 + int.from_bytes(unpacked[8:10], "little")
+    table = np.frombuffer(unpacked, _dtype_of(unpacked[:start]), offset=start)
+    return {name: np.array(table[name]) for name in table.dtype.names}
+
+
+@functools.lru_cache(maxsize=1024)
+def _dtype_of(header: bytes) -> np.dtype:
+    """The columns of a table by its npy header, of which a curve's many pieces share a few: reading one takes long.
+
+    Raises ValueError for a header that is none of a plain table.
+    """
+    file = io.BytesIO(header)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("a piece of a curve has another header than ours")
+    _, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.hasobject or dtype.names is None:
+        raise ValueError("a piece of a curve is no plain table")
+    return dtype

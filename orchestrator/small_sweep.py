@@ -15,7 +15,7 @@ from orchestrator.own_trainer import OWN_KINDS
 from orchestrator.spec import build_sweep, read_document
 from orchestrator.strict_yaml import Document
 
-CURVATURE_EVERY = 20
+CURVATURE_EVERY = 20  # steps; dear, but these sweeps are small
 _LONGEST_NAME = 40
 
 

@@ -1,0 +1,91 @@
+"""Where Adam spikes on a quadratic of one coordinate: the exponent of Tang, Chen and Liu (arXiv 2609.18314).
+
+They find spikes below 1 - beta2 = C (1 - beta1)^p, with p = 3.07 and C = 15.6, and p = 3.10, C = 17.7 at the eps of
+sweeps/adam_phase.yaml. What that sweep found is committed: results/reference/adam_phase.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.spec import load_sweep
+
+ROOT = Path(__file__).parents[2]
+SWEEP = load_sweep(ROOT / "sweeps" / "adam_phase.yaml")
+EXPONENT, TOLERANCE = 3.07, 0.15
+FEWEST = 3  # crossings that have a period
+
+# Shapes: D values of beta1, G values of beta2, ascending both.
+
+
+def committed() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """1 - beta1 (D,), 1 - beta2 (G,), and the crossings that the sweep found, (D, G)."""
+    with (ROOT / "results" / "reference" / "adam_phase" / "map.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    beta1_D, beta2_G = (np.unique([float(row[name]) for row in rows]) for name in ("beta1", "beta2"))
+    crossings_DG = np.full((len(beta1_D), len(beta2_G)), np.nan)
+    for row in rows:
+        place = np.searchsorted(beta1_D, float(row["beta1"])), np.searchsorted(beta2_G, float(row["beta2"]))
+        crossings_DG[place] = float(row["median_edge_crossings"])
+    return 1 - beta1_D, 1 - beta2_G, crossings_DG
+
+
+def fitted(delta_D: np.ndarray, gamma_G: np.ndarray, crossings_DG: np.ndarray) -> tuple[float, float]:
+    """Exponent and factor of the boundary: at each beta2 the smallest 1 - beta1 from which on all have a period."""
+    points = []
+    ascending_D = np.argsort(delta_D)
+    for column, gamma in enumerate(gamma_G):
+        calm = np.flatnonzero(crossings_DG[ascending_D, column] < FEWEST)
+        if len(calm) and calm[-1] + 1 < len(delta_D):
+            points.append((delta_D[ascending_D][calm[-1] + 1], gamma))
+    exponent, offset = np.polyfit(*np.log(np.array(points)).T, 1)
+    return float(exponent), float(np.exp(offset))
+
+
+def simulated(delta_DG: np.ndarray, gamma_DG: np.ndarray, steps: int, every: int) -> np.ndarray:
+    """Upward crossings of 2 / lr in the second half, by Adam's recursion on x^2 / 2 written out, (D, G)."""
+    lr, eps = SWEEP.fixed["lr"], SWEEP.fixed["eps"]
+    beta1_DG, beta2_DG = 1 - delta_DG, 1 - gamma_DG
+    edge_DG = 2 * (1 + beta1_DG) / (1 - beta1_DG)
+    x_DG, m_DG, v_DG = np.ones(delta_DG.shape), np.zeros(delta_DG.shape), np.zeros(delta_DG.shape)
+    crossings_DG, was_over_DG = np.zeros(delta_DG.shape), np.zeros(delta_DG.shape, dtype=bool)
+    for step in range(1, steps + 1):
+        m_DG = beta1_DG * m_DG + delta_DG * x_DG
+        v_DG = beta2_DG * v_DG + gamma_DG * x_DG**2
+        rate_DG = lr / (np.sqrt(v_DG / (1 - beta2_DG**step)) + eps)
+        x_DG = x_DG - rate_DG * m_DG / (1 - beta1_DG**step)
+        if step % every == 0:
+            is_over_DG = rate_DG > edge_DG
+            crossings_DG += is_over_DG & ~was_over_DG & (step > steps // 2)
+            was_over_DG = is_over_DG
+    return crossings_DG
+
+
+def test_the_committed_map_is_of_the_sweep_that_ships() -> None:
+    delta_D, gamma_G, crossings_DG = committed()
+    planned = {(trial.cell["beta1"], trial.cell["beta2"]) for trial in SWEEP.trials}
+    assert np.isfinite(crossings_DG).all()
+    assert crossings_DG.size == len(planned)
+    np.testing.assert_allclose(sorted({1 - beta1 for beta1, _ in planned}), np.sort(delta_D), rtol=1e-5)
+    np.testing.assert_allclose(sorted({1 - beta2 for _, beta2 in planned}), np.sort(gamma_G), rtol=1e-5)
+
+
+def test_the_boundary_of_the_spiky_region_has_the_published_exponent() -> None:
+    exponent, factor = fitted(*committed())
+    assert exponent == pytest.approx(EXPONENT, abs=TOLERANCE)
+    assert 10 < factor < 25
+
+
+@pytest.mark.slow
+def test_adam_written_out_finds_the_boundary_of_the_sweep() -> None:
+    """Trajectories are chaotic where they spike, so the counts agree and are not equal."""
+    delta_D, gamma_G, crossings_DG = committed()
+    delta_DG, gamma_DG = np.meshgrid(delta_D, gamma_G, indexing="ij")
+    found_DG = simulated(delta_DG, gamma_DG, SWEEP.steps, 100)
+    assert ((found_DG >= FEWEST) == (crossings_DG >= FEWEST)).mean() > 0.97
+    ours, theirs = fitted(delta_D, gamma_G, crossings_DG), fitted(delta_D, gamma_G, found_DG)
+    assert ours[0] == pytest.approx(theirs[0], abs=0.1)
