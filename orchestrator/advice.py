@@ -221,7 +221,7 @@ def advice_lines(advice: Sequence[Advice], outcome: str) -> list[str]:
         elif one.sweep_file is None:
             lines.append("  no cell of this sweep tells, and its trainer takes no such setting from a sweep file")
         elif shown_file:
-            lines.append("  no cell of this sweep tells")
+            lines.append("  no cell of this sweep tells; a small sweep of its own would")
         else:
             lines += ["  no cell of this sweep tells; this sweep would:", *indented(one.sweep_file)]
             shown_file = True

@@ -33,7 +33,10 @@ def diagnosis_answer(
     json_file: Path | None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Iterator[str]:
-    """Diagnose a trial of the sweep in ``folder``, write its picture, say what was found. Raises InputError."""
+    """Diagnose a trial of the sweep in ``folder``: its page, its picture, and the small sweeps that would tell.
+
+    Raises InputError.
+    """
     file_format = picture_format(output)
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         found = diagnose(ledger, trial_id, cell, batch_texts)
@@ -46,9 +49,23 @@ def diagnosis_answer(
     atomic_write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)
     yield f"picture: {path}"
+    yield from _small_sweeps(advice, path)
     if json_file is not None:
         atomic_write(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
+
+
+def _small_sweeps(advice: Sequence[Advice], picture: Path) -> Iterator[str]:
+    """Write the small sweeps of the advice beside the picture, ready to run."""
+    written = []
+    for one in advice:
+        if one.sweep_file is not None:
+            path = picture.with_name(f"{picture.stem}_{one.move.direction}_{one.move.setting}.yaml")
+            atomic_write(path, one.sweep_file)
+            written.append(path)
+    if written:
+        yield "small sweeps that would tell, for `sweep run`:"
+        yield from (f"  {path}" for path in written)
 
 
 def picture_format(output: Path | None) -> str:

@@ -36,6 +36,7 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.runner import run_sweep
+from orchestrator.spec import load_sweep
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -226,6 +227,20 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
     }
     assert invoke(planted, "diagnose", "planted", "--trial", found["trial_id"][:6], "--output", "why.svg")[0] == 0
     assert (planted / "why.svg").read_text().startswith("<?xml")
+
+
+def test_the_small_sweeps_that_would_tell_lie_beside_the_picture_ready_to_run(tmp_path: Path) -> None:
+    cases = [replace(preconditioner_decay(), sisters=()), *[None] * (len(sweep_of_text().trials) - 1)]
+    record_cases(tmp_path / "results" / "planted", sweep_of_text(), cases)
+    code, page = invoke(tmp_path, "diagnose", "planted")
+    assert code == 0
+    shown = [
+        Path(line.strip()) for line in page.split("small sweeps that would tell, for `sweep run`:\n")[1].splitlines()
+    ]
+    assert [path.stem.split("_", 1)[1] for path in shown] == ["lower_beta2", "lower_lr", "raise_eps", "lower_eps"]
+    for path in shown:
+        with contextlib.chdir(tmp_path):
+            assert len(load_sweep(path).axes) == 1
 
 
 @pytest.mark.parametrize(
