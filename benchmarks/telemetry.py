@@ -1,9 +1,9 @@
-"""What telemetry costs: the same pack of transformers trained with and without it, in turns, in one process.
+"""What telemetry costs: steps that are read or measured in turns with plain ones, in one process on one thread.
 
-    python benchmarks/telemetry.py [--rounds N] [--steps N] [--members N] [--json FILE]
+    python benchmarks/telemetry.py [--rounds N] [--members N] [--json FILE]
 
-Each arm's time is divided by that of the arm without telemetry in the same round; the median of these ratios is the
-cost. What a sweep does besides (workers that start, the mirror, pictures) is left out, and would make them smaller.
+The times are medians of CPU time over the rounds, so that a machine that is faster now than a minute ago does not
+matter. The first measurement of a process, which imports what it needs for a second, is left out.
 """
 
 from __future__ import annotations
@@ -12,66 +12,66 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from objectives.base import OBJECTIVES, GptConfig
-from orchestrator.detection import StoppingConfig
-from orchestrator.reports import Member, Pack, Telemetry
-from orchestrator.worker import run_pack
+from orchestrator.ways import prepare_process
 
-ARMS: Mapping[str, Telemetry] = {
-    "none": Telemetry(),
-    "readings every 10 steps (the default)": Telemetry(every=10),
-    "readings every step": Telemetry(every=1),
-    "and curvature every 50 steps, 4 products": Telemetry(every=10, curvature=50, products=4),
-    "and curvature every 50 steps, 3 products": Telemetry(every=10, curvature=50, products=3),
-    "and curvature every 20 steps, 4 products": Telemetry(every=10, curvature=20, products=4),
-}
+_PLAIN = 4  # steps between two that are read
+_PRODUCTS = (2, 3, 4, 6)
+_EVERY = 10  # steps between two readings, the default
 
 
-def pack_of(members: int, steps: int) -> Pack:
-    """Members at the defaults of the main sweep, which are stable."""
-    stopping = StoppingConfig().resolved(OBJECTIVES["gpt"].spike_rise, 1)
-    configs = [GptConfig(steps=steps, lr=1e-2, warmup=10, beta2=0.95 + 0.001 * k).model_dump() for k in range(members)]
-    trials = tuple(Member(f"trial{k}", config, k % 3) for k, config in enumerate(configs))
-    return Pack("pack", "gpt", steps, trials, stopping.model_dump(), members, 0)
+def extra_steps(rounds: int, members: int) -> dict[str, float]:
+    """What a reading, and a measurement with so many products, takes beside the step itself, in steps."""
+    import torch
+
+    from objectives.base import OBJECTIVES, GptConfig, Way
+
+    torch.set_num_threads(1)
+    config = GptConfig(steps=100_000, lr=1e-2, warmup=10, beta2=0.95)
+    everyone = list(range(members))
+    trainer = OBJECTIVES["gpt"].start([config] * members, everyone, "cpu", Way(members))
+    kinds: dict[str, Callable[[], Any]] = {"reading": lambda: trainer.observed_step(everyone, [], 1)}
+    for number in _PRODUCTS:
+        kinds[f"{number} products"] = lambda number=number: trainer.observed_step(everyone, everyone, number)
+    plain: list[float] = []
+    taken: dict[str, list[float]] = {name: [] for name in kinds}
+    for step in kinds.values():
+        step()
+    for _ in range(rounds):
+        for name, step in kinds.items():
+            plain += [seconds(trainer.step) for _ in range(_PLAIN)]
+            taken[name].append(seconds(step))
+    one = statistics.median(plain)
+    return {name: statistics.median(times) / one - 1 for name, times in taken.items()}
 
 
-def seconds(pack: Pack) -> float:
-    """CPU time of this process to train ``pack`` on one thread. Raises RuntimeError where it errs."""
+def seconds(run: Callable[[], Any]) -> float:
+    """CPU time of this process for ``run``."""
     began = time.process_time()
-    for report in run_pack(pack):
-        if report.error:
-            raise RuntimeError(report.error)
+    run()
     return time.process_time() - began
 
 
-def costs(rounds: int, members: int, steps: int) -> dict[str, float]:
-    """Median over the rounds of each arm's time over that without telemetry."""
-    pack = pack_of(members, steps)
-    for telemetry in ARMS.values():  # imports and first allocations
-        seconds(replace(pack, steps=20, telemetry=telemetry))
-    ratios: dict[str, list[float]] = {name: [] for name in ARMS}
-    for _ in range(rounds):
-        taken = {name: seconds(replace(pack, telemetry=telemetry)) for name, telemetry in ARMS.items()}
-        for name, value in taken.items():
-            ratios[name].append(value / taken["none"])
-    return {name: statistics.median(values) for name, values in ratios.items()}
-
-
 def main() -> None:
-    """Print the costs as a table."""
+    """Print what each costs in steps, and the time of a pack over that of one without telemetry."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--members", type=int, default=16)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    found = costs(arguments.rounds, arguments.members, arguments.steps)
-    for name, ratio in found.items():
-        print(f"{ratio:6.3f}  {name}")
+    prepare_process()
+    found = extra_steps(arguments.rounds, arguments.members)
+    for name, steps in found.items():
+        print(f"{steps:6.2f} steps: {name}")
+    read = found["reading"]
+    print(f"{1 + read / _EVERY:6.3f} times the time of a pack without telemetry: readings every {_EVERY} steps")
+    for every in (20, 50, 100):
+        # A step that is measured is read too.
+        ratio = 1 + read * (1 / _EVERY - 1 / every) + found["4 products"] / every
+        print(f"{ratio:6.3f} times: and the curvature every {every} steps, 4 products")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
