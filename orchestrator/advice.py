@@ -69,15 +69,15 @@ def _forgetting_faster(evidence: Evidence) -> list[float]:
 
 
 def _remembering_longer(evidence: Evidence) -> list[float]:
-    """Where v remembers as long as the momentum, and for three times as long."""
-    beta1 = evidence.number("beta1")
-    return [] if beta1 is None else [float(f"{beta1**2:.6g}"), float(f"{1 - (1 - beta1**2) / 3:.6g}")]
+    """For twice and four times as long as the momentum."""
+    beta1 = evidence.beta1
+    return [] if beta1 is None else [float(f"{1 - (1 - beta1**2) / factor:.12g}") for factor in (2, 4)]
 
 
 def _less_momentum(evidence: Evidence) -> list[float]:
-    """What this v remembers for as long as, and half of it."""
+    """For nine tenths of what this v remembers for as long as, and half of it."""
     beta2 = evidence.beta2
-    return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (1.0, 0.5)]
+    return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (0.9, 0.5)]
 
 
 def _warmups(evidence: Evidence) -> list[int]:
@@ -104,6 +104,7 @@ _LONGER_WARMUP = Move(
     "warmup", "raise", "steps stay small until v has seen 2 / (1 - beta2) gradients (Ma and Yarats)", _warmups
 )
 _SHORTER_MEMORY = Move("beta2", "lower", "v follows the gradient sooner, and lags behind it less", _forgetting_faster)
+_SHORTER_HALF_LIFE = Move("beta2_half_life", "lower", _SHORTER_MEMORY.reason, _scaled("beta2_half_life", 0.3, 0.1))
 _LOWER_EPS = Move(
     "eps",
     "lower",
@@ -134,9 +135,15 @@ MOVES: Mapping[str, tuple[Move, ...]] = {
         ),
         _LOWER_LR,
     ),
-    PRECONDITIONER_DECAY: (_SHORTER_MEMORY, _LOWER_LR, _HIGHER_EPS, _LOWER_EPS),
+    PRECONDITIONER_DECAY: (_SHORTER_MEMORY, _SHORTER_HALF_LIFE, _LOWER_LR, _HIGHER_EPS, _LOWER_EPS),
     SHORT_MEMORY: (
-        Move("beta2", "raise", "with beta2 >= beta1^2 no step can grow without a bound", _remembering_longer),
+        Move("beta2", "raise", "with beta2 above beta1^2 no step can grow without a bound", _remembering_longer),
+        Move(
+            "beta2_half_life",
+            "raise",
+            "with beta2 = (1/2)^(tokens of a step / half-life) above beta1^2 no step can grow without a bound",
+            _scaled("beta2_half_life", 2, 4),
+        ),
         Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", _less_momentum),
         _HIGHER_EPS,
     ),
@@ -177,8 +184,16 @@ def advise(evidence: Evidence, mechanism: str, folder: Path) -> list[Advice]:
     return [
         advice
         for move in MOVES[mechanism]
-        if move.setting in evidence.config and (advice := check(evidence, move, folder)) is not None
+        if _acts(evidence, move.setting) and (advice := check(evidence, move, folder)) is not None
     ]
+
+
+def _acts(evidence: Evidence, setting: str) -> bool:
+    """Whether the trial has the setting: a half-life takes the place of beta2, and without one there is none."""
+    has_half_life = evidence.config.get("beta2_half_life") is not None
+    if setting in ("beta2", "beta2_half_life"):
+        return setting in evidence.config and has_half_life == (setting == "beta2_half_life")
+    return setting in evidence.config
 
 
 def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
@@ -197,7 +212,9 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
         here=next((cell for cell in cells if cell.value == own), None),
         nearest=nearest,
         stable=next((cell for cell in there if cell.is_stable), None),
-        sweep_file=small_sweep(folder, evidence.trial, move.setting, values) if nearest is None else None,
+        sweep_file=small_sweep(folder, evidence.trial, move.direction, move.setting, values)
+        if nearest is None
+        else None,
     )
 
 

@@ -32,7 +32,7 @@ def clean(folder: Path, *, exports: bool, is_rehearsal: bool) -> Iterator[str]:
             "checkpoints that nobody needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
             "scraps of interrupted writes": litter(folder),
             "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
-            "pictures of diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
+            "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }
         for what, paths in doomed.items():
             if paths:

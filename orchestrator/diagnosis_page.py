@@ -49,18 +49,18 @@ def diagnosis_answer(
     atomic_write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)
     yield f"picture: {path}"
-    yield from _small_sweeps(advice, path)
+    yield from _small_sweeps(found.trial["trial_id"], advice, folder)
     if json_file is not None:
         atomic_write(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
 
 
-def _small_sweeps(advice: Sequence[Advice], picture: Path) -> Iterator[str]:
-    """Write the small sweeps of the advice beside the picture, ready to run."""
+def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
+    """Write the small sweeps of the advice into the folder of diagnoses, ready to run."""
     written = []
     for one in advice:
         if one.sweep_file is not None:
-            path = picture.with_name(f"{picture.stem}_{one.move.direction}_{one.move.setting}.yaml")
+            path = folder / DIAGNOSES / f"{trial_id}_{one.move.direction}_{one.move.setting}.yaml"
             atomic_write(path, one.sweep_file)
             written.append(path)
     if written:
@@ -201,7 +201,7 @@ def _what_would_tell(found: Diagnosis, folder: Path) -> Iterator[str]:
         setting, values = "lr", [float(f"{rate * factor:.3g}") for factor in (0.3, 0.1)]
     elif evidence.is_own_trainer or len(evidence.edge):
         return
-    text = small_sweep(folder, found.trial, setting, values)
+    text = small_sweep(folder, found.trial, "again" if setting is None else "try", setting, values)
     if text is not None:
         yield "this sweep would tell:"
         yield from indented(text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from objectives.training_config import PACKED_OPTIMIZERS
 from orchestrator.neighbours import Neighbour, Row, is_number, neighbours
 from orchestrator.own_trainer import OWN_KINDS
 from orchestrator.second_moment import second_moment_sums, v_lags
@@ -22,6 +23,9 @@ ALL = "all"
 DEPTH_ORDER = ("embedding", "input", "attention", "mlp", "head", "output")
 # Settings that change what goes into v, so that it cannot be told from the norms.
 _INTO_V = ("zclip", "adagc", "rollback")
+# Optimizers that divide by the root of an average of g^2 as Adam does: ours, and those of libraries.
+_WITH_AVERAGED_SQUARES = ("adamw", "stableadamw", "spam", "adam8bit")
+_OF_LIBRARIES = ("Adam", "AdamW", "NAdam", "StableAdamW")
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
 # A blow-up at the start: how far above the first loss, and in how many steps; a run that has been back for this many
 # times as long is judged by what comes later.
@@ -161,15 +165,27 @@ class Evidence:
         return None if self.beta2 is None else 1 / (1 - self.beta2)
 
     @property
+    def beta1(self) -> float | None:
+        """The decay of the first moment; None where nobody says."""
+        beta1 = number_of(self.config, "beta1")
+        return beta1 if beta1 is not None and 0 <= beta1 < 1 else None
+
+    @property
     def beta2(self) -> float | None:
         """The decay of the second moment; None where there is none, or nobody says."""
         return None if is_adam(self.config) is False else beta2_of(self.config)
 
     @property
     def step_size(self) -> Series:
-        """RMS of the update over the learning rate, where both were read: 1 is sign descent."""
-        rate = self.curves.get("lr", NOTHING)
-        return _joined(self.column(f"update_rms/{ALL}"), rate, lambda update_N, rate_N: update_N / rate_N)
+        """RMS of the update over the highest learning rate of a layer group, where it was read: 1 is sign descent.
+
+        Without the steps that were not taken, as those that float16 skips.
+        """
+        share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in DEPTH_ORDER)])
+        updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
+        sizes = _joined(updates, rate, lambda update_N, rate_N: update_N / (share * rate_N))
+        is_taken_N = sizes.value_N > 0
+        return Series(sizes.step_N[is_taken_N], sizes.value_N[is_taken_N])
 
     def number(self, name: str) -> float | None:
         """The setting ``name`` where it is a finite number."""
@@ -249,11 +265,25 @@ def is_adam(config: Mapping[str, Any]) -> bool | None:
     return False if optimizer.lower().endswith("sgd") else True if "adam" in optimizer.lower() else None
 
 
+def averages_squares(config: Mapping[str, Any]) -> bool | None:
+    """Whether steps are divided by the root of an average of g^2 with decay beta2; None where nobody says."""
+    optimizer = config.get("optimizer")
+    if not isinstance(optimizer, str):
+        return None
+    if optimizer == "radam":
+        # Its divisor is never used where its average is too short, whatever the step.
+        beta2, threshold = beta2_of(config), number_of(config, "radam_threshold")
+        return None if beta2 is None else 2 / (1 - beta2) - 1 > (threshold or 5.0)
+    if optimizer in PACKED_OPTIMIZERS:
+        return optimizer in _WITH_AVERAGED_SQUARES
+    return True if optimizer.rpartition(".")[2] in _OF_LIBRARIES else None
+
+
 def beta2_of(config: Mapping[str, Any]) -> float | None:
     """The decay of the second moment, also where it was given as a half-life in tokens. None where unknown."""
     half_life, batch = number_of(config, "beta2_half_life"), number_of(config, "batch_size")
     batch = number_of(config, "num_points") if batch is None else batch
-    if half_life is not None and batch is not None:
+    if half_life is not None and half_life > 0 and batch is not None:
         return 0.5 ** (batch * (number_of(config, "context") or 1) / half_life)
     beta2 = number_of(config, "beta2")
     return beta2 if beta2 is not None and 0 <= beta2 < 1 else None

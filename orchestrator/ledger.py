@@ -6,11 +6,9 @@ import contextlib
 import datetime
 import functools
 import hashlib
-import io
 import json
 import math
 import sqlite3
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.curve_pieces import join_pieces, pack_piece, unpack_piece
 from orchestrator.errors import InputError, Problem, StorageError
 from orchestrator.files import free_space, make_folder
-from orchestrator.reports import Finished, Member, Pack, Report, Trace
+from orchestrator.reports import Finished, Member, Pack, Report
 from orchestrator.space import Trial, canonical_json
 
 SCHEMA_VERSION = 5
@@ -29,7 +28,6 @@ _BUSY_TIMEOUT_S = 20.0
 _CHECKPOINTS_KEPT = 2
 _FIRST_TELEMETRY = 5  # schema
 _CURVES = ("traces", "telemetry")  # tables of pieces of curves
-_LARGEST_PIECE = 2**28  # bytes of a curve in one report; more is no curve but an attack on memory
 _STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
 
 _SCHEMA = """
@@ -253,11 +251,12 @@ class Ledger:
             f"SELECT first_step, columns FROM {table} WHERE trial_id = ? ORDER BY first_step DESC LIMIT 1", (trial_id,)
         ).fetchone()
         if last is not None:
-            piece = _unpack_columns(last["columns"])
+            with self._reading():
+                piece = unpack_piece(last["columns"])
             kept = {name: values[piece["step"] < age] for name, values in piece.items()}
             db.execute(
                 f"UPDATE {table} SET columns = ? WHERE trial_id = ? AND first_step = ?",
-                (_pack_columns(kept), trial_id, last["first_step"]),
+                (pack_piece(kept), trial_id, last["first_step"]),
             )
         db.execute(f"UPDATE {table} SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
 
@@ -284,7 +283,7 @@ class Ledger:
                 db.executemany(
                     f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",
                     [
-                        (trial_id, report.pack_id, int(curve["step"][0]), _pack_columns(curve))
+                        (trial_id, report.pack_id, int(curve["step"][0]), pack_piece(curve))
                         for trial_id, curve in curves.items()
                         if trial_id in owned and len(curve["step"])
                     ],
@@ -421,7 +420,7 @@ class Ledger:
             f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._reading():
-            return _joined([_unpack_columns(row[0]) for row in self._db.execute(query, (trial_id,))])
+            return join_pieces([unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,))])
 
     @property
     def version(self) -> int:
@@ -528,56 +527,3 @@ def _now() -> float:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _pack_columns(trace: Trace) -> bytes:
-    # A table has one header; an archive of arrays costs more than the few rows of a report.
-    table = np.zeros(len(trace["step"]), dtype=[(name, values.dtype) for name, values in trace.items()])
-    for name, values in trace.items():
-        table[name] = values
-    buffer = io.BytesIO()
-    np.save(buffer, table, allow_pickle=False)
-    return zlib.compress(buffer.getvalue(), level=1)
-
-
-def _joined(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
-    """The pieces of a curve as one, with every column that one of them has."""
-    names = dict.fromkeys(name for piece in pieces for name in piece)
-    return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
-
-
-def _column(piece: Trace, name: str) -> np.ndarray:
-    """A column of a piece of a curve, NaN where it has none."""
-    return piece[name] if name in piece else np.full(len(piece["step"]), np.nan)
-
-
-def _unpack_columns(content: bytes) -> dict[str, np.ndarray]:
-    if content.startswith(b"PK"):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_PIECE:
-                raise ValueError("a piece of a curve is too large")
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return dict(archive)
-    unpacker = zlib.decompressobj()
-    unpacked = unpacker.decompress(content, _LARGEST_PIECE)
-    if not unpacker.eof:
-        raise ValueError("a piece of a curve is cut off or too large")
-    # An npy file of version 1: ten bytes, the last two of which are the length of the header that follows.
-    start = 10 + int.from_bytes(unpacked[8:10], "little")
-    table = np.frombuffer(unpacked, _dtype_of(unpacked[:start]), offset=start)
-    return {name: np.array(table[name]) for name in table.dtype.names}
-
-
-@functools.lru_cache(maxsize=1024)
-def _dtype_of(header: bytes) -> np.dtype:
-    """The columns of a table by its npy header, of which a curve's many pieces share a few: reading one takes long.
-
-    Raises ValueError for a header that is none of a plain table.
-    """
-    file = io.BytesIO(header)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("a piece of a curve has another header than ours")
-    _, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.hasobject or dtype.names is None:
-        raise ValueError("a piece of a curve is no plain table")
-    return dtype

@@ -16,14 +16,16 @@ from orchestrator.spec import build_sweep, read_document
 from orchestrator.strict_yaml import Document
 
 CURVATURE_EVERY = 20  # steps; dear, but these sweeps are small
-_LONGEST_NAME = 40
+_LONGEST_NAME, _LONGEST = 28, 64  # letters of the sweep's own name, and of that of a small one
+_SHOWN_OF_ID = 6
 
 
-def small_sweep(folder: Path, trial: Row, setting: str | None, values: Sequence[Any]) -> str | None:
+def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
     """A sweep file of the trial's cell and the same with other ``values`` of ``setting``, its curvature measured.
 
-    Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Without a
-    ``setting`` it trains the cell alone. None where the file is gone, or its trainer does not take the setting.
+    Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name has the
+    ``change`` that it tries, raise or lower, and the beginning of the trial's id. Without a ``setting`` it trains the
+    cell alone. None where the file is gone, or its trainer does not take the setting.
     """
     try:
         document = _document(folder, trial)
@@ -37,7 +39,8 @@ def small_sweep(folder: Path, trial: Row, setting: str | None, values: Sequence[
         if trial["objective"] not in OWN_KINDS:
             data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
         document.data = {**data, "axes": axes, "fixed": fixed}
-        name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{setting or 'again'}"
+        tried = change if setting is None else f"{change}_{setting}"
+        name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial['trial_id'][:_SHOWN_OF_ID]}"[:_LONGEST]
         return build_sweep(document, Overrides(name=name)).text
     except InputError:
         return None

@@ -34,9 +34,9 @@ WARMUP_RULE = 2.0
 LEAST_YOUNG = 10
 # RMS of mhat / sqrt(vhat): 1 is sign descent, 0.23 what independent gradients give at beta1 = 0.9. The limit is ours.
 SIGN_DESCENT = 0.5
-# RMS of the update over the learning rate above which momentum has outlived v; measured before the onsets of gpt: 56
-# and more where beta2 < beta1^2, never above 1 elsewhere. The smallest that is told from nothing. Both are ours.
-LONG_STEP, LEAST_STEP = 2.0, 1e-12
+# RMS of the update over the learning rate above which momentum has outlived v. Measured before the onsets of gpt: 56
+# and more where beta2 < beta1^2, and never above 1 at steps of gpt with a longer memory. The limit is ours.
+LONG_STEP = 2.0
 
 # --- epsilon and the layers ----------------------------------------------------------------------
 # RMS(g) / eps below which epsilon takes part in the step: Wortsman et al. (arXiv 2309.14322).

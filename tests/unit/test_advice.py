@@ -12,6 +12,7 @@ from diagnosis_cases import (
     planted_sweep,
     preconditioner_decay,
     row_of,
+    short_memory,
     sweep_of_text,
     warmup_too_short,
 )
@@ -111,17 +112,17 @@ def test_every_small_sweep_that_is_printed_is_one_that_runs(name: str, tmp_path:
         elif one.move.direction == "raise":
             assert all(value > own for value in others)
         assert (sweep.seeds, sweep.telemetry.curvature) == ((0, 1), 20)
-        assert sweep.name == f"planted_{one.move.setting}"
+        assert sweep.name == f"planted_{one.move.direction}_{one.move.setting}_012345"
 
 
 def test_the_small_sweep_has_the_trials_own_cell_at_every_other_setting(tmp_path: Path) -> None:
     folder = planted_sweep(tmp_path / "planted")
     trial = {**row_of("diverged", 3), "cell": {"lr": 3.0, "warmup": 150}}
-    sweep = sweep_of_text(small_sweep(folder, trial, "beta2", [0.9]))
+    sweep = sweep_of_text(small_sweep(folder, trial, "lower", "beta2", [0.9]))
     assert (dict(sweep.fixed), sweep.axes[0].values) == ({"lr": 3.0, "warmup": 150}, (0.95, 0.9))
     assert {trial.config["warmup"] for trial in sweep.trials} == {150}
-    again = sweep_of_text(small_sweep(folder, trial, None, []))
-    assert (again.axes, again.name, len(again.trials)) == ((), "planted_again", 2)
+    again = sweep_of_text(small_sweep(folder, trial, "again", None, []))
+    assert (again.axes, again.name, len(again.trials)) == ((), "planted_again_012345", 2)
 
 
 def test_only_the_first_small_sweep_is_printed_whole(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_longer_warmup_is_tried_up_to_the_rule_and_never_beyond_half_of_the_ru
 def test_without_the_sweep_file_a_built_in_objective_is_written_from_its_trial() -> None:
     trial = {**row_of("diverged", 3, {"lr": 3.0}), "objective": "gpt", "seed": 4}
     del trial["config"]["context"]
-    sweep = sweep_of_text(small_sweep(NOWHERE, trial, "lr", [1.0]))
+    sweep = sweep_of_text(small_sweep(NOWHERE, trial, "lower", "lr", [1.0]))
     assert (sweep.seeds, sweep.axes[0].values, sweep.steps) == ((4,), (3.0, 1.0), 400)
 
 
@@ -154,10 +155,10 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
     config = {"steps": 60, "lr": 3.0, "warmup": 0}
     trial = {**row_of("diverged", 3), "objective": "command", "cell": {"lr": 3.0}, "config": config}
-    text = small_sweep(tmp_path, trial, "lr", [1.0])
+    text = small_sweep(tmp_path, trial, "lower", "lr", [1.0])
     assert sweep_of_text(text).objective.folder == str(tmp_path)
     assert "telemetry" not in text, "nothing is read of such a trainer"
-    assert small_sweep(tmp_path, trial, "warmup", [50]) is None
+    assert small_sweep(tmp_path, trial, "raise", "warmup", [50]) is None
     evidence = replace(calm("diverged", 3), row=trial).evidence()
     lines = advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged")
     assert "takes no such setting from a sweep file" in " ".join(lines)
@@ -166,9 +167,35 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
 def test_a_frozen_file_that_is_no_sweep_is_no_fault(tmp_path: Path) -> None:
     for text in ("[1, 2]", "name: x\n", "fixed: 3\n", SWEEP.replace("gpt", "nonsense"), "\0"):
         (tmp_path / FROZEN_SWEEP).write_text(text)
-        assert small_sweep(tmp_path, row_of("diverged", 3), "lr", [1.0]) is None
+        assert small_sweep(tmp_path, row_of("diverged", 3), "lower", "lr", [1.0]) is None
 
 
 def test_a_move_without_a_value_to_try_is_no_advice() -> None:
     evidence = calm("diverged", 3).evidence()
     assert check(evidence, Move("lr", "raise", "because", lambda evidence: [1e-9]), NOWHERE) is None
+
+
+def test_a_half_life_is_moved_in_place_of_the_beta2_that_it_takes_the_place_of() -> None:
+    for planted, direction in ((short_memory, "raise"), (preconditioner_decay, "lower")):
+        plain, key = planted(), planted.__name__
+        settings = [one.move.setting for one in advise(plain.evidence(), key, NOWHERE)]
+        assert settings[0] == "beta2"
+        assert "beta2_half_life" not in settings
+        config = {**plain.row["config"], "beta2_half_life": 1000.0}
+        timed = advise(replace(plain, row={**plain.row, "config": config}).evidence(), key, NOWHERE)
+        assert (timed[0].move.setting, timed[0].move.direction) == ("beta2_half_life", direction)
+        assert "beta2" not in [one.move.setting for one in timed]
+
+
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.3), (0.9, 0.7), (0.95, 0.9), (0.8, 0.6), (0.9999, 0.9)])
+def test_what_is_advised_against_a_short_memory_is_on_the_other_side_of_the_rule(
+    beta1: float, beta2: float, tmp_path: Path
+) -> None:
+    case = short_memory()
+    case = replace(case, row={**case.row, "config": {**case.row["config"], "beta1": beta1, "beta2": beta2}})
+    folder = planted_sweep(tmp_path / "planted")
+    longer, less, _ = advise(replace(case, sisters=()).evidence(), "short_memory", folder)
+    (_, *longer_memories), (_, *less_momenta) = (sweep_of_text(one.sweep_file).axes[0].values for one in (longer, less))
+    assert len(longer_memories) == len(less_momenta) == 2
+    assert all(value > beta1**2 for value in longer_memories)
+    assert all(value**2 < beta2 for value in less_momenta)

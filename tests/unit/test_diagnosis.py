@@ -229,7 +229,7 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
     assert (planted / "why.svg").read_text().startswith("<?xml")
 
 
-def test_the_small_sweeps_that_would_tell_lie_beside_the_picture_ready_to_run(tmp_path: Path) -> None:
+def test_the_small_sweeps_that_would_tell_are_written_ready_to_run(tmp_path: Path) -> None:
     cases = [replace(preconditioner_decay(), sisters=()), *[None] * (len(sweep_of_text().trials) - 1)]
     record_cases(tmp_path / "results" / "planted", sweep_of_text(), cases)
     code, page = invoke(tmp_path, "diagnose", "planted")
@@ -238,9 +238,9 @@ def test_the_small_sweeps_that_would_tell_lie_beside_the_picture_ready_to_run(tm
         Path(line.strip()) for line in page.split("small sweeps that would tell, for `sweep run`:\n")[1].splitlines()
     ]
     assert [path.stem.split("_", 1)[1] for path in shown] == ["lower_beta2", "lower_lr", "raise_eps", "lower_eps"]
-    for path in shown:
-        with contextlib.chdir(tmp_path):
-            assert len(load_sweep(path).axes) == 1
+    sweeps = [load_sweep(tmp_path / path) for path in shown]
+    assert all(len(sweep.axes) == 1 for sweep in sweeps)
+    assert len({sweep.name for sweep in sweeps}) == len(shown), "none takes the results of another"
 
 
 @pytest.mark.parametrize(
