@@ -28,7 +28,13 @@ OUTCOMES = {
     "More than one process a trial": ("ddp", {"stable", "diverged"}),
     "Slurm, without Ray on the nodes": ("jobs", {"stable", "diverged"}),
 }
-LONG = ("A packed objective of your own", "More than one process a trial", "Slurm, without Ray on the nodes")
+LONG = (
+    "A script, unmodified",
+    "A packed objective of your own",
+    "More than one process a trial",
+    "Slurm, without Ray on the nodes",
+    "Callbacks",
+)
 SAID = {"One line in a training loop": "diverged", "Callbacks": "diverged"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -81,7 +87,7 @@ def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_p
     assert None not in outcomes
 
 
-@pytest.mark.parametrize("title", SAID)
+@pytest.mark.parametrize("title", [pytest.param(t, marks=pytest.mark.slow) if t in LONG else t for t in SAID])
 def test_the_blocks_of_a_section_stop_a_run_that_is_lost(tmp_path: Path, title: str) -> None:
     write_files(section(title), tmp_path)
     said = run_commands(section(title), tmp_path)

@@ -130,6 +130,7 @@ def test_two_processes_train_what_one_does_on_the_same_batches(tmp_path: Path, w
     assert (tmp_path / "ckpt.pt").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_sharded_model_trains_what_a_whole_one_does(whole: str) -> None:
     alone, first, second = outputs(start("train_fsdp.py", *SHORT), *start_two("train_fsdp.py", *SHORT))
     assert second == ""
