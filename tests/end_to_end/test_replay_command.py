@@ -83,7 +83,7 @@ def test_what_is_no_log_ends_with_two_and_says_what_to_do(tmp_path: Path, conten
     assert "Traceback" not in output
 
 
-@pytest.mark.slow  # Ray and MLflow start for it; each half is among the unit tests
+@pytest.mark.slow  # half a minute; each half of it is among the unit tests
 def test_a_trained_sweep_is_replayed_from_its_ledger_and_a_trial_from_mlflow(tmp_path: Path) -> None:
     (tmp_path / "trained.yaml").write_text(TRAINED)
     done = sweep(tmp_path, "run", "trained.yaml", "--executor", "inline")

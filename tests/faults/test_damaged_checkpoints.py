@@ -17,6 +17,7 @@ from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
 from orchestrator.ledger import Ledger
 from orchestrator.reports import PackLost, Report
+from orchestrator.runner import run_sweep
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
 
@@ -27,6 +28,15 @@ SHORT = SWEEP.replace("steps: 1000", "steps: 200").replace("every_s: 0.2", "ever
 def sweep(monkeypatch) -> Sweep:
     monkeypatch.setattr(worker, "_SECONDS_PER_REPORT", 0.0)
     return build_sweep(parse_document(SHORT, "edge.yaml"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
+    """What the sweep ends with when nothing happens to it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run_sweep(build_sweep(parse_document(SHORT, "edge.yaml")), folder, InlineExecutor)
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        return results_of(ledger.trials())
 
 
 class DyingOnce(InlineExecutor):
@@ -85,12 +95,8 @@ DAMAGES = {
 @pytest.mark.parametrize("num_damaged", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_the_one_before_is_used_and_without_one_the_pack_begins_anew(
-    train, rows, tmp_path: Path, sweep: Sweep, damage: str, num_damaged: int
+    train, rows, tmp_path: Path, sweep: Sweep, undisturbed: list[tuple], damage: str, num_damaged: int
 ) -> None:
-    train(sweep)
-    undisturbed = results_of(rows("edge"))
-    (tmp_path / "edge" / LEDGER).unlink()
-
     def spoil(paths: list[Path]) -> None:
         for path in paths[:num_damaged]:
             DAMAGES[damage](path)
@@ -116,12 +122,8 @@ def test_the_one_before_is_used_and_without_one_the_pack_begins_anew(
 
 
 def test_a_checkpoint_that_belongs_elsewhere_but_passes_its_checksum_is_refused_by_the_worker(
-    train, rows, tmp_path: Path, sweep: Sweep
+    train, rows, tmp_path: Path, sweep: Sweep, undisturbed: list[tuple]
 ) -> None:
-    train(sweep)
-    undisturbed = results_of(rows("edge"))
-    (tmp_path / "edge" / LEDGER).unlink()
-
     def swap(paths: list[Path]) -> None:
         name, sha256 = write_checkpoint(tmp_path / "edge", b"of another sweep")
         with Ledger(tmp_path / "edge" / LEDGER) as ledger, ledger._transaction() as db:
