@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import random
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -46,6 +47,10 @@ def from_bytes(content: bytes, trial_ids: list[str]) -> dict[str, Any]:
     import torch
 
     try:
+        # torch does not look at the checksums of its archive's members: a letter may have become another.
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise BadCheckpoint(f"{damaged} is damaged")
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         schema, owners, state = found["schema"], found["trial_ids"], found["state"]
     except Exception as error:  # torch raises whatever its reader stumbled over

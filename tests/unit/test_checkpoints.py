@@ -68,7 +68,7 @@ def a_pack(objective: str) -> Pack:
     return replace(pack, checkpoint_steps=7)
 
 
-@pytest.mark.parametrize("num_reports", [1, 3, 5, 9, 12])
+@pytest.mark.parametrize("num_reports", [1, 5, 12])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_pack_that_dies_goes_on_from_its_checkpoint_bit_for_bit(objective: str, num_reports: int) -> None:
     undisturbed = whole(list(worker.run_pack(a_pack(objective))))
@@ -130,6 +130,13 @@ def test_a_damaged_checkpoint_is_refused_or_read_whole(data) -> None:
     }[change]
     with contextlib.suppress(BadCheckpoint):
         assert from_bytes(damaged, IDS).keys() == STATE.keys()
+
+
+def test_a_letter_that_became_another_is_noticed_behind_the_checksum_too() -> None:
+    content = to_bytes(STATE, IDS)
+    place = content.index(b"weights")
+    with pytest.raises(BadCheckpoint, match="damaged"):
+        from_bytes(content[:place] + b"v" + content[place + 1 :], IDS)
 
 
 class Canary:

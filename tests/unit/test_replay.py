@@ -62,6 +62,7 @@ def varied_curves(num: int) -> list[Curve]:
     return curves
 
 
+@pytest.mark.slow
 def test_many_curves_are_judged_as_each_one_alone() -> None:
     curves = varied_curves(80)  # more than are judged at once
     records = detect(curves, CONFIG)

@@ -59,6 +59,7 @@ def test_what_is_not_finite_is_marked_and_left_out(tmp_path: Path) -> None:
     assert "loss_broken" not in data["curves"][1]
 
 
+@pytest.mark.slow
 def test_a_large_sweep_stays_below_ten_megabytes(tmp_path: Path) -> None:
     body = "axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n"
     with with_curves(tmp_path, [learning(1000, seed) for seed in range(1024)], body) as ledger:
