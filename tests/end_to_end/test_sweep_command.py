@@ -103,6 +103,7 @@ def test_a_sweep_on_ray_ends_in_a_map_and_in_mlflow(tmp_path: Path) -> None:
     assert "standard library" in environment
 
 
+@pytest.mark.slow  # without Ray it is among the tests of killed drivers
 def test_ctrl_c_ends_in_seconds_and_the_next_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "long.yaml").write_text(LONG)
     folder = tmp_path / "results" / "long"

@@ -21,7 +21,7 @@ from orchestrator.worker import run_pack
 WRITES = ("plan", "release_abandoned", "start_pack", "record", "end_pack")
 
 
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("is_after", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
 @pytest.mark.parametrize("method", WRITES)
 def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
     train, rows, tmp_path: Path, monkeypatch, method: str, is_after: bool

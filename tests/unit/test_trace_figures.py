@@ -66,7 +66,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("with_norms", [False, True], ids=["losses", "losses and norms"])
+@pytest.mark.parametrize(
+    "with_norms", [pytest.param(False, marks=pytest.mark.slow), True], ids=["losses", "losses and norms"]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_logs_of_every_kind_are_drawn_without_a_warning(case: str, with_norms: bool) -> None:
     loss, outcome = CASES[case]
