@@ -189,10 +189,9 @@ def advise(evidence: Evidence, mechanism: str, folder: Path) -> list[Advice]:
 
 
 def _acts(evidence: Evidence, setting: str) -> bool:
-    """Whether the trial has the setting: a half-life takes the place of beta2, and without one there is none."""
-    has_half_life = evidence.config.get("beta2_half_life") is not None
-    if setting in ("beta2", "beta2_half_life"):
-        return setting in evidence.config and has_half_life == (setting == "beta2_half_life")
+    """Whether the trial has the setting, and no other in its place."""
+    if setting in ("beta2", "beta2_half_life") and setting != evidence.memory_setting:
+        return False
     return setting in evidence.config
 
 

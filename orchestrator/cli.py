@@ -340,7 +340,7 @@ def diagnose(
     """Say why a trial became unstable, with the numbers, what it is not, and what to change.
 
     Without --trial and --cell it is the most typical trial that is not stable: the earliest of the commonest outcome.
-    Where no cell tells whether a change would help, the small sweep that would tell goes to results/NAME/diagnosis/.
+    Where no cell tells whether a change would help, the small sweep that would tell is written beside the picture.
     """
     from orchestrator.diagnosis_page import diagnosis_answer
     from orchestrator.files import sweep_folder

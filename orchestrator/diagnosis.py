@@ -115,14 +115,14 @@ def examine(
 ) -> Diagnosis:
     """The diagnosis of ``trial``, one of ``rows``, which has finished."""
     trace = ledger.trace(trial["trial_id"])
-    is_rolled_back_N = trace.get("rolled_back", np.zeros(0)) == 1
+    rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
     evidence = gather(
         trial,
         trace,
         ledger.telemetry(trial["trial_id"]),
         rows,
         _same_data(ledger, trial, rows),
-        batch_texts(trial, trace["step"][is_rolled_back_N] if is_rolled_back_N.any() else np.zeros(0)),
+        batch_texts(trial, rollback_step_N),
     )
     return rank(evidence, ledger.facts().get("name", ledger.path.parent.name), chosen)
 

@@ -49,18 +49,18 @@ def diagnosis_answer(
     atomic_write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)
     yield f"picture: {path}"
-    yield from _small_sweeps(found.trial["trial_id"], advice, folder)
+    yield from _small_sweeps(found.trial["trial_id"], advice, path.parent)
     if json_file is not None:
         atomic_write(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
 
 
 def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
-    """Write the small sweeps of the advice into the folder of diagnoses, ready to run."""
+    """Write the small sweeps of the advice into the folder of the picture, ready to run."""
     written = []
     for one in advice:
         if one.sweep_file is not None:
-            path = folder / DIAGNOSES / f"{trial_id}_{one.move.direction}_{one.move.setting}.yaml"
+            path = folder / f"{trial_id}_{one.move.direction}_{one.move.setting}.yaml"
             atomic_write(path, one.sweep_file)
             written.append(path)
     if written:

@@ -23,8 +23,9 @@ ALL = "all"
 DEPTH_ORDER = ("embedding", "input", "attention", "mlp", "head", "output")
 # Settings that change what goes into v, so that it cannot be told from the norms.
 _INTO_V = ("zclip", "adagc", "rollback")
-# Optimizers that divide by the root of an average of g^2 as Adam does: ours, and those of libraries.
-_WITH_AVERAGED_SQUARES = ("adamw", "stableadamw", "spam", "adam8bit")
+# Optimizers that divide by the root of an average of g^2 as Adam does: ours, and those of libraries. With 8 bits that
+# average is rounded down to zero in places, and steps are as long whatever its memory is.
+_WITH_AVERAGED_SQUARES = ("adamw", "stableadamw", "spam")
 _OF_LIBRARIES = ("Adam", "AdamW", "NAdam", "StableAdamW")
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
 # A blow-up at the start: how far above the first loss, and in how many steps; a run that has been back for this many
@@ -176,6 +177,11 @@ class Evidence:
         return None if is_adam(self.config) is False else beta2_of(self.config)
 
     @property
+    def memory_setting(self) -> str:
+        """The setting that says how long the second moment remembers: a half-life takes the place of beta2."""
+        return "beta2" if self.config.get("beta2_half_life") is None else "beta2_half_life"
+
+    @property
     def step_size(self) -> Series:
         """RMS of the update over the highest learning rate of a layer group, where it was read: 1 is sign descent.
 
@@ -273,7 +279,7 @@ def averages_squares(config: Mapping[str, Any]) -> bool | None:
     if optimizer == "radam":
         # Its divisor is never used where its average is too short, whatever the step.
         beta2, threshold = beta2_of(config), number_of(config, "radam_threshold")
-        return None if beta2 is None else 2 / (1 - beta2) - 1 > (threshold or 5.0)
+        return None if beta2 is None or threshold is None else 2 / (1 - beta2) - 1 > threshold
     if optimizer in PACKED_OPTIMIZERS:
         return optimizer in _WITH_AVERAGED_SQUARES
     return True if optimizer.rpartition(".")[2] in _OF_LIBRARIES else None

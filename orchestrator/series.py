@@ -55,6 +55,15 @@ class Series:
         steps = self.step_N[holds(self.value_N)]
         return int(steps[0]) if len(steps) else None
 
+    def began(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
+        """The first step of the last stretch of readings for which ``holds`` says so."""
+        is_so_N = holds(self.value_N)
+        if not is_so_N.any():
+            return None
+        last = int(np.flatnonzero(is_so_N)[-1])
+        others = np.flatnonzero(~is_so_N[:last])
+        return int(self.step_N[others[-1] + 1 if len(others) else 0])
+
     def smoothed(self, size: int) -> Series:
         """Medians of ``size`` readings in a row, each at the step of its last one; fewer at the beginning."""
         if len(self) == 0:

@@ -32,7 +32,7 @@ def preconditioner_decay(evidence: Evidence) -> Finding:
         return found("unknown", "neither |g|^2 / sum v nor the gradient norms of all steps are known")
     decayed = before.smoothed(at.DECAY_SMOOTHING).smallest()
     risen = evidence.v_lag.between(onset - at.NEIGHBOURS, evidence.reach).largest()
-    began = _decay_began(evidence.v_lag.between(0, onset))
+    began = evidence.v_lag.between(0, onset).smoothed(at.DECAY_SMOOTHING).began(lambda lag_N: lag_N < at.DECAYED)
     numbers = [f"|g|^2 / sum v fell to {decayed:.2g} in the {at.DECAY_WINDOW} steps before the onset"]
     numbers += [f"and rose to {risen:.3g} at the peak (step {peak})"] if risen is not None else []
     if risen is None or risen <= at.LAGGING:
@@ -72,17 +72,6 @@ def growth_steps(norm: Series, onset: int, reach: int) -> int | None:
     peak = int(rise.value_N.argmax())
     calm = np.flatnonzero(rise.value_N[:peak] <= at.GROWTH_LEVEL * past)
     return peak - int(calm[-1]) if len(calm) else peak
-
-
-def _decay_began(v_lag: Series) -> int | None:
-    """The first step of the last stretch before the onset in which v decayed on its own."""
-    smooth = v_lag.smoothed(at.DECAY_SMOOTHING)
-    is_decayed_N = smooth.value_N < at.DECAYED
-    if not is_decayed_N.any():
-        return None
-    last = int(np.flatnonzero(is_decayed_N)[-1])
-    earlier = np.flatnonzero(~is_decayed_N[:last])
-    return int(smooth.step_N[earlier[-1] + 1 if len(earlier) else 0])
 
 
 def _crossings(evidence: Evidence, first: int, end: int) -> str:

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from orchestrator.evidence import Evidence, averages_squares
 from orchestrator.mechanisms import thresholds as at
 from orchestrator.mechanisms.finding import Finding, finding_for, seeds_text, steps
 from orchestrator.neighbours import above, below
-from orchestrator.series import Series
 from orchestrator.space import format_value
 
 SHORT_MEMORY = "short_memory"
@@ -36,7 +33,7 @@ def short_memory(evidence: Evidence) -> Finding:
         return found("excluded", "the loss never left its trend upwards")
     has_average = averages_squares(evidence.config)
     if has_average is False:
-        return found("excluded", "the optimizer divides by no average of squared gradients with decay beta2")
+        return found("excluded", "the optimizer divides by no plain average of squared gradients with decay beta2")
     if beta1 is None or beta2 is None:
         return found("unknown", f"{'beta1' if beta1 is None else 'beta2'} is not known")
     if beta2 >= beta1**2 * (1 - _ROUNDING):
@@ -58,7 +55,7 @@ def short_memory(evidence: Evidence) -> Finding:
     numbers += _cells_text(evidence)
     if recent.largest() > at.LONG_STEP:
         reason = "steps became longer than those of sign descent: v forgot before the momentum"
-        return found("supported", reason, numbers, _began(before))
+        return found("supported", reason, numbers, before.began(lambda size_N: size_N > at.LONG_STEP))
     gap = onset - int(recent.step_N[-1])
     if longest_after(float(recent.value_N[-1]), gap, beta1, beta2) > at.LONG_STEP:
         text = f"steps were not that long {steps(gap)} before the onset, and none was read since"
@@ -83,17 +80,9 @@ def longest_after(size: float, num_steps: int, beta1: float, beta2: float) -> fl
     return math.sqrt(square)
 
 
-def _began(before: Series) -> int:
-    """The first step of the last stretch of long steps."""
-    is_long_N = before.value_N > at.LONG_STEP
-    last = int(np.flatnonzero(is_long_N)[-1])
-    earlier = np.flatnonzero(~is_long_N[:last])
-    return int(before.step_N[earlier[-1] + 1 if len(earlier) else 0])
-
-
 def _cells_text(evidence: Evidence) -> list[str]:
     """What the nearest stable cells with a longer memory and with less momentum say."""
-    memory = "beta2" if evidence.config.get("beta2_half_life") is None else "beta2_half_life"
+    memory = evidence.memory_setting
     sides = {
         memory: above(evidence.cells(memory), evidence.config.get(memory)),
         "beta1": below(evidence.cells("beta1"), evidence.config.get("beta1")),
