@@ -235,3 +235,12 @@ def test_the_plain_trainer_refuses_what_it_cannot_do(text) -> None:
         PlainTrainer(GptConfig(text=text, optimizer="sgd", **SHAPE), 0, Style("default"), "cpu")
     with pytest.raises(ValueError, match="queries and keys"):
         PlainGpt(GptConfig(text=text, qk_norm=True, **SHAPE))
+
+
+def test_what_telemetry_costs_is_measured_in_steps(tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/telemetry.py", "--rounds", "1", "--members", "2"]
+    done = subprocess.run([*command, "--json", tmp_path / "cost.json"], cwd=ROOT, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "cost.json").read_text())
+    assert list(found) == ["reading", *(f"{number} products" for number in (2, 3, 4, 6))]
+    assert found["6 products"] > found["2 products"] > 0
