@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.axis_values import label_between, value_labels
 from orchestrator.errors import InputError, Problem
-from orchestrator.space import Axis, format_value
+from orchestrator.outcomes import is_known
+from orchestrator.space import Axis, is_number
 from orchestrator.stability import MapCell, StabilityMap
 
-RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not run"]
+RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
+_SHOWN = 8  # values without a result in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class RowBoundary:
-    """The edges of one row of a map, from its first value on. ``missing`` are values without a result."""
+    """The edges of one row of a map, from its first value on.
+
+    ``missing`` are the values whose cells are not known to be stable or not to be; ``kind`` is about the others.
+    """
 
     y: Any
     kind: RowKind
@@ -40,8 +46,8 @@ class RowBoundary:
 def boundary(stability: StabilityMap) -> list[RowBoundary]:
     """The boundary along x, row by row. A cell is stable when all its seeds are; nothing is smoothed.
 
-    Cells without a result are left out, which widens the bracket. Raises InputError for a sampled sweep,
-    which has no rows, and for an axis whose values have no order.
+    Cells that are not known (``cell_state``) are left out, which widens the bracket. Raises InputError for a sampled
+    sweep, which has no rows, and for an axis whose values have no order.
     """
     if stability.is_sampled:
         remedy = "a grid (num: on each axis) has rows; the map of a sampled sweep shows its points"
@@ -49,7 +55,7 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
     if not is_ordered(stability.x_values):
         raise InputError(Problem("--x", "", f"the values of {stability.x.name} have no order", "choose another axis"))
     return [
-        row_boundary(y, [(x, _state(stability.cells.get((x, y)))) for x in stability.x_values], stability.x)
+        row_boundary(y, [(x, stability.state((x, y))) for x in stability.x_values], stability.x)
         for y in stability.y_values
     ]
 
@@ -57,12 +63,12 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
 def is_ordered(values: Sequence[Any]) -> bool:
     """Whether values are numbers, in ascending order, with none (no clipping: the loosest) last."""
     numbers = values[:-1] if values and values[-1] is None else values
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers)
+    return all(is_number(value) for value in numbers)
 
 
-def row_boundary(y: Any, states: Sequence[tuple[Any, str | None]], axis: Axis) -> RowBoundary:
-    """The edges of one row: values of ``axis`` in order with the states of their cells, None without a result."""
-    known = [(x, state == "stable") for x, state in states if state is not None]
+def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis) -> RowBoundary:
+    """The edges of one row: values of ``axis`` in order with the states of their cells."""
+    known = [(x, state == "stable") for x, state in states if is_known(state)]
     edges = tuple(
         Edge(a, b, axis.between(a, b)) if a_is_stable else Edge(b, a, axis.between(a, b))
         for (a, a_is_stable), (b, b_is_stable) in itertools.pairwise(known)
@@ -70,44 +76,58 @@ def row_boundary(y: Any, states: Sequence[tuple[Any, str | None]], axis: Axis) -
     )
     kind: RowKind = "crosses" if len(edges) == 1 else "crosses more than once"
     if not edges:
-        kind = "not run" if not known else "stable throughout" if known[0][1] else "not stable throughout"
-    return RowBoundary(y, kind, edges, tuple(x for x, state in states if state is None))
-
-
-def _state(cell: MapCell | None) -> str | None:
-    return cell.state if cell is not None and cell.num_finished else None
+        kind = "not known" if not known else "stable throughout" if known[0][1] else "not stable throughout"
+    return RowBoundary(y, kind, edges, tuple(x for x, state in states if not is_known(state)))
 
 
 def boundary_lines(stability: StabilityMap) -> list[str]:
     """The boundary in words, a line per row from the top of the map down."""
-    x, y = stability.x.name, stability.y
     rows = boundary(stability)
-    names = [f"{y.name}={format_value(row.y)}" if y else "all cells" for row in rows]
+    names = [""] * len(rows) if stability.y is None else value_labels(stability.y_values)
+    names = [f"{stability.y.name}={name}" if stability.y else "all cells" for name in names]
     width = max(map(len, names), default=0)
-    return [f"{name:<{width}}  {row_text(row, x)}" for name, row in reversed(list(zip(names, rows, strict=True)))]
+    return [
+        f"{name:<{width}}  {row_text(row, stability)}" for name, row in reversed(list(zip(names, rows, strict=True)))
+    ]
 
 
-def row_text(row: RowBoundary, x: str) -> str:
-    """What is known of one row's edge."""
-    missing = f" (without a result: {', '.join(map(format_value, row.missing))})" if row.missing else ""
-    if not row.edges:
-        return row.kind + missing
-    edges = "; ".join(edge_text(edge, x) for edge in row.edges)
-    return (f"crosses {len(row.edges)} times: " if len(row.edges) > 1 else "") + edges + missing
+def row_text(row: RowBoundary, stability: StabilityMap) -> str:
+    """What is known of the edge of one row of ``stability``."""
+    if all(stability.state((x, row.y)) == "not_run" for x in stability.x_values):
+        return "not run"
+    labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
+    missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
+    shown = missing[:_SHOWN] + ([f"and {len(missing) - _SHOWN} more"] if len(missing) > _SHOWN else [])
+    if row.kind == "not known":
+        return f"not known: {', '.join(shown)}"
+    kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
+    edges = "; ".join(edge_text(edge, stability.x.name, labels) for edge in row.edges)
+    what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
+    return f"{what} (not known: {', '.join(shown)})" if missing else what
 
 
-def edge_text(edge: Edge, x: str) -> str:
-    """An edge with its bracket."""
-    bracket = f"{x} {format_value(edge.stable)} is stable, {format_value(edge.not_stable)} is not"
-    return bracket if edge.at is None else f"edge near {x}={edge.at:.3g} ({bracket})"
+def _missing_text(label: str, cell: MapCell | None) -> str:
+    """A value whose cell is not known, with what its seeds did so far."""
+    if cell is None or cell.state == "not_run":
+        return label
+    return f"{label} ({', '.join(f'{count} {name}' for name, count in sorted(cell.outcomes.items()))})"
+
+
+def edge_text(edge: Edge, x: str, labels: Mapping[Any, str]) -> str:
+    """An edge with its bracket; ``labels`` are the texts of the axis's values."""
+    bracket = f"{x} {labels[edge.stable]} is stable, {labels[edge.not_stable]} is not"
+    if edge.at is None:
+        return bracket
+    return f"edge near {x}={label_between(edge.stable, edge.not_stable, edge.at)} ({bracket})"
 
 
 @dataclass(frozen=True, slots=True)
 class Margin:
     """How far a setting is from the nearest cell that is not stable, in one direction of an axis.
 
-    ``known`` is the factor up to which everything tried is stable; ``edge`` the factor to the first value
-    that is not, None where none was found up to the axis's end.
+    ``known`` is the factor up to which every cell is stable, the last of them at ``last_stable``. ``edge`` is the
+    factor to the first value that is not stable, None where there is none up to the axis's end; ``missing`` are the
+    values before it (or the end) whose cells are not known.
     """
 
     axis: str
@@ -116,43 +136,42 @@ class Margin:
     edge: float | None
     last_stable: Any
     first_not_stable: Any
+    missing: tuple[Any, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything up to the axis's end is stable."""
+        return self.edge is None and not self.missing
 
 
 def margins(setting: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> list[Margin]:
     """The margins of a stable cell along each ordered axis, the other axes fixed.
 
-    ``states`` maps the values of all axes, in their order, to a cell's state; what has not run counts as
-    neither stable nor not, and nothing beyond it is known.
+    ``states`` maps the values of all axes, in their order, to a cell's state.
     """
     found = []
     for i, axis in enumerate(axes):
         if len(axis.values) < 2 or not is_ordered(axis.values):
             continue
         here = axis.values.index(setting[axis.name])
+        key = tuple(setting[axis.name] for axis in axes)
         for is_upwards in (False, True):
             beyond = axis.values[here + 1 :] if is_upwards else axis.values[:here][::-1]
-            found.append(_margin(setting, axes, i, beyond, is_upwards, states))
+            row = [(value, states.get((*key[:i], value, *key[i + 1 :]), "not_run")) for value in beyond]
+            found.append(_margin(axis, axis.values[here], is_upwards, row))
     return found
 
 
-def _margin(
-    setting: Mapping[str, Any],
-    axes: Sequence[Axis],
-    i: int,
-    beyond: Sequence[Any],
-    is_upwards: bool,
-    states: Mapping[tuple[Any, ...], str],
-) -> Margin:
-    axis, here = axes[i], setting[axes[i].name]
-    key = [setting[axis.name] for axis in axes]
-    last_stable, first_not_stable, edge = here, None, None
-    for value in beyond:
-        key[i] = value
-        state = states.get(tuple(key), "not_run")
-        if state == "not_run":
-            break
-        if state != "stable":
+def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]]) -> Margin:
+    """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
+    last_stable, first_not_stable, edge, missing = here, None, None, []
+    for value, state in row:
+        if not is_known(state):
+            missing.append(value)
+        elif state != "stable":
             first_not_stable, edge = value, axis.factor(here, value)
             break
-        last_stable = value
-    return Margin(axis.name, is_upwards, axis.factor(here, last_stable), edge, last_stable, first_not_stable)
+        elif not missing:
+            last_stable = value
+    known = axis.factor(here, last_stable)
+    return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing))

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from orchestrator.boundary import is_ordered, row_boundary
+from orchestrator.axis_values import value_labels
+from orchestrator.boundary import RowBoundary, is_ordered, row_boundary
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger import Ledger
-from orchestrator.outcomes import cell_state
-from orchestrator.space import Axis, format_value
+from orchestrator.outcomes import cell_state, is_known
+from orchestrator.space import Axis, format_value, number_text
 from orchestrator.stability import StabilityMap, make_map, ordered, sweep_axes
 
 _NUM_DRAWS = 4000
 _SIGNIFICANT = 0.05
-_DIGITS = 12
+_DIGITS = 9
 _FEW_SEEDS = 5  # from which on a bootstrap over them has some hundred different draws
 
 Key = tuple[Any, ...]
@@ -29,8 +30,8 @@ Key = tuple[Any, ...]
 class Side:
     """One sweep of a comparison, limited to the shared cells: its rows, each with its shared ``cell``.
 
-    ``num_left_out`` of its cells are not shared. ``area`` is the share of the shared map that is stable, the
-    mean over cells of the fraction of stable seeds; its interval is from a bootstrap over seeds, None with
+    ``num_left_out`` of its cells are not shared. ``area`` is the share of the compared cells that is stable, the
+    mean over them of the fraction of stable seeds; its interval is from a bootstrap over seeds, None with
     a single seed.
     """
 
@@ -61,9 +62,10 @@ class EdgeShift:
 class Difference:
     """What changed from the first sweep to ``name``.
 
-    ``num_seeds`` is the smaller number of seeds. Of ``num_pairs`` trials of the same cell and seed,
+    ``num_seeds`` is the smaller number of seeds. Of ``num_pairs`` trials of the same compared cell and seed,
     ``num_gained`` are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is
-    McNemar's exact test, None where seeds are not shared.
+    McNemar's exact test, None where seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep
+    and none in the other.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Difference:
     num_gained: int
     num_lost: int
     p_value: float | None
+    num_turned: int
     shift: EdgeShift | None
 
 
@@ -81,11 +84,14 @@ class Difference:
 class Comparison:
     """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
 
-    With ``is_sampled`` the cells of one of them are no grid, so there are no rows with edges.
+    ``num_unknown`` of the ``num_cells`` shared ones are not known to be stable or not to be in some sweep
+    (``cell_state``): they are drawn, and not compared. With ``is_sampled`` the cells of one of them are no grid, so
+    there are no rows with edges.
     """
 
     axes: tuple[Axis, ...]
     num_cells: int
+    num_unknown: int
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
@@ -95,8 +101,8 @@ class Comparison:
 def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
     """Compare each further sweep with the first, on the cells that all of them have; ``x`` is the edge's axis.
 
-    A cell is known by the values of every field that is an axis in any of the sweeps. Raises InputError
-    when the sweeps share no cell.
+    A cell is identified by the values of every field that is an axis in any of the sweeps. Raises InputError
+    when the sweeps share no cell, or none that is known in all of them.
     """
     names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
     axes_of = [sweep_axes(ledger) for ledger in ledgers]
@@ -117,7 +123,13 @@ def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
     values = {name: ordered(list(dict.fromkeys(row["cell"][name] for row in kept[0]))) for name in order}
     axes = tuple(Axis(name, union[name].scale, tuple(values[name]), union[name].ends) for name in order)
     keys = sorted(shared, key=lambda key: [values[n].index(v) for n, v in zip(order, key, strict=True)])
-    tables = [_stable_table(rows, order, keys) for rows in kept]
+    states = [_states(rows, order) for rows in kept]
+    compared = [key for key in keys if all(is_known(of_sweep[key]) for of_sweep in states)]
+    if not compared:
+        found = f"share {_count(len(keys), 'cell')}, and none of them is known in all of them"
+        remedy = "`sweep run NAME` trains the seeds that have no result"
+        raise InputError(Problem(", ".join(names), "", found, remedy))
+    tables = [_stable_table(rows, order, compared) for rows in kept]
     draws = _draws(tables)
     areas = [_area(table) for table, _ in tables]
     sides = tuple(
@@ -127,9 +139,11 @@ def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
     is_sampled = any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
     edge_axis = None if is_sampled else _edge_axis(axes, x)
     differences = tuple(
-        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis) for i in range(1, len(sides))
+        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared))
+        for i in range(1, len(sides))
     )
-    return Comparison(axes, len(keys), sides, differences, _changed(kept, order), is_sampled)
+    num_unknown = len(keys) - len(compared)
+    return Comparison(axes, len(keys), num_unknown, sides, differences, _changed(kept, order), is_sampled)
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:
@@ -143,7 +157,7 @@ def _field(row: Mapping[str, Any], name: str) -> Any:
 def _rounded(value: Any) -> Any:
     """Grids of two files may spell one number with different last digits."""
     if isinstance(value, float) and math.isfinite(value):
-        return float(f"{value:.{_DIGITS}g}")
+        return float(number_text(value, _DIGITS))
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -160,11 +174,19 @@ def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], n
         values = [{key[i] for key in cells} for cells in cells_of]
         if not set.intersection(*values):
             shown = (
-                f"{name}: {', '.join(map(format_value, ordered(list(found))[:6]))}"
+                f"{name}: {', '.join(value_labels(ordered(list(found)))[:6])}"
                 for name, found in zip(names, values, strict=True)
             )
             return f"their values of {axis} differ ({'; '.join(shown)})"
     return "each axis has shared values, but no combination of them is in all sweeps"
+
+
+def _states(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[Key, str]:
+    """The state of each cell of one sweep."""
+    labels: dict[Key, list[str]] = {}
+    for row in rows:
+        labels.setdefault(_key(row, order), []).append(row["outcome"] or row["status"])
+    return {key: cell_state(of_cell) for key, of_cell in labels.items()}
 
 
 def _stable_table(
@@ -175,8 +197,8 @@ def _stable_table(
     place = {key: i for i, key in enumerate(keys)}
     table = np.full((len(keys), len(seeds)), np.nan)
     for row in rows:
-        if row["outcome"]:
-            table[place[_key(row, order)], seeds.index(row["seed"])] = row["outcome"] == "stable"
+        if row["outcome"] and (key := _key(row, order)) in place:
+            table[place[key], seeds.index(row["seed"])] = row["outcome"] == "stable"
     return table, seeds
 
 
@@ -228,10 +250,15 @@ def _difference(
     new_draws: np.ndarray | None,
     axes: Sequence[Axis],
     edge_axis: Axis | None,
+    compared: Container[Key],
 ) -> Difference:
     order = [axis.name for axis in axes]
     before, after = (
-        {(_key(row, order), row["seed"]): row["outcome"] == "stable" for row in side.trials if row["outcome"]}
+        {
+            (key, row["seed"]): row["outcome"] == "stable"
+            for row in side.trials
+            if row["outcome"] and (key := _key(row, order)) in compared
+        }
         for side in (first, new)
     )
     pairs = before.keys() & after.keys()
@@ -248,7 +275,21 @@ def _difference(
         num_gained=num_gained,
         num_lost=num_lost,
         p_value=mcnemar(num_gained, num_lost) if pairs else None,
+        num_turned=_num_turned(before, after),
         shift=_edge_shift(first, new, axes, edge_axis) if edge_axis is not None else None,
+    )
+
+
+def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key, int], bool]) -> int:
+    """Cells of which all seeds are stable in one of two sweeps and none in the other, with two seeds in each."""
+    outcomes: list[dict[Key, list[bool]]] = [{}, {}]
+    for of_sweep, found in zip((before, after), outcomes, strict=True):
+        for (key, _), is_stable in of_sweep.items():
+            found.setdefault(key, []).append(is_stable)
+    return sum(
+        len(seeds) > 1 and len(others) > 1 and len(set(seeds)) == len(set(others)) == 1 and seeds[0] != others[0]
+        for key, seeds in outcomes[0].items()
+        if (others := outcomes[1].get(key)) is not None
     )
 
 
@@ -285,17 +326,12 @@ def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis) -> Edg
     return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
 
 
-def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, Any]:
-    labels: dict[Key, dict[Any, list[str]]] = {}
-    for row in side.trials:
-        key = tuple(row["cell"][name] for name in others)
-        labels.setdefault(key, {}).setdefault(row["cell"][axis.name], []).append(row["outcome"] or row["status"])
-    found = {}
-    for key, by_value in labels.items():
-        states = [(value, cell_state(by_value.get(value, []))) for value in axis.values]
-        known = [(value, None if state in ("not_run", "errored") else state) for value, state in states]
-        found[key] = row_boundary(key, known, axis)
-    return found
+def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, RowBoundary]:
+    states = _states(side.trials, [*others, axis.name])
+    return {
+        row: row_boundary(row, [(value, states.get((*row, value), "not_run")) for value in axis.values], axis)
+        for row in dict.fromkeys(key[:-1] for key in states)
+    }
 
 
 def _changed(kept: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -339,13 +375,17 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         for side in comparison.sides
         if side.num_left_out
     ]
+    if comparison.num_unknown:
+        cells = _count(comparison.num_unknown, "cell")
+        lines.append(f"  not compared: {cells} with seeds that have no result in one of them")
     for field, values in comparison.changed.items():
         lines.append(f"differs: {field} = {', '.join(map(format_value, values))}")
     if not comparison.changed:
         lines.append("differs: nothing but the cells left out")
     for side in comparison.sides:
         lines.append(f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}")
-    return lines + [paragraph(first, difference) for difference in comparison.differences]
+    objectives = comparison.changed.get("objective", ())
+    return lines + [paragraph(first, difference, objectives) for difference in comparison.differences]
 
 
 def _interval_text(interval: tuple[float, float] | None) -> str:
@@ -355,8 +395,8 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
     return f" (95 % interval over seeds {low:.1%} to {high:.1%})"
 
 
-def paragraph(first: Side, new: Difference) -> str:
-    """What changed from ``first`` to the other sweep and how sure that is."""
+def paragraph(first: Side, new: Difference, objectives: Sequence[str] = ()) -> str:
+    """What changed from ``first`` to the other sweep and how sure that is; ``objectives`` are those that differ."""
     change = 100 * new.area_change
     sentences = [f"{new.name} against {first.name}:"]
     if new.area_interval is not None:
@@ -376,7 +416,11 @@ def paragraph(first: Side, new: Difference) -> str:
         )
     if new.shift is not None:
         sentences.append(_shift_text(new.shift))
-    sentences.append(_how_sure(new))
+    if objectives:
+        unlike = f"They train different objectives ({', '.join(dict.fromkeys(objectives))})"
+        sentences.append(f"{unlike}, so no setting explains the difference.")
+    else:
+        sentences.append(_how_sure(new))
     return " ".join(sentences)
 
 
@@ -408,5 +452,10 @@ def _how_sure(new: Difference) -> str:
     if new.p_value < _SIGNIFICANT and excludes_zero:
         return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
     if new.p_value >= _SIGNIFICANT and not excludes_zero:
+        if new.num_turned:
+            moved = f"{_count(new.num_turned, 'cell')} with all seeds stable in one of them and none in the other"
+            return f"The area changes by no more than chance would give, but not the map: {moved}."
+        if not new.num_gained and not new.num_lost:
+            return "No difference was seen on these trials."
         return "No more than chance would give: more seeds would tell."
     return "The two tests disagree: take it as a hint, and add seeds."

@@ -21,8 +21,7 @@ from orchestrator.neighbours import Row
 from orchestrator.outcomes import Outcome
 from orchestrator.own_trainer import OWN_KINDS
 from orchestrator.series import Series, series
-from orchestrator.space import format_value
-from orchestrator.stability import sweep_axes
+from orchestrator.stability import sweep_axes, trials_where
 
 # The worse outcome first, where two are as common.
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
@@ -81,7 +80,7 @@ def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchT
 def diagnose(
     ledger: Ledger,
     trial_id: str | None = None,
-    cell: Mapping[str, str] | None = None,
+    cell: Mapping[str, Any] | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis | None:
     """The diagnosis of one trial: that of ``trial_id`` (or its beginning), or the most typical one of ``cell``.
@@ -97,7 +96,7 @@ def diagnose(
         return examine(ledger, trial_by_id(rows, trial_id), "it was asked for", rows, batch_texts)
     found = rows
     if cell:
-        found = _in_cell(ledger, rows, cell)
+        found, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
     finished = [row for row in found if row["outcome"] is not None]
     if not finished:
         raise InputError(Problem(ledger.path.parent.name, "", "no trial of it has finished", "`sweep run` trains it"))
@@ -168,30 +167,6 @@ def trial_by_id(rows: Sequence[Row], beginning: str) -> Row:
             Problem("--trial", beginning, f"has no result, it is {trial['status']}", "`sweep run` trains it")
         )
     return trial
-
-
-def _in_cell(ledger: Ledger, rows: Sequence[Row], cell: Mapping[str, str]) -> list[Row]:
-    axes = {axis.name: axis for axis in sweep_axes(ledger)}
-    for name, wanted in cell.items():
-        if name not in axes:
-            raise InputError(Problem("--cell", name, "is not an axis", f"axes: {', '.join(axes) or 'none'}"))
-        if not any(_is_value(row["cell"][name], wanted) for row in rows):
-            values = ", ".join(format_value(value) for value in axes[name].values)
-            raise InputError(Problem("--cell", name, f"no cell has {wanted}", f"values: {values}"))
-    found = [row for row in rows if all(_is_value(row["cell"][name], wanted) for name, wanted in cell.items())]
-    if not found:
-        written = ",".join(f"{name}={wanted}" for name, wanted in cell.items())
-        raise InputError(Problem("--cell", written, "the sweep has no such cell", "see `sweep status NAME`"))
-    return found
-
-
-def _is_value(value: Any, wanted: str) -> bool:
-    if format_value(value) == wanted or (value is None and wanted == "null"):
-        return True
-    try:
-        return not isinstance(value, str | bool | None) and math.isclose(value, float(wanted), rel_tol=1e-4)
-    except ValueError:
-        return False
 
 
 def _same_data(ledger: Ledger, trial: Row, rows: Sequence[Row]) -> list[Series]:

@@ -94,7 +94,7 @@ def _show_counts(console: Console, counts: Counter[str]) -> None:
 def _show_map(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     from orchestrator.live import text_map
 
-    if drawing := text_map([(row["cell"], row["outcome"] or row["status"]) for row in rows]):
+    if drawing := text_map(rows):
         console.print(drawing, soft_wrap=True)
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from objectives.training_config import PACKED_OPTIMIZERS
-from orchestrator.neighbours import Neighbour, Row, is_number, neighbours
+from orchestrator.neighbours import Neighbour, Row, neighbours
 from orchestrator.own_trainer import OWN_KINDS
 from orchestrator.second_moment import second_moment_sums, v_lags
 from orchestrator.series import NOTHING, Series, series
+from orchestrator.space import is_number
 
 # Shapes: N steps.
 

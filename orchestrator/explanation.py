@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
 from orchestrator.ledger import Ledger
 from orchestrator.neighbours import Row
+from orchestrator.outcomes import is_known
 from orchestrator.stability import StabilityMap, stability_map
 
 UNEXPLAINED = "not enough evidence"
@@ -18,7 +19,7 @@ Key = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A map, and for each of its cells with a trial that is not stable the diagnosis of the most typical one."""
+    """A map, and for each of its cells that is not stable the diagnosis of its most typical trial."""
 
     stability: StabilityMap
     diagnoses: Mapping[Key, Diagnosis]
@@ -45,7 +46,11 @@ def explain(
     for row in rows:
         key = (row["cell"][stability.x.name], row["cell"][stability.y.name] if stability.y else None)
         grouped.setdefault(key, []).append(row)
-    typical = {key: most_typical(group) for key, group in grouped.items()}
+    typical = {
+        key: most_typical(group)
+        for key, group in grouped.items()
+        if is_known(stability.state(key)) and stability.state(key) != "stable"
+    }
     return Explanation(
         stability,
         {

@@ -13,6 +13,7 @@ from orchestrator.explanation_figure import explanation_figure
 from orchestrator.files import EXPLANATION, LEDGER, atomic_write
 from orchestrator.ledger import Ledger
 from orchestrator.mechanisms.catalogue import MECHANISMS, TITLES
+from orchestrator.outcomes import is_known
 from orchestrator.small_sweep import CURVATURE_EVERY
 from orchestrator.space import format_value
 from orchestrator.stability import StabilityMap
@@ -36,9 +37,9 @@ def explanation_answer(
 def explanation_lines(found: Explanation) -> Iterator[str]:
     """Which mechanism rules which part of the region that is not stable, the largest part first."""
     stability = found.stability
-    num_run = sum(cell.num_finished > 0 for cell in stability.cells.values())
+    num_known = sum(is_known(cell.state) for cell in stability.cells.values())
     note = f" ({stability.note})" if stability.note else ""
-    yield f"{stability.name}: {len(found.diagnoses)} of {num_run} cells with a result are not stable{note}"
+    yield f"{stability.name}: {len(found.diagnoses)} of {num_known} known cells are not stable{note}"
     keys: dict[str, list[Key]] = {mechanism.key: [] for mechanism in MECHANISMS} | {UNEXPLAINED: []}
     for key in found.diagnoses:
         keys[found.ruling(key) or UNEXPLAINED].append(key)

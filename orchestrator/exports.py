@@ -20,7 +20,8 @@ from orchestrator.files import (
     write_if_changed,
 )
 from orchestrator.ledger import Ledger
-from orchestrator.stability import StabilityMap, facet_maps, map_table, stability_map, trial_table
+from orchestrator.stability import StabilityMap, facet_maps, stability_map
+from orchestrator.tables import map_table, trial_table
 
 HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
 

@@ -20,7 +20,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from orchestrator.space import Axis, format_value
+from orchestrator.axis_values import value_labels
+from orchestrator.outcomes import is_known
+from orchestrator.space import Axis
 from orchestrator.stability import METRICS, MapCell, StabilityMap
 
 FORMATS = ("png", "svg", "pdf", "csv")
@@ -30,10 +32,12 @@ _MARKS: dict[str, tuple[str, str]] = {
     "spiked": ("^", "spiked (left its trend and recovered)"),
     "stalled": ("_", "stalled (never learned)"),
     "errored": ("P", "errored (a fault, not a result)"),
+    "unknown": ("$?$", "unknown (seeds have no result; colour and numbers are of those that have)"),
 }
 _STABLE_COLOURS = LinearSegmentedColormap.from_list("stable", ["#D55E00", "#F6E8C3", "#0072B2"])
-_NOT_RUN_HATCH = "////"
+_MISSING_HATCH = "////"
 _EDGE_LINE: dict[str, Any] = {"color": "black", "linewidth": 1.8, "solid_capstyle": "projecting"}
+_TICK_DIGITS = {"log": 3, "log1m": 2}
 _LABEL_ROOM = 400  # write numbers into cells up to this many of them
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {
     "png": {"dpi": 160, "metadata": {"Software": None}},
@@ -174,7 +178,10 @@ def _fraction(cell: MapCell) -> float | None:
 
 
 def _fraction_text(cell: MapCell) -> str:
-    return f"{cell.outcomes.get('stable', 0)}/{cell.num_finished}" if cell.num_finished else ""
+    if not cell.num_finished:
+        return ""
+    share = f"{cell.outcomes.get('stable', 0)}/{cell.num_finished}"
+    return share if cell.num_finished == cell.num_seeds else f"{share} of {cell.num_seeds}"
 
 
 _FRACTION = Panel(
@@ -197,7 +204,7 @@ def _finite_values(maps: Sequence[StabilityMap]) -> list[float]:
 def _colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
     """Range of colours: diverged cells must not flatten the differences of the others, where these have any."""
     cells = [cell for stability in maps for cell in stability.cells.values()]
-    calm = [cell.value for cell in cells if cell.value is not None and cell.state != "diverged"]
+    calm = [cell.value for cell in cells if cell.value is not None and cell.state not in ("diverged", "unknown")]
     values = calm if len(set(calm)) > 1 else _finite_values(maps) or [0.0, 1.0]
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
@@ -251,8 +258,10 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     missing = [(columns[x], rows[y]) for x in columns for y in rows if (x, y) not in there]
     squares[False] += [Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in missing]
     # One thing to draw for all of a kind: a map of ten thousand cells would take minutes otherwise.
-    axes.add_collection(_not_run(squares[False]))
+    axes.add_collection(_hatched(squares[False], "white"))
     axes.add_collection(PatchCollection(squares[True], facecolors=colours, edgecolors="white", linewidths=0.8))
+    unknown = [(columns[cell.x], rows[cell.y]) for cell in stability.cells.values() if cell.state == "unknown"]
+    axes.add_collection(_hatched([Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in unknown], "none"))
     for (mark, ink), places in marks.items():
         axes.plot(*zip(*places, strict=True), mark, color=ink, markersize=size - 2, fillstyle="none")
     axes.set_xlim(-0.5, len(columns) - 0.5)
@@ -265,12 +274,12 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
 
 
 def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
-    """A line wherever a stable cell meets one that is not; nothing next to cells without a result."""
+    """A line wherever a stable cell meets one that is not; nothing next to cells that are not known."""
     is_stable = {
-        (column, row): cell.state == "stable"
+        (column, row): stability.state((x, y)) == "stable"
         for column, x in enumerate(stability.x_values)
         for row, y in enumerate(stability.y_values)
-        if (cell := stability.cells.get((x, y))) is not None and cell.num_finished
+        if is_known(stability.state((x, y)))
     }
     x, y = [], []  # pieces of one line, with a gap after each
     for (column, row), stable in is_stable.items():
@@ -307,8 +316,9 @@ def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     axes.grid(alpha=0.2)
 
 
-def _not_run(squares: Sequence[Rectangle]) -> PatchCollection:
-    return PatchCollection(squares, facecolors="white", edgecolors="#999999", hatch=_NOT_RUN_HATCH, linewidths=0)
+def _hatched(squares: Sequence[Rectangle], colour: str) -> PatchCollection:
+    """Cells in which results are missing."""
+    return PatchCollection(squares, facecolors=colour, edgecolors="#999999", hatch=_MISSING_HATCH, linewidths=0)
 
 
 def _ink(colour: Any) -> str:
@@ -331,24 +341,25 @@ def scale_label(axis: Axis) -> str:
     return axis.name + scales[axis.scale]
 
 
-def tick_label(axis: Axis, value: Any) -> str:
-    """A value as a person reads it on the axis: powers of ten on a log axis, 1 - 10^-4 near one."""
-    if axis.scale == "log" and isinstance(value, int | float) and value > 0:
-        exponent = math.log10(value)
-        if math.isclose(exponent, round(exponent), abs_tol=1e-6):
-            return f"$10^{{{round(exponent)}}}$"
-        return short_number(value)
-    if axis.scale == "log1m":
-        digits = 2 if value < 0.9 else math.ceil(-math.log10(1 - value)) + 1
-        return f"{value:.{digits}f}".rstrip("0")
-    return format_value(value)
+def tick_labels(axis: Axis, values: Sequence[Any]) -> list[str]:
+    """Values as a person reads them on the axis, no two alike: powers of ten on a log axis, few digits elsewhere."""
+    labels = value_labels(values, _TICK_DIGITS.get(axis.scale, 6))
+    if axis.scale != "log":
+        return labels
+    return [_power_of_ten(value) or label for value, label in zip(values, labels, strict=True)]
+
+
+def _power_of_ten(value: float) -> str:
+    """``value`` as a power of ten in mathematical type; nothing where it is none."""
+    exponent = math.log10(value)
+    return f"$10^{{{round(exponent)}}}$" if math.isclose(exponent, round(exponent), abs_tol=1e-9) else ""
 
 
 def _label_ranks(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
     every = max(1, math.ceil(len(values) / 24))
-    shown = list(range(0, len(values), every))
-    ticks.set_ticks(shown, [tick_label(axis, values[i]) for i in shown])
-    _finish_label(ticks, axis, [tick_label(axis, values[i]) for i in shown])
+    labels = tick_labels(axis, values)[::every]
+    ticks.set_ticks(list(range(0, len(values), every)), labels)
+    _finish_label(ticks, axis, labels)
 
 
 def _place(axis: Axis, value: Any, values: Sequence[Any]) -> float:
@@ -357,7 +368,7 @@ def _place(axis: Axis, value: Any, values: Sequence[Any]) -> float:
 
 def _label_positions(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
     shown = [axis.at(unit) for unit in np.linspace(0, 1, 6)] if axis.ends else list(values)
-    labels = [tick_label(axis, value) for value in shown]
+    labels = tick_labels(axis, shown)
     ticks.set_ticks([_place(axis, value, values) for value in shown], labels)
     _finish_label(ticks, axis, labels)
 
@@ -381,8 +392,8 @@ def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
     if "stable" in states:
         handles.insert(0, Patch(facecolor=_STABLE_COLOURS(1.0), label="no mark: all seeds stable"))
     if "not_run" in states or has_gaps:
-        handles.append(Patch(facecolor="white", edgecolor="#999999", hatch=_NOT_RUN_HATCH, label="not run"))
+        handles.append(Patch(facecolor="white", edgecolor="#999999", hatch=_MISSING_HATCH, label="not run"))
     is_grid = not maps[0].is_sampled
-    if is_grid and "stable" in states and states - {"stable", "not_run", "errored"}:
+    if is_grid and "stable" in states and any(is_known(state) for state in states - {"stable"}):
         handles.append(Line2D([], [], label="edge of stability", **_EDGE_LINE))
     return handles

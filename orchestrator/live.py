@@ -10,11 +10,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.axis_values import value_labels
 from orchestrator.errors import printable
-from orchestrator.outcomes import OUTCOMES, cell_state
+from orchestrator.outcomes import OUTCOMES
 from orchestrator.reports import Finished
 from orchestrator.runner import Progress
-from orchestrator.space import format_value
+from orchestrator.space import Axis, Trial
+from orchestrator.stability import StabilityMap, axis_values, make_map
 
 _SECONDS_PER_LINE = 10.0
 _SECONDS_PER_FRAME = 0.5
@@ -27,10 +29,11 @@ _MARKS = {
     "diverged": ("X", "red"),
     "stalled": ("-", "magenta"),
     "errored": ("!", "red"),
+    "unknown": ("?", "default"),
     "running": (":", "default"),
     "not_run": (".", "bright_black"),
 }
-_MEANINGS = {"stable": "all stable", "not_run": "not run"}
+_MEANINGS = {"stable": "all stable", "unknown": "seeds missing", "not_run": "not run"}
 
 
 class LiveView:
@@ -60,7 +63,7 @@ class LiveView:
             return
         if self._live is not None:
             self._next = now + _SECONDS_PER_FRAME
-            map_text = text_map([(t.cell, _label(progress, t.trial_id)) for t in progress.sweep.trials])
+            map_text = text_map([_row(progress, trial) for trial in progress.sweep.trials])
             line = Text(progress_line(progress))
             self._live.update(Group(map_text, line) if map_text else line, refresh=True)
         else:
@@ -96,47 +99,54 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def text_map(labelled_cells: Sequence[tuple[Mapping[str, Any], str]]) -> Text | None:
+def text_map(rows: Sequence[Mapping[str, Any]]) -> Text | None:
     """The stability map over the first two axes as text of at most 80 columns, or None when it would not fit.
 
-    ``labelled_cells`` holds, for every trial, its cell and its outcome (or status). Further axes are pooled.
+    ``rows`` hold, for every trial, its cell, outcome and status; of further axes it shows the worst cell.
     """
-    names = list(labelled_cells[0][0]) if labelled_cells else []
+    values = axis_values([row["cell"] for row in rows])
+    names = list(values)
     if not names:
         return None
-    columns = list(dict.fromkeys(cell[names[0]] for cell, _ in labelled_cells))
-    rows = list(dict.fromkeys(cell[names[1]] for cell, _ in labelled_cells)) if len(names) > 1 else [None]
-    heads = [format_value(row)[:_MAX_HEAD] if len(names) > 1 else "" for row in rows]
+    xs, ys = values[names[0]], values[names[1]] if len(names) > 1 else (None,)
+    heads = [label[:_MAX_HEAD] for label in value_labels(ys)] if len(names) > 1 else [""]
     margin = max(len(head) for head in heads)
-    gap = " " if margin + 2 * len(columns) < _MAX_WIDTH else ""
-    if margin + 2 + len(columns) > _MAX_WIDTH or len(rows) > _MAX_ROWS:
+    gap = " " if margin + 2 * len(xs) < _MAX_WIDTH else ""
+    if margin + 2 + len(xs) > _MAX_WIDTH or len(ys) > _MAX_ROWS:
         return None
-    labels: dict[tuple[Any, Any], list[str]] = {}
-    for cell, label in labelled_cells:
-        labels.setdefault((cell[names[0]], cell[names[1]] if len(names) > 1 else None), []).append(label)
+    axes = {name: Axis(name, "values", of_axis) for name, of_axis in values.items()}
+    y_name = names[1] if len(names) > 1 else None
+    stability = make_map(rows, axes, names[0], y_name, "final_loss", "worst", "")
     text = Text(no_wrap=True)
-    if len(names) > 1:
-        text.append(f"{names[1]}\n")
-    for row, head in reversed(list(zip(rows, heads, strict=True))):
+    if y_name is not None:
+        text.append(f"{y_name}\n")
+    for y, head in reversed(list(zip(ys, heads, strict=True))):
         text.append(f"{head:>{margin}}  ")
-        for i, column in enumerate(columns):
-            mark, colour = _MARKS[_state(labels.get((column, row), []))]
+        for i, x in enumerate(xs):
+            mark, colour = _MARKS[_state(stability, (x, y))]
             text.append(gap if i else "")
             text.append(mark, style=colour)
         text.append("\n")
-    pooled = f", over all values of {', '.join(names[2:])}" if len(names) > 2 else ""
-    ends = f"{names[0]}: {format_value(columns[0])} .. {format_value(columns[-1])}{pooled}"
-    text.append(f"{'':>{margin}}  {ends}\n")
-    shown = dict.fromkeys(_state(cell_labels) for cell_labels in labels.values())
+    labels = value_labels(xs)
+    note = f", {stability.note}" if stability.note else ""
+    text.append(f"{'':>{margin}}  {names[0]}: {labels[0]} .. {labels[-1]}{note}\n")
+    shown = dict.fromkeys(_state(stability, key) for key in stability.cells)
     key = "  ".join(f"{_MARKS[state][0]} {_MEANINGS.get(state, state)}" for state in shown)
     text.append(f"{'':>{margin}}  {key}\n")
     return text
 
 
-def _label(progress: Progress, trial_id: str) -> str:
-    return progress.outcomes.get(trial_id, progress.statuses[trial_id])
+def _row(progress: Progress, trial: Trial) -> dict[str, Any]:
+    """What the map asks of a trial."""
+    identity = trial.trial_id
+    return {
+        "cell": trial.cell,
+        "outcome": progress.outcomes.get(identity),
+        "status": progress.statuses[identity],
+    }
 
 
-def _state(labels: Sequence[str]) -> str:
-    state = cell_state(labels)
-    return "running" if state == "not_run" and "running" in labels else state
+def _state(stability: StabilityMap, key: tuple[Any, Any]) -> str:
+    state = stability.state(key)
+    is_running = key in stability.cells and "running" in stability.cells[key].outcomes
+    return "running" if state == "not_run" and is_running else state

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.space import canonical_json
+from orchestrator.outcomes import cell_state
+from orchestrator.space import canonical_json, is_number
 from orchestrator.stability import median
 
 Row = Mapping[str, Any]
@@ -17,19 +18,21 @@ Row = Mapping[str, Any]
 class Neighbour:
     """A cell with ``value`` of one setting: how many of its finished seeds are stable, and their median final loss.
 
-    ``loss`` is None where no seed ended with a finite one. ``onsets`` are those of the seeds that are not stable.
+    ``state`` is that of ``cell_state``. ``loss`` is None where no seed ended with a finite one. ``onsets`` are those
+    of the seeds that are not stable.
     """
 
     value: Any
     num_finished: int
     num_stable: int
     loss: float | None
-    onsets: tuple[int | None, ...] = ()
+    onsets: tuple[int | None, ...]
+    state: str
 
     @property
     def is_stable(self) -> bool:
-        """Whether all seeds that finished are stable."""
-        return self.num_stable == self.num_finished
+        """Whether all seeds that were asked for are stable."""
+        return self.state == "stable"
 
 
 def neighbours(rows: Iterable[Row], trial: Row, setting: str) -> list[Neighbour]:
@@ -41,10 +44,10 @@ def neighbours(rows: Iterable[Row], trial: Row, setting: str) -> list[Neighbour]
         return []
     found: dict[str, list[Row]] = {}
     for row in rows:
-        if row["outcome"] is not None and _differ_in(row["config"], trial["config"], setting):
+        if _differ_in(row["config"], trial["config"], setting):
             found.setdefault(canonical_json(row["config"][setting]), []).append(row)
     cells = [_neighbour(trials[0]["config"][setting], trials) for trials in found.values()]
-    return sorted(cells, key=lambda cell: _rank(cell.value))
+    return sorted((cell for cell in cells if cell.num_finished), key=lambda cell: _rank(cell.value))
 
 
 def below(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
@@ -57,15 +60,12 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
     return [cell for cell in cells if _rank(cell.value) > _rank(value) and not isinstance(cell.value, str | bool)]
 
 
-def is_number(value: Any) -> bool:
-    """Whether ``value`` is a number, which true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _neighbour(value: Any, trials: Sequence[Row]) -> Neighbour:
-    onsets = tuple(trial["onset_step"] for trial in trials if trial["outcome"] != "stable")
-    loss = median(trial["final_loss"] for trial in trials)
-    return Neighbour(value, len(trials), len(trials) - len(onsets), loss, onsets)
+    finished = [trial for trial in trials if trial["outcome"] is not None]
+    onsets = tuple(trial["onset_step"] for trial in finished if trial["outcome"] != "stable")
+    loss = median(trial["final_loss"] for trial in finished)
+    state = cell_state([trial["outcome"] or trial["status"] for trial in trials])
+    return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
 
 
 def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool:

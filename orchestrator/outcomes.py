@@ -13,6 +13,7 @@ from orchestrator.reports import Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled"]
 OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
+_WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,25 @@ def finished_of(
 
 
 def cell_state(labels: Sequence[str]) -> str:
-    """What a cell shows for its trials' outcomes (or statuses, where there is no outcome).
+    """What a cell shows for the outcomes (or statuses, where there is no outcome) of all seeds that were asked for.
 
-    not_run without a finished or errored trial; else the commonest label that is not stable, the worse
-    one in a tie; stable when all that finished are.
+    stable: every one of them is. An outcome that is not stable: the commonest such one, the worse in a tie, of a cell
+    whose seeds have all been trained. unknown: some seed has a result and some are outstanding, or those that
+    finished are stable and others errored. errored and not_run: no seed has a result, with an error or without one.
+    So a fault of the machine never makes an edge, and what has not been trained never makes a cell stable.
     """
-    counts = Counter(label for label in labels if label in OUTCOMES or label == "errored")
-    if not counts:
-        return "not_run"
-    worse = ("diverged", "errored", "stalled", "spiked")
-    bad = [label for label in worse if counts[label]]
-    return max(bad, key=lambda label: counts[label]) if bad else "stable"
+    counts = Counter(labels)
+    num_finished = sum(counts[outcome] for outcome in OUTCOMES)
+    if not num_finished:
+        return "errored" if counts["errored"] else "not_run"
+    if num_finished + counts["errored"] < len(labels):
+        return "unknown"
+    unstable = [outcome for outcome in _WORSE_FIRST if counts[outcome]]
+    if unstable:
+        return max(unstable, key=lambda outcome: counts[outcome])
+    return "unknown" if counts["errored"] else "stable"
+
+
+def is_known(state: str) -> bool:
+    """Whether a cell of this state is known to be stable or not to be."""
+    return state in OUTCOMES

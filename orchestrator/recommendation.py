@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.axis_values import value_labels
 from orchestrator.boundary import Margin, is_ordered, margins
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger import Ledger
@@ -14,7 +15,7 @@ from orchestrator.space import Axis, format_value
 from orchestrator.stability import median, sweep_axes
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
-_SHOWN = 3
+_SHOWN = 3  # candidates that were not taken, and values without a result
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Candidate:
 
     @property
     def margin(self) -> float:
-        """The smallest factor to an edge that is known to be stable; infinite where no edge was found."""
-        return min((m.known for m in self.margins if m.edge is not None), default=float("inf"))
+        """The smallest factor up to which every cell is stable; infinite where that is so up to the end of all axes."""
+        return min((m.known for m in self.margins if not m.is_open), default=float("inf"))
 
     @property
     def name(self) -> str:
@@ -47,14 +48,15 @@ class Recommendation:
     metric: str
     at_least: float
     without_order: tuple[str, ...]
+    axes: tuple[Axis, ...]
 
 
 def recommend(ledger: Ledger, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
-    """The stable cell of lowest median ``metric`` of which no axis has an edge nearer than a factor ``at_least``.
+    """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
 
-    An edge is nearer where the nearest cell that is not stable comes before ``at_least`` times the setting
-    has been seen to be stable; a direction without such a cell is open, and passes. Raises InputError for a
-    metric that is no loss, a factor below 1, or a sampled sweep.
+    A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
+    (``cell_state``) are not stable here: what has not been seen is no margin. Raises InputError for a metric that is
+    no loss, a factor below 1, or a sampled sweep.
     """
     if metric not in LOSSES:
         raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
@@ -74,13 +76,13 @@ def recommend(ledger: Ledger, at_least: float = 2.0, metric: str = "final_loss")
         (
             _candidate(key, trials, axes, states, metric)
             for key, trials in cells.items()
-            if all(trial["outcome"] == "stable" and trial[metric] is not None for trial in trials)
+            if states[key] == "stable" and all(trial[metric] is not None for trial in trials)
         ),
         key=lambda candidate: candidate.loss,
     )
     chosen = next((candidate for candidate in candidates if candidate.margin >= at_least), None)
     without_order = tuple(axis.name for axis in axes if len(axis.values) > 1 and not is_ordered(axis.values))
-    return Recommendation(chosen, tuple(candidates), len(cells), metric, at_least, without_order)
+    return Recommendation(chosen, tuple(candidates), len(cells), metric, at_least, without_order, tuple(axes))
 
 
 def _candidate(
@@ -104,14 +106,14 @@ def recommendation_lines(found: Recommendation) -> list[str]:
     chosen = found.chosen
     lines = [
         f"{chosen.name}: median {loss_name} {chosen.loss:.4g}, {chosen.num_seeds} of {chosen.num_seeds} seeds stable",
-        *(f"  {margin_text(margin)}" for margin in chosen.margins),
+        *(f"  {margin_text(margin, found.axes)}" for margin in chosen.margins),
     ]
     lines += [f"  {name}: its values have no order, so it has no margin" for name in found.without_order]
-    if any(margin.edge is None for margin in chosen.margins):
+    if any(margin.is_open for margin in chosen.margins):
         lines.append("  open directions pass, but nothing is known beyond them: more values on the axis would tell")
     nearer = found.candidates[: found.candidates.index(chosen)]
     if nearer:
-        lines.append(f"lower loss, but less than a factor {found.at_least:g} from an edge:")
+        lines.append(f"lower loss, but with an edge or a cell that is not known within a factor {found.at_least:g}:")
         lines += [_nearer_text(candidate, loss_name) for candidate in nearer[:_SHOWN]]
         if len(nearer) > _SHOWN:
             lines.append(f"  ... and {len(nearer) - _SHOWN} more")
@@ -121,14 +123,14 @@ def recommendation_lines(found: Recommendation) -> list[str]:
 
 def _none_lines(found: Recommendation, loss_name: str) -> list[str]:
     if not found.candidates:
-        return [f"none: no cell of {found.num_cells} has run with all its seeds stable"]
+        return [f"none: no cell of {found.num_cells} is stable on all the seeds that were asked for"]
     widest = max(found.candidates, key=lambda candidate: (candidate.margin, -candidate.loss))
     return [
-        f"none: of {len(found.candidates)} cells that are stable on all seeds, "
-        f"none is a factor {found.at_least:g} away from every edge",
+        f"none: each of the {len(found.candidates)} cells that are stable on all seeds has an edge or a cell that is "
+        f"not known within a factor {found.at_least:g}",
         "the farthest:",
         _nearer_text(widest, loss_name),
-        *(f"    {margin_text(margin)}" for margin in widest.margins),
+        *(f"    {margin_text(margin, found.axes)}" for margin in widest.margins),
         f"--margin {widest.margin:.3g} would take it; a finer grid may show more room",
     ]
 
@@ -137,11 +139,21 @@ def _nearer_text(candidate: Candidate, loss_name: str) -> str:
     return f"  {candidate.name}: median {loss_name} {candidate.loss:.4g}, margin {candidate.margin:.3g}"
 
 
-def margin_text(margin: Margin) -> str:
-    """One direction of one axis: how far it is known to be stable, and where the edge is."""
+def margin_text(margin: Margin, axes: Sequence[Axis]) -> str:
+    """One direction of one of ``axes``: how far it is known to be stable, and where the edge is."""
+    (values,) = (axis.values for axis in axes if axis.name == margin.axis)
+    labels = dict(zip(values, value_labels(values), strict=True))
     way = f"{margin.axis} {'up' if margin.is_upwards else 'down'}"
-    stable = f"stable to {format_value(margin.last_stable)} (factor {margin.known:.3g})"
-    if margin.edge is None:
-        at_end = "open: it is the axis's end" if margin.known == 1 else f"open: {stable}, where what was tried ends"
-        return f"{way}: {at_end}"
-    return f"{way}: {stable}, not at {format_value(margin.first_not_stable)} (factor {margin.edge:.3g})"
+    stable = f"stable to {labels[margin.last_stable]} (factor {margin.known:.3g})"
+    if margin.is_open:
+        return f"{way}: open: " + (
+            "it is the axis's end" if margin.known == 1 else f"{stable}, where what was tried ends"
+        )
+    parts = [stable]
+    if margin.missing:
+        shown = [labels[value] for value in margin.missing[:_SHOWN]]
+        more = f" and {len(margin.missing) - _SHOWN} more" if len(margin.missing) > _SHOWN else ""
+        parts.append(f"not known at {', '.join(shown)}{more}")
+    if margin.edge is not None:
+        parts.append(f"not at {labels[margin.first_not_stable]} (factor {margin.edge:.3g})")
+    return f"{way}: {', '.join(parts)}"

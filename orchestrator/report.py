@@ -17,7 +17,8 @@ from orchestrator.recommendation import recommend, recommendation_lines
 from orchestrator.report_data import as_script, report_data
 from orchestrator.sensitivity import lr_sensitivity, sensitivity_lines
 from orchestrator.space import format_value
-from orchestrator.stability import StabilityMap, map_table
+from orchestrator.stability import StabilityMap
+from orchestrator.tables import map_table
 
 # The browser itself refuses whatever the page might try to load.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

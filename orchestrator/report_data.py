@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.axis_values import value_labels
 from orchestrator.curve_metrics import OF_TELEMETRY, OF_TRACES
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
@@ -70,7 +71,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return {
         "name": axis.name,
         "scale": axis.scale,
-        "labels": [format_value(value) for value in values],
+        "labels": value_labels(values),
         "positions": [_place(axis, i, value) for i, value in enumerate(values)],
         "ticks": [[_place(axis, i, value), format_value(value)] for i, value in enumerate(ticks)],
     }

@@ -16,8 +16,9 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.recommendation import Recommendation, recommend
 from orchestrator.sensitivity import Sensitivity, lr_sensitivity
-from orchestrator.space import Axis, format_value
-from orchestrator.stability import map_table, stability_map, sweep_axes, trial_table
+from orchestrator.space import Axis
+from orchestrator.stability import stability_map, sweep_axes
+from orchestrator.tables import map_table, trial_table
 
 _Result = TypeVar("_Result")
 
@@ -74,20 +75,19 @@ class SweepResults:
         """The stability map over two axes, one row per cell; ``attrs["note"]`` says what was reduced.
 
         fraction_stable has a 95 % Wilson interval (fraction_low, fraction_high); the num_ columns count
-        outcomes and total_spikes the spikes of all seeds; medians are over seeds. median_spike_score is the
+        outcomes and total_spikes the spikes of all seeds; medians are over seeds. A cell is stable when all of its
+        num_seeds are, and its state is unknown while some of them have no result. median_spike_score is the
         share of steps, 0 to 1, over 6 sigma of the last 128 (OLMo-core's rule), not a count of spikes.
         """
-        conditions = {key: _written(value) for key, value in (where or {}).items()}
         return self._read(
-            lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", conditions, reduce, self._measured))
+            lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", where, reduce, self._measured))
         )
 
     def boundary(
         self, x: str | None = None, y: str | None = None, where: Mapping[str, Any] | None = None, reduce: str = "worst"
     ) -> list[RowBoundary]:
         """The edges along ``x``, for each row of the map."""
-        conditions = {key: _written(value) for key, value in (where or {}).items()}
-        return self._read(lambda ledger: boundary(stability_map(ledger, x, y, "final_loss", conditions, reduce)))
+        return self._read(lambda ledger: boundary(stability_map(ledger, x, y, "final_loss", where, reduce)))
 
     def recommend(self, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
         """The setting of lowest loss that is stable on all seeds, a factor ``at_least`` from every edge."""
@@ -113,7 +113,3 @@ class SweepResults:
 def load(folder: str | Path) -> SweepResults:
     """The results of the sweep in ``folder``. Raises InputError when there are none."""
     return SweepResults(folder)
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else format_value(value)

@@ -19,8 +19,8 @@ class Sensitivity:
     """Learning-rate sensitivity of one setting, a number per seed, in units of the loss.
 
     ``best`` is the learning rate of lowest median loss. ``loss`` names which loss it was: the validation
-    loss, or the final training loss where a sweep has none. Seeds without a result at some learning rate
-    are left out.
+    loss, or the final training loss where a sweep has none. Seeds without a result, or without any
+    finite loss, at some learning rate are left out.
     """
 
     setting: Mapping[str, Any]
@@ -70,24 +70,25 @@ def _of_setting(
     values: Sequence[float],
     loss: str,
 ) -> Sensitivity:
-    complete = {
-        seed: [_capped(by_value[value], loss) for value in values]
+    losses_of = {
+        seed: [_capped(by_value[value], loss) if value in by_value else None for value in values]
         for seed, by_value in sorted(by_seed.items())
-        if all(value in by_value for value in values)
     }
+    complete = {seed: losses for seed, losses in losses_of.items() if None not in losses}
     of_seed = {seed: math.fsum(losses) / len(losses) - min(losses) for seed, losses in complete.items()}
     middle = [median(losses) for losses in zip(*complete.values(), strict=True)]
     best = values[middle.index(min(middle))] if middle else None
     return Sensitivity(setting, of_seed, best, len(values), min(values), max(values), loss)
 
 
-def _capped(trial: Mapping[str, Any], loss: str) -> float:
-    """The loss at the end, at most the loss at initialisation, which stands for no loss at all too."""
-    initial = trial["initial_loss"]
+def _capped(trial: Mapping[str, Any], loss: str) -> float | None:
+    """The loss at the end, at most the loss at initialisation, which stands for no loss at all too.
+
+    None where neither is finite: such a run has no loss to compare.
+    """
     found = trial[loss] if trial[loss] is not None else trial["final_loss"]
-    if initial is None:
-        return math.inf if found is None else found
-    return initial if found is None else min(found, initial)
+    known = [one for one in (found, trial["initial_loss"]) if one is not None]
+    return min(known, default=None)
 
 
 def sensitivity_lines(found: Sequence[Sensitivity], axis: str = "lr") -> list[str]:
@@ -103,7 +104,7 @@ def sensitivity_lines(found: Sequence[Sensitivity], axis: str = "lr") -> list[st
     for each in sorted(found, key=lambda s: math.inf if s.value is None else s.value):
         name = " ".join(f"{key}={format_value(value)}" for key, value in each.setting.items()) or "all"
         if each.value is None:
-            lines.append(f"  {name}: no seed has run at every {axis}")
+            lines.append(f"  {name}: no seed has a loss at every {axis}")
             continue
         seeds = each.of_seed.values()
         spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"

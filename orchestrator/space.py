@@ -14,6 +14,8 @@ from typing import Any, Literal
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 _ID_LENGTH = 16
+_NEAR_ONE = 0.9
+_MOST_PLACES = 17  # behind the point; they tell any two doubles below 1 apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Axis:
 
     def between(self, a: Any, b: Any) -> float | None:
         """The middle of two values on the axis's own scale; None where one of them has no place on it."""
-        if not (_is_number(a) and _is_number(b)):
+        if not (is_number(a) and is_number(b)):
             return None
         middle = (self.position(a) + self.position(b)) / 2
         if self.scale == "log":
@@ -73,7 +75,7 @@ class Axis:
         """
         if a == b:
             return 1.0
-        if not (_is_number(a) and _is_number(b)):
+        if not (is_number(a) and is_number(b)):
             return math.inf
         if self.scale == "log1m":
             a, b = 1 - a, 1 - b
@@ -83,7 +85,8 @@ class Axis:
         return round(value) if self.is_integer else float(f"{value:.12g}")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a number, which true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -109,8 +112,16 @@ def format_value(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
+    return number_text(value, 6) if isinstance(value, float) else str(value)
+
+
+def number_text(value: float, digits: int) -> str:
+    """``value`` with so many significant digits; those of 1 - value where it is close below 1, e.g. 0.999968."""
+    if _NEAR_ONE <= value < 1:
+        places = min(digits - 1 - math.floor(math.log10(1 - value)), _MOST_PLACES)
+        return f"{value:.{places}f}".rstrip("0")
     # Python pads exponents, 1e-08, and people do not.
-    return re.sub(r"e([+-])0+", r"e\1", f"{value:.6g}") if isinstance(value, float) else str(value)
+    return re.sub(r"e([+-])0+", r"e\1", f"{value:.{digits}g}")
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:

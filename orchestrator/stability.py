@@ -1,4 +1,4 @@
-"""Ledger -> tidy table -> stability maps: outcomes over two axes, seeds as replicates."""
+"""Ledger -> stability maps: outcomes over two axes, seeds as replicates."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
-
+from orchestrator.axis_values import value_label, value_labels, value_meant
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import wilson
 from orchestrator.ledger import Ledger
-from orchestrator.outcomes import OUTCOMES, cell_state
-from orchestrator.space import Axis, format_value
+from orchestrator.outcomes import cell_state, is_known
+from orchestrator.space import Axis, is_number
 
 METRICS: Mapping[str, str] = {
     "final_loss": "median final loss",
@@ -29,20 +28,15 @@ METRICS: Mapping[str, str] = {
     "edge_crossings": "median times over the edge of stability, second half",
 }
 REDUCTIONS = ("worst", "median", "best")
-_RESULTS = (
-    "status", "outcome", "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss",
-    "final_loss", "peak_loss", "validation_loss", "reason", "num_attempts",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class MapCell:
-    """One cell of a stability map. ``state`` is the commonest outcome that is not stable, if any.
+    """One cell of a stability map; ``state`` is that of ``cell_state``: stable only when every seed asked for is.
 
-    ``state`` is stable only when every seed that was asked for is; errored and not_run mean that no seed
-    finished. ``fraction_stable``, its 95 % Wilson ``interval`` and ``value`` (of the map's metric) are None
-    without a finished seed; so is each of ``medians`` (of METRICS) that no seed has. ``total_spikes`` is the
-    number of spikes in all its seeds.
+    Numbers are of the ``num_finished`` seeds that have a result, of ``num_seeds`` that were asked for.
+    ``fraction_stable``, its 95 % Wilson ``interval`` and ``value`` (of the map's metric) are None without one; so is
+    each of ``medians`` (of METRICS) that no seed has. ``total_spikes`` is the number of spikes in all its seeds.
     """
 
     x: Any
@@ -77,32 +71,24 @@ class StabilityMap:
     note: str
     facet: tuple[str, str] | None = None
 
-
-def trial_table(ledger: Ledger) -> pd.DataFrame:
-    """One row per trial of the sweep: trial_id, seed, every config field, results.
-
-    A field of the configuration keeps its name; onset_step and the like are missing where there is none.
-    """
-    rows = []
-    for trial in ledger.trials():
-        row = {"trial_id": trial["trial_id"], **trial["config"], **trial["cell"], "seed": trial["seed"]}
-        row |= {name: trial[name] for name in _RESULTS}
-        done = trial["steps_done"]
-        row["saved_steps"] = None if done is None else trial["steps"] - done
-        rows.append(row)
-    return pd.DataFrame(rows)
+    def state(self, key: tuple[Any, Any]) -> str:
+        """The state of the cell at x and y; not_run where the sweep has none there."""
+        return self.cells[key].state if key in self.cells else "not_run"
 
 
 def sweep_axes(ledger: Ledger) -> list[Axis]:
     """The axes of the sweep, their values as found in its trials."""
-    cells = [trial["cell"] for trial in ledger.trials()]
-    axes = []
-    for fact in json.loads(ledger.facts().get("axes", "[]")):
-        name = fact["name"]
-        values = list(dict.fromkeys(cell[name] for cell in cells))
-        ends = tuple(fact["ends"]) if fact["ends"] else None
-        axes.append(Axis(name, fact["scale"], tuple(ordered(values)), ends))
-    return axes
+    values = axis_values([trial["cell"] for trial in ledger.trials()])
+    return [
+        Axis(fact["name"], fact["scale"], values.get(fact["name"], ()), tuple(fact["ends"]) if fact["ends"] else None)
+        for fact in json.loads(ledger.facts().get("axes", "[]"))
+    ]
+
+
+def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """The values of each axis that ``cells`` have, in order."""
+    names = list(cells[0]) if cells else []
+    return {name: tuple(ordered(list(dict.fromkeys(cell[name] for cell in cells)))) for name in names}
 
 
 def stability_map(
@@ -110,16 +96,17 @@ def stability_map(
     x: str | None = None,
     y: str | None = None,
     metric: str = "final_loss",
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, Any] | None = None,
     reduce: str = "worst",
     measured: Mapping[str, Mapping[str, float]] | None = None,
 ) -> StabilityMap:
     """The map over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
-    Where other axes are left, a cell of the map is the ``reduce`` of their cells: the worst, the median or
-    the best by fraction of stable seeds, then by the metric. ``measured`` are the metrics of trials that
-    are not in the ledger's table (``curve_metrics``). Raises InputError for an axis, a value, a metric or a
-    reduction that there is not.
+    ``where`` gives axes a value, or its text (``value_meant``). Where other axes are left, a cell of the map is the
+    ``reduce`` of their cells: the worst, the median or the best by fraction of stable seeds, then by the metric; it
+    is unknown where cells without a result decide which that is. ``measured`` are the metrics of trials that are not
+    in the ledger's table (``curve_metrics``). Raises InputError for an axis, a value, a metric or a reduction that
+    there is not.
     """
     facts, axes = ledger.facts(), {axis.name: axis for axis in sweep_axes(ledger)}
     if metric not in METRICS:
@@ -157,6 +144,7 @@ def make_map(
         cell = trial["cell"]
         key = (cell[x], cell[y] if y else None)
         grouped.setdefault(key, {}).setdefault(tuple(cell[axis] for axis in others), []).append(trial)
+    xs, ys = ({key[place] for key in grouped} for place in (0, 1))
     cells = {
         key: _reduced([_cell(*key, members, metric) for members in inner.values()], reduce)
         for key, inner in grouped.items()
@@ -165,8 +153,8 @@ def make_map(
         name=name,
         x=axes[x],
         y=axes[y] if y else None,
-        x_values=tuple(v for v in axes[x].values if any(key[0] == v for key in grouped)),
-        y_values=tuple(v for v in axes[y].values if any(key[1] == v for key in grouped)) if y else (None,),
+        x_values=tuple(value for value in axes[x].values if value in xs),
+        y_values=tuple(value for value in axes[y].values if value in ys) if y else (None,),
         cells=cells,
         metric=metric,
         is_sampled=is_sampled,
@@ -174,7 +162,7 @@ def make_map(
     )
 
 
-def facet_maps(ledger: Ledger, facet: str, where: Mapping[str, str], **options: Any) -> list[StabilityMap]:
+def facet_maps(ledger: Ledger, facet: str, where: Mapping[str, Any], **options: Any) -> list[StabilityMap]:
     """One map for each value of the axis ``facet``, in order; ``options`` are those of ``stability_map``.
 
     Raises InputError as ``stability_map`` does, and for an axis that is also fixed or drawn.
@@ -185,30 +173,11 @@ def facet_maps(ledger: Ledger, facet: str, where: Mapping[str, str], **options: 
     if facet in (*where, options.get("x"), options.get("y")):
         raise InputError(Problem("--facet", "", f"{facet!r} is fixed or drawn already", "choose another axis"))
     maps = []
-    for value in map(format_value, axes[facet].values):
+    for value, label in zip(axes[facet].values, value_labels(axes[facet].values), strict=True):
         stability = stability_map(ledger, where={**where, facet: value}, **options)
-        others = [part for part in stability.note.split("; ") if part != f"{facet} = {value}"]
-        maps.append(replace(stability, note="; ".join(others), facet=(facet, value)))
+        others = [part for part in stability.note.split("; ") if part != f"{facet} = {label}"]
+        maps.append(replace(stability, note="; ".join(others), facet=(facet, label)))
     return maps
-
-
-def map_table(stability: StabilityMap) -> pd.DataFrame:
-    """The map as a tidy table, one row per cell; ``attrs["note"]`` says what was fixed and reduced."""
-    rows = []
-    for cell in stability.cells.values():
-        row: dict[str, Any] = {stability.x.name: cell.x}
-        if stability.y is not None:
-            row[stability.y.name] = cell.y
-        low, high = cell.interval or (None, None)
-        row |= {"num_seeds": cell.num_seeds, "num_finished": cell.num_finished, "state": cell.state}
-        row |= {"fraction_stable": cell.fraction_stable, "fraction_low": low, "fraction_high": high}
-        row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES}
-        row |= {"num_errored": cell.outcomes.get("errored", 0), "total_spikes": cell.total_spikes}
-        row |= {f"median_{name}": math.nan if value is None else value for name, value in cell.medians.items()}
-        rows.append(row)
-    table = pd.DataFrame(rows)
-    table.attrs["note"] = stability.note
-    return table
 
 
 def _cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str) -> MapCell:
@@ -225,7 +194,7 @@ def _cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str) -> M
         fraction_stable=counts["stable"] / len(finished) if finished else None,
         interval=wilson(counts["stable"], len(finished)) if finished else None,
         medians=medians,
-        total_spikes=sum(trial["num_spikes"] or 0 for trial in finished),
+        total_spikes=sum(trial.get("num_spikes") or 0 for trial in finished),
         value=medians[metric],
         state=cell_state(labels),
     )
@@ -239,39 +208,49 @@ def median(values: Iterable[float | None]) -> float | None:
 
 
 def _reduced(cells: Sequence[MapCell], how: str) -> MapCell:
-    """One of ``cells``: the worst, the best, or (the worse of two) the middle one."""
+    """One of ``cells``: the worst, the best, or (the worse of two) the middle one.
+
+    Cells that are not known may stand anywhere in the order. Where that leaves open whether the cell asked for is
+    stable, it is one of those that are not known: the one of which most has been trained.
+    """
 
     def badness(cell: MapCell) -> tuple[float, float]:
-        # A cell that has no result is neither good nor bad: it comes last whichever end is asked for.
         return -(cell.fraction_stable or 0.0), math.inf if cell.value is None else cell.value
 
-    known = sorted((cell for cell in cells if cell.fraction_stable is not None), key=badness)
-    if not known:
-        return cells[0]
-    return {"best": known[0], "median": known[len(known) // 2], "worst": known[-1]}[how]
+    known = sorted((cell for cell in cells if is_known(cell.state)), key=badness)
+    unknown = [cell for cell in cells if not is_known(cell.state)]
+    place = {"best": 0, "median": len(cells) // 2, "worst": len(cells) - 1}[how]
+    num_stable = sum(cell.state == "stable" for cell in known)
+    if num_stable <= place < num_stable + len(unknown):
+        return max(unknown, key=lambda cell: (cell.num_finished, "errored" in cell.outcomes))
+    return known[place if place < num_stable else place - len(unknown)]
 
 
 def _filtered(
-    trials: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], where: Mapping[str, str]
+    trials: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], where: Mapping[str, Any]
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    kept = list(trials)
+    """The trials of ``where``, and what it says in words."""
+    kept, values = trials_where("--where", trials, axes, where)
+    return kept, [f"{name} = {value_label(axes[name], value)}" for name, value in values.items()]
+
+
+def trials_where(
+    option: str, trials: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], where: Mapping[str, Any]
+) -> tuple[list[Mapping[str, Any]], dict[str, Any]]:
+    """The trials whose cells have the values of ``where`` (as ``value_meant`` reads them), and these values.
+
+    Raises InputError naming ``option`` for an axis or a value that there is not, and where no cell has them all.
+    """
+    values = {}
     for name, wanted in where.items():
         if name not in axes:
-            raise InputError(Problem("--where", name, "is not an axis", f"axes: {', '.join(axes)}"))
-        kept = [trial for trial in kept if _matches(trial["cell"][name], wanted)]
-        if not kept:
-            values = ", ".join(format_value(value) for value in axes[name].values)
-            raise InputError(Problem("--where", name, f"no cell has {wanted}", f"values: {values}"))
-    return kept, [f"{name} = {value}" for name, value in where.items()]
-
-
-def _matches(value: Any, wanted: str) -> bool:
-    if format_value(value) == wanted:
-        return True
-    try:
-        return isinstance(value, int | float) and math.isclose(value, float(wanted), rel_tol=1e-4)
-    except ValueError:
-        return False
+            raise InputError(Problem(option, name, "is not an axis", f"axes: {', '.join(axes) or 'none'}"))
+        values[name] = value_meant(option, axes[name], wanted)
+    kept = [trial for trial in trials if all(trial["cell"][name] == value for name, value in values.items())]
+    if where and not kept:
+        written = ",".join(f"{name}={wanted}" for name, wanted in where.items())
+        raise InputError(Problem(option, written, "the sweep has no such cell", "see `sweep status NAME`"))
+    return kept, values
 
 
 def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mapping[str, str]) -> tuple[str, str | None]:
@@ -288,10 +267,9 @@ def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mappi
     return x, y
 
 
-def ordered(values: list[Any]) -> list[Any]:
+def ordered(values: Sequence[Any]) -> list[Any]:
     """Numbers ascend, with none (no clipping: the loosest) last; words keep their order."""
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    others = [value for value in values if value not in numbers]
+    others = [value for value in values if not is_number(value)]
     if others in ([], [None]):
-        return [*sorted(numbers), *others]
-    return values
+        return [*sorted(value for value in values if is_number(value)), *others]
+    return list(values)

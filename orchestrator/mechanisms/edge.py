@@ -8,8 +8,8 @@ from orchestrator.evidence import ALL, Evidence
 from orchestrator.mechanisms import thresholds as at
 from orchestrator.mechanisms.finding import NOT_MEASURED, Finding, finding_for, seeds_text, steps
 from orchestrator.mechanisms.precision import stable_with_more_bits
-from orchestrator.neighbours import Neighbour, above, below, is_number
-from orchestrator.space import format_value
+from orchestrator.neighbours import Neighbour, above, below
+from orchestrator.space import format_value, is_number
 
 OVER_THE_EDGE = "over_the_edge"
 WARMUP_TOO_SHORT = "warmup_too_short"

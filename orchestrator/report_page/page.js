@@ -4,8 +4,8 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const trials = data.trials;
 const numTrials = trials.id.length;
-const MARKS = { stable: "", spiked: "▲", diverged: "✕", stalled: "▬", errored: "!", not_run: "" };
-const WORSE_FIRST = ["diverged", "errored", "stalled", "spiked"];
+const MARKS = { stable: "", spiked: "▲", diverged: "✕", stalled: "▬", errored: "!", unknown: "?", not_run: "" };
+const WORSE_FIRST = ["diverged", "stalled", "spiked"];
 const SEED_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8a8a8a"];
 const SEED_DASHES = ["", "6 3", "2 2", "8 3 2 3"];
 const STABLE_COLOURS = ["#D55E00", "#F6E8C3", "#0072B2"];
@@ -46,28 +46,45 @@ function median(values) {
 
 // --- cells -------------------------------------------------------------------------------------
 
+// As cell_state of outcomes.py has it: stable is a cell of which every seed that was asked for is, and a cell with seeds
+// outstanding is unknown, whatever the others did.
+function stateOf(counts, numFinished, numSeeds) {
+  const numErrored = counts.errored || 0;
+  if (!numFinished) return numErrored ? "errored" : "not_run";
+  if (numFinished + numErrored < numSeeds) return "unknown";
+  let [state, most] = [numErrored ? "unknown" : "stable", 0];
+  for (const label of WORSE_FIRST) {
+    if ((counts[label] || 0) > most) [state, most] = [label, counts[label]];
+  }
+  return state;
+}
+
+const isKnown = (cell) => data.outcomes.includes(cell.state);
+
 function makeCell(members, metric) {
   const counts = {};
   for (const i of members) counts[trials.label[i]] = (counts[trials.label[i]] || 0) + 1;
   const finished = members.filter((i) => data.outcomes.includes(trials.label[i]));
-  const known = finished.length > 0 || Boolean(counts.errored);
-  let state = known ? "stable" : "not_run";
-  let most = 0;
-  for (const label of WORSE_FIRST) {
-    if ((counts[label] || 0) > most) [state, most] = [label, counts[label]];
-  }
+  const state = stateOf(counts, finished.length, members.length);
   const fraction = finished.length ? (counts.stable || 0) / finished.length : null;
   const value = metric === "fraction" ? fraction : median(finished.map((i) => trials[metric][i]));
   return { members, counts, numFinished: finished.length, state, fraction, value };
 }
 
+// Where cells that are not known decide whether the worst, median or best is stable, it is one of them.
 function reduced(cells, how, metric) {
-  const known = cells.filter((cell) => cell.fraction !== null);
-  if (!known.length) return cells[0];
+  const known = cells.filter(isKnown);
+  const unknown = cells.filter((cell) => !isKnown(cell));
+  const place = { best: 0, median: cells.length >> 1, worst: cells.length - 1 }[how];
+  const numStable = known.filter((cell) => cell.state === "stable").length;
+  if (numStable <= place && place < numStable + unknown.length) {
+    const rank = (cell) => 2 * cell.numFinished + (cell.counts.errored ? 1 : 0);
+    return unknown.reduce((most, cell) => (rank(cell) > rank(most) ? cell : most));
+  }
   const loss = (cell) => median(cell.members.map((i) => trials.final_loss[i])) ?? Infinity;
   const tie = (cell) => (metric === "fraction" ? loss(cell) : cell.value ?? Infinity);
   known.sort((a, b) => b.fraction - a.fraction || tie(a) - tie(b) || 0);
-  return known[{ best: 0, median: known.length >> 1, worst: known.length - 1 }[how]];
+  return known[place < numStable ? place : place - unknown.length];
 }
 
 function mapCells() {
@@ -105,7 +122,7 @@ function mixed(colours, unit) {
 function colourScale(cells) {
   if (choice.metric === "fraction") return { low: 0, high: 1, unit: (v) => v, colours: STABLE_COLOURS };
   const all = [...cells.values()].filter((cell) => cell.value !== null);
-  const calm = all.filter((cell) => cell.state !== "diverged");
+  const calm = all.filter((cell) => cell.state !== "diverged" && cell.state !== "unknown");
   const values = (calm.length ? calm : all).map((cell) => cell.value);
   const low = Math.min(...values);
   const high = Math.max(...values);
@@ -139,10 +156,16 @@ function cellWords(cell) {
   return `${cellName(cell)}: ${counts}${value}`;
 }
 
+function shareText(cell) {
+  if (!cell.numFinished) return "";
+  const rest = cell.numFinished < cell.members.length ? ` of ${cell.members.length}` : "";
+  return `${cell.counts.stable || 0}/${cell.numFinished}${rest}`;
+}
+
 function cellText(cell) {
   if (cell.state === "not_run") return "";
   const number = choice.metric === "fraction"
-    ? (cell.numFinished ? `${cell.counts.stable || 0}/${cell.numFinished}` : "")
+    ? shareText(cell)
     : shown(cell.value);
   return [MARKS[cell.state], number].filter(Boolean).join("\n");
 }
@@ -166,7 +189,7 @@ function gridMap(cells, scale) {
   const table = element("table", { class: isSmall ? "map small" : "map", "aria-label": "stability map" });
   const isStable = (column, row) => {
     const cell = cells.get(`${column},${row}`);
-    return cell && cell.numFinished ? cell.state === "stable" : null;
+    return cell && isKnown(cell) ? cell.state === "stable" : null;
   };
   const differ = (a, b) => a !== null && b !== null && a !== b;
   for (let row = axisY.labels.length - 1; row >= 0; row--) {
@@ -199,6 +222,7 @@ function cellButton(cell, scale, isSmall) {
   const colours = paint(cell, scale);
   if (colours) Object.assign(button.style, { background: colours.background, color: colours.ink });
   else button.classList.add("not_run");
+  if (cell.state === "unknown") button.classList.add("unknown");
   button.textContent = isSmall ? MARKS[cell.state] : cellText(cell);
   button.addEventListener("click", () => select(cell, button));
   return button;
@@ -282,7 +306,7 @@ function drawKey(cells, scale) {
   const meanings = {
     stable: "no mark: all seeds stable", spiked: "spiked: left its trend and recovered",
     diverged: "diverged: never came back, or not finite", stalled: "stalled: never learned",
-    errored: "errored: a fault, not a result", not_run: "not run",
+    errored: "errored: a fault, not a result", unknown: "unknown: seeds have no result", not_run: "not run",
   };
   const items = Object.keys(meanings).filter((state) => states.has(state)).map((state) =>
     element("li", {}, element("span", { class: `swatch ${state}` }, MARKS[state]), ` ${meanings[state]}`));

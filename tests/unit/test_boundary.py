@@ -15,7 +15,7 @@ LOG = Axis("lr", "log", (1e-3, 1e-2, 1e-1, 1.0), (1e-3, 1.0))
 S, D = "stable", "diverged"
 
 
-def edges(states: list[str | None], axis: Axis = LOG):
+def edges(states: list[str], axis: Axis = LOG):
     row = row_boundary(None, list(zip(axis.values, states, strict=True)), axis)
     return row.kind, [(e.stable, e.not_stable, e.at) for e in row.edges]
 
@@ -29,12 +29,13 @@ def about(value: float):
     [
         ([S, S, D, D], "crosses", [(1e-2, 1e-1, about(math.sqrt(1e-3)))]),
         ([D, S, S, S], "crosses", [(1e-2, 1e-3, about(math.sqrt(1e-5)))]),
-        ([S, None, D, D], "crosses", [(1e-3, 1e-1, about(1e-2))]),
+        ([S, "unknown", D, D], "crosses", [(1e-3, 1e-1, about(1e-2))]),
+        ([S, "errored", D, D], "crosses", [(1e-3, 1e-1, about(1e-2))]),
         ([S, D, S, S], "crosses more than once", [(1e-3, 1e-2, about(10**-2.5)), (1e-1, 1e-2, about(10**-1.5))]),
         ([S, S, S, S], "stable throughout", []),
         ([D, D, "spiked", D], "not stable throughout", []),
-        ([S, S, None, None], "stable throughout", []),
-        ([None] * 4, "not run", []),
+        ([S, S, "not_run", "unknown"], "stable throughout", []),
+        (["not_run", "errored", "unknown", "not_run"], "not known", []),
     ],
 )
 def test_a_row_has_an_edge_wherever_stable_meets_not_stable(states, kind: str, found: list) -> None:
@@ -74,10 +75,10 @@ def test_a_cell_is_stable_for_the_boundary_when_all_its_seeds_are(tmp_path: Path
     one, several, nothing = boundary(stability)
     assert (one.y, one.kind, one.edges) == (1e-8, "crosses", (Edge(1e-2, 1e-1, about(math.sqrt(1e-3))),))
     assert (several.kind, len(several.edges)) == ("crosses more than once", 3)
-    assert (nothing.kind, nothing.missing) == ("not run", LOG.values)
+    assert (nothing.kind, nothing.missing) == ("not known", LOG.values)
     lines = boundary_lines(stability)
     assert lines == [
-        "eps=0.01    not run (without a result: 0.001, 0.01, 0.1, 1)",
+        "eps=0.01    not known: 0.001, 0.01, 0.1 (2 errored), 1",
         "eps=0.0001  crosses 3 times: edge near lr=0.00316 (lr 0.001 is stable, 0.01 is not); "
         "edge near lr=0.0316 (lr 0.1 is stable, 0.01 is not); edge near lr=0.316 (lr 0.1 is stable, 1 is not)",
         "eps=1e-8    edge near lr=0.0316 (lr 0.01 is stable, 0.1 is not)",

@@ -70,7 +70,7 @@ def test_a_sweep_compared_with_itself_differs_in_nothing(tmp_path: Path) -> None
     assert (difference.area_change, difference.area_interval, difference.p_value) == (0, (0, 0), 1.0)
     assert difference.shift.factors == (1.0,)
     text = comparison_lines(found)[-1]
-    assert "No more than chance would give" in text
+    assert "No difference was seen on these trials." in text
     assert "is in the same bracket in all of 1 row" in text
 
 

@@ -54,7 +54,7 @@ def test_every_cell_that_is_not_stable_has_the_mechanism_that_rules_it(explained
 
 def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> None:
     assert list(explanation_lines(explained)) == [
-        "planted: 6 of 9 cells with a result are not stable",
+        "planted: 6 of 9 known cells are not stable",
         "step over the edge from the start: 4 cells",
         "  lr 1 .. 3 at warmup 40 .. 150",
         "epsilon floor: 1 cell",
@@ -149,5 +149,5 @@ def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> 
 def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path) -> None:
     with Ledger(grid(tmp_path / "calm", {}) / LEDGER, read_only=True) as ledger:
         found = explain(ledger)
-    assert list(explanation_lines(found)) == ["planted: 0 of 10 cells with a result are not stable"]
+    assert list(explanation_lines(found)) == ["planted: 0 of 10 known cells are not stable"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")

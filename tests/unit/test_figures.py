@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.figures import _MARKS, _draw_edges, comparison_picture, heatmap, short_number, tick_label
+from orchestrator.figures import _MARKS, _draw_edges, comparison_picture, heatmap, short_number, tick_labels
 from orchestrator.provenance import driver_facts
 from orchestrator.space import Axis
 from orchestrator.stability import StabilityMap, facet_maps, stability_map
@@ -93,7 +93,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_ticks_read_as_a_person_writes_them(scale: str, value, label: str) -> None:
-    assert tick_label(Axis("x", scale, ()), value) == label
+    assert tick_labels(Axis("x", scale, ()), [value]) == [label]
 
 
 def test_numbers_are_short() -> None:

@@ -6,14 +6,20 @@ from rich.console import Console
 from sweep_cases import QUADRATIC
 
 from orchestrator.live import LiveView, format_seconds, text_map
+from orchestrator.outcomes import OUTCOMES
 from orchestrator.overrides import Overrides
 from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
 
 
+def row(cell: dict, label: str) -> dict:
+    """What the map asks of a trial with this outcome or status."""
+    return {"cell": cell, "outcome": label if label in OUTCOMES else None, "status": label}
+
+
 def test_the_map_tells_outcomes_apart_without_colour() -> None:
     labels = ["stable", "spiked", "diverged", "stalled", "errored", "running", "planned"]
-    cells = [({"lr": i, "beta2": 0.9}, label) for i, label in enumerate(labels)]
+    cells = [row({"lr": i, "beta2": 0.9}, label) for i, label in enumerate(labels)]
     lines = text_map(cells).plain.splitlines()
     marks = lines[1].split()[1:]
     assert len(set(marks)) == len(labels)
@@ -21,14 +27,14 @@ def test_the_map_tells_outcomes_apart_without_colour() -> None:
 
 
 def test_the_map_grows_upwards_and_to_the_right() -> None:
-    cells = [({"x": x, "y": y}, "diverged" if (x, y) == (2, 1) else "stable") for x in (1, 2) for y in (1, 2)]
+    cells = [row({"x": x, "y": y}, "diverged" if (x, y) == (2, 1) else "stable") for x in (1, 2) for y in (1, 2)]
     rows = [line.split()[1:] for line in text_map(cells).plain.splitlines()[1:3]]
     assert rows == [["o", "o"], ["o", "X"]]
 
 
 def test_a_map_that_would_not_fit_is_left_out() -> None:
-    assert text_map([({"x": x}, "stable") for x in range(100)]) is None
-    assert text_map([({}, "stable")]) is None
+    assert text_map([row({"x": x}, "stable") for x in range(100)]) is None
+    assert text_map([row({}, "stable")]) is None
 
 
 def test_time_reads_as_a_clock() -> None:
@@ -57,9 +63,9 @@ def test_on_a_terminal_the_map_fills_in(train, monkeypatch) -> None:
 
 def test_the_map_fits_into_eighty_columns_and_says_what_it_pools() -> None:
     cells = [
-        ({"x": x, "a_long_name": y, "clip": clip}, "stable") for x in range(60) for y in (1e-12, 1) for clip in "ab"
+        row({"x": x, "a_long_name": y, "clip": clip}, "stable") for x in range(60) for y in (1e-12, 1) for clip in "ab"
     ]
     lines = text_map(cells).plain.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[1] == "o" * 60
-    assert "over all values of clip" in lines[-2]
+    assert "worst over clip" in lines[-2]

@@ -42,10 +42,10 @@ def test_none_is_an_answer_and_says_what_would_pass(tmp_path: Path) -> None:
     found = recommended(tmp_path, ["stable", "diverged", "stable", "stable", "spiked"], [1.0] * 5)
     assert found.chosen is None
     lines = recommendation_lines(found)
-    assert lines[0].startswith("none: of 3 cells that are stable on all seeds")
+    assert lines[0].startswith("none: each of the 3 cells that are stable on all seeds has an edge")
     assert lines[-1].startswith("--margin 1 would take it")
     nothing = recommended(tmp_path / "no", ["diverged"] * 5, [None] * 5)
-    assert recommendation_lines(nothing) == ["none: no cell of 5 has run with all its seeds stable"]
+    assert recommendation_lines(nothing) == ["none: no cell of 5 is stable on all the seeds that were asked for"]
 
 
 def test_a_cell_with_a_seed_that_spiked_or_has_not_run_is_no_candidate(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.errors import InputError
 from orchestrator.outcomes import cell_state
-from orchestrator.stability import METRICS, facet_maps, map_table, stability_map, trial_table
+from orchestrator.stability import METRICS, facet_maps, stability_map
+from orchestrator.tables import map_table, trial_table
 
 # Four cells of three seeds; the order of trials is cell by cell.
 GRID = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
@@ -95,19 +96,20 @@ def three(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("reduce", "found"),
+    ("reduce", "found", "state"),
     [
-        ("worst", {(0.1, 1.0): (1.0, 3.0), (0.1, None): (0.0, 5.0)}),
-        ("median", {(0.1, 1.0): (1.0, 2.0), (0.1, None): (0.0, 4.0)}),
-        ("best", {(0.1, 1.0): (1.0, 1.0), (0.1, None): (1.0, 1.0)}),
+        ("worst", {(0.1, 1.0): (1.0, 3.0), (0.1, None): (0.0, 5.0)}, "diverged"),
+        # Whether the cells without a result are stable decides these.
+        ("median", {(0.1, 1.0): (1.0, 2.0), (0.1, None): (0.0, 4.0)}, "errored"),
+        ("best", {(0.1, 1.0): (1.0, 1.0), (0.1, None): (1.0, 1.0)}, "errored"),
     ],
 )
-def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: str, found: dict) -> None:
+def test_a_third_axis_is_reduced_to_one_of_its_cells_and_named(three, reduce: str, found: dict, state: str) -> None:
     stability = stability_map(three, reduce=reduce)
     assert stability.note == f"{reduce} over beta1"
     cells = stability.cells
     assert {key: (cells[key].fraction_stable, cells[key].value) for key in found} == found
-    assert (cells[(0.2, 1.0)].state, cells[(0.2, None)].state) == ("diverged", "not_run")
+    assert (cells[(0.2, 1.0)].state, cells[(0.2, None)].state) == (state, "not_run")
     assert cells[(0.1, 1.0)].num_seeds == 1
 
 
@@ -168,12 +170,19 @@ def test_trials_are_a_tidy_table(ledger) -> None:
         (["stable", "stable", "spiked"], "spiked"),
         (["spiked", "spiked", "diverged"], "spiked"),
         (["spiked", "diverged"], "diverged"),
-        (["stable", "errored"], "errored"),
-        (["stable", "planned"], "stable"),
+        (["stable", "errored"], "unknown"),
+        (["stable", "planned"], "unknown"),
+        (["diverged", "planned"], "unknown"),
+        (["diverged", "errored"], "diverged"),
+        (["diverged", "errored", "lost"], "unknown"),
+        (["errored", "errored"], "errored"),
+        (["errored", "planned"], "errored"),
         (["planned", "lost", "running"], "not_run"),
         (["stalled", "spiked"], "stalled"),
         ([], "not_run"),
     ],
 )
-def test_a_cell_shows_its_commonest_trouble(labels: list[str], state: str) -> None:
+def test_a_cell_is_stable_when_all_seeds_are_and_unknown_while_some_are_outstanding(
+    labels: list[str], state: str
+) -> None:
     assert cell_state(labels) == state

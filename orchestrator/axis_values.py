@@ -1,0 +1,87 @@
+"""The values of an axis as text that tells them apart, and the value that a written text means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.space import Axis, format_value, number_text
+
+_DIGITS = 6
+_MOST_DIGITS = 17  # tell any two doubles apart
+_FEWEST_DIGITS = 2  # of a written number that stands for a longer one
+_SHOWN = 20
+
+
+def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
+    """A text for each of ``values``, no two alike unless the values are.
+
+    Numbers have ``digits`` digits, or as many more as that takes.
+    """
+    for num in range(digits, _MOST_DIGITS + 1):
+        labels = [number_text(value, num) if isinstance(value, float) else format_value(value) for value in values]
+        if len(set(labels)) == len(set(values)):
+            return labels
+    return [repr(value) for value in values]
+
+
+def value_label(axis: Axis, value: Any) -> str:
+    """The text of one value, which none of the axis's other values shares."""
+    return value_labels(axis.values)[axis.values.index(value)]
+
+
+def label_between(a: Any, b: Any, value: float, digits: int = 3) -> str:
+    """``value``, which lies between ``a`` and ``b``, with as many digits as tell it from both."""
+    for num in range(digits, _MOST_DIGITS + 1):
+        text = number_text(value, num)
+        if min(a, b) < float(text) < max(a, b):
+            return text
+    return repr(value)
+
+
+def value_meant(option: str, axis: Axis, wanted: Any) -> Any:
+    """The value of ``axis`` that ``wanted`` means: the value itself, or as it is written.
+
+    A number means the value that is equal to it, else the only one that rounds to it at two digits or more, as
+    figures and tables print values; so 0.9999 is never 0.99999. Raises InputError naming ``option`` where it means
+    no value, or several.
+    """
+    found = _equal(axis.values, wanted) or _written(axis.values, str(wanted))
+    if len(found) == 1:
+        return found[0]
+    labels = value_labels(axis.values)
+    if not found:
+        shown = ", ".join(labels[:_SHOWN]) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
+        raise InputError(Problem(option, axis.name, f"no cell has {wanted}", f"values: {shown}"))
+    several = ", ".join(label for label, value in zip(labels, axis.values, strict=True) if value in found)
+    raise InputError(Problem(option, axis.name, f"{wanted} may be any of {several}", "write more digits"))
+
+
+def _equal(values: Sequence[Any], wanted: Any) -> list[Any]:
+    if isinstance(wanted, str):
+        return []
+    return [value for value in values if value == wanted and isinstance(value, bool) == isinstance(wanted, bool)]
+
+
+def _written(values: Sequence[Any], wanted: str) -> list[Any]:
+    """The values that ``wanted`` is the text of; failing that, those that round to it."""
+    labels = value_labels(values)
+    words = [value for label, value in zip(labels, values, strict=True) if label == wanted]
+    words = words or [value for value in values if value is None and wanted == "null"]
+    try:
+        number = float(wanted)
+    except ValueError:
+        return words
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    exact = [value for value in numbers if value == number]
+    return exact or words or [value for value in numbers if _rounds_to(value, number)]
+
+
+def _rounds_to(value: float, number: float) -> bool:
+    # Rounded far enough every value is 0 or 1, and all that lies between them is lost.
+    return number not in (0, 1) and any(
+        float(text) == number
+        for num in range(_FEWEST_DIGITS, _MOST_DIGITS)
+        for text in (f"{value:.{num}g}", number_text(float(value), num))
+    )
