@@ -182,7 +182,5 @@ def test_trials_are_a_tidy_table(ledger) -> None:
         ([], "not_run"),
     ],
 )
-def test_a_cell_is_stable_when_all_seeds_are_and_unknown_while_some_are_outstanding(
-    labels: list[str], state: str
-) -> None:
+def test_a_cell_is_stable_when_all_seeds_are_and_unknown_while_some_are_missing(labels: list[str], state: str) -> None:
     assert cell_state(labels) == state
