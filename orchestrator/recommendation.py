@@ -124,10 +124,11 @@ def recommendation_lines(found: Recommendation) -> list[str]:
 def _none_lines(found: Recommendation, loss_name: str) -> list[str]:
     if not found.candidates:
         return [f"none: no cell of {found.num_cells} is stable on all the seeds that were asked for"]
+    num = len(found.candidates)
+    whose = f"each of the {num} cells that are" if num > 1 else "the one cell that is"
     widest = max(found.candidates, key=lambda candidate: (candidate.margin, -candidate.loss))
     return [
-        f"none: each of the {len(found.candidates)} cells that are stable on all seeds has an edge or a cell that is "
-        f"not known within a factor {found.at_least:g}",
+        f"none: {whose} stable on all seeds has an edge or a cell that is not known within a factor {found.at_least:g}",
         "the farthest:",
         _nearer_text(widest, loss_name),
         *(f"    {margin_text(margin, found.axes)}" for margin in widest.margins),

@@ -173,3 +173,41 @@ tracking: {{enabled: false}}
     assert shift.factors == (pytest.approx(0.25, rel=0.2), pytest.approx(0.25, rel=0.2)), "brackets of 1.19"
     assert found.changed == {"curvature": (1.0, 4.0)}
     assert "More than chance: steep is less stable here." in comparison_lines(found)[-1]
+
+
+def test_cells_without_all_results_are_not_compared(tmp_path: Path) -> None:
+    half = ["stable", "planned", "planned"]
+    found = compared(tmp_path, (ROW, [*S, *half, *D, *D]), (ROW, [*S, *S, *D, "errored", "stable", "stable"]))
+    assert (found.num_cells, found.num_unknown) == (4, 2)
+    assert [side.area for side in found.sides] == [0.5, 0.5]
+    assert found.differences[0].num_pairs == 6
+    assert "  not compared: 2 cells with seeds that have no result in one of them" in comparison_lines(found)
+
+
+def test_sweeps_that_know_no_cell_in_common_are_refused(tmp_path: Path) -> None:
+    planned = ["planned"] * 12
+    with pytest.raises(InputError, match="share 4 cells, and none of them is known in all of them"):
+        compared(tmp_path, (ROW, planned), (ROW, [*S, *S, *D, *D]))
+
+
+def test_maps_of_one_area_that_are_unlike_are_not_called_alike(tmp_path: Path) -> None:
+    found = compared(tmp_path, (ROW, [*S, *S, *D, *D]), (ROW, [*D, *D, *S, *S]))
+    assert (found.differences[0].area_change, found.differences[0].num_turned) == (0, 4)
+    assert comparison_lines(found)[-1].endswith(
+        "not the map: 4 cells with all seeds stable in one of them and none in the other."
+    )
+
+
+def test_nothing_is_concluded_about_settings_from_two_objectives(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "a") as a, ledger_at(tmp_path / "b") as b:
+        body = "seeds: [0, 1]\naxes: {lr: {values: [1, 2]}}\n"
+        record(a, sweep_of(body), ["stable"] * 4)
+        record(b, sweep_of(body, "name: fit\nobjective: function_fit\nsteps: 20\n"), ["stable"] * 4)
+        text = comparison_lines(compare([a, b]))[-1]
+    assert text.endswith("(quadratic, function_fit), so no setting explains the difference.")
+
+
+def test_cells_next_to_one_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    body = "seeds: [0]\naxes: {beta2: {values: [0.99999999999, 0.999999999999]}}\n"
+    found = compared(tmp_path, (body, ["stable", "diverged"]), (body, ["stable", "diverged"]))
+    assert (found.num_cells, found.differences[0].num_pairs) == (2, 2)

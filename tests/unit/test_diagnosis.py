@@ -23,6 +23,7 @@ from diagnosis_cases import (
 )
 from own_cases import SWEEP as OWN_SWEEP
 from own_cases import sweep_in
+from sweep_cases import ledger_at, record, sweep_of
 from typer.testing import CliRunner
 
 from objectives.base import GptConfig
@@ -326,3 +327,13 @@ def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: 
     assert found is not None
     assert found.evidence.batch_text(100) == batch_text(config, trial["seed"], 100)
     assert found.evidence.batch_text(200) == batch_text(config, trial["seed"], 207)
+
+
+def test_a_cell_next_to_one_is_not_another_one(tmp_path: Path) -> None:
+    body = "axes: {beta2: {values: [0.9999, 0.99999, 0.66274]}}\n"
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(body), ["stable", "diverged", "spiked"])
+        of = {
+            written: diagnose(ledger, cell={"beta2": written}).trial["cell"]["beta2"] for written in ("0.9999", "0.66")
+        }
+    assert of == {"0.9999": 0.9999, "0.66": 0.66274}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweep_cases import ledger_at, record, sweep_of
+from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.errors import InputError
 from orchestrator.recommendation import recommend, recommendation_lines
@@ -78,3 +78,24 @@ def test_an_edge_counts_along_every_axis(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused(tmp_path: Path, options: dict, body: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         recommended(tmp_path, ["stable"] * 5, [1.0] * 5, body, **options)
+
+
+def test_an_untried_cell_within_the_margin_is_no_margin(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
+    labels, losses = ["stable", "planned", "diverged"], [1.0, None, None]
+    assert recommended(tmp_path / "8", labels, losses, body, at_least=8.0).chosen is None
+    found = recommended(tmp_path / "1", labels, losses, body, at_least=1.0)
+    lines = recommendation_lines(found)
+    assert lines[0].startswith("lr=0.1: ")
+    assert "  lr up: stable to 0.1 (factor 1), not known at 0.2, not at 0.4 (factor 4)" in lines
+    assert "  lr down: open: it is the axis's end" in lines
+
+
+@pytest.mark.parametrize("missing", ["planned", "errored", "interrupted"])
+def test_what_has_no_result_is_no_open_end(tmp_path: Path, missing: str) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2]}}\n"
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep_of(body), ["stable", missing], [1.0, None])
+        found = recommend(ledger, 2.0)
+    assert found.chosen is None
+    assert recommendation_lines(found)[0].startswith("none: the one cell that is stable on all seeds has an edge")

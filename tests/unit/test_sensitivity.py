@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,18 @@ def test_an_axis_of_words_has_no_sensitivity(tmp_path: Path) -> None:
         ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
         with pytest.raises(InputError, match="'schedule' is no axis of two numbers"):
             lr_sensitivity(ledger, "schedule")
+
+
+def test_a_seed_without_any_finite_loss_is_left_out(tmp_path: Path) -> None:
+    body = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2]}}\n"
+    results = {(lr, None, seed): ("stable", 1.0, None) for lr in (0.1, 0.2) for seed in (0, 1)}
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, results | {(0.2, None, 0): ("diverged", None, None)}, body)
+        with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
+            db.execute("UPDATE trials SET initial_loss = NULL")
+        (found,) = lr_sensitivity(ledger)
+        assert found.of_seed == {1: 0.0}
+        with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
+            db.execute("UPDATE trials SET final_loss = NULL, validation_loss = NULL")
+        lines = sensitivity_lines(lr_sensitivity(ledger))
+    assert lines[1:] == ["  all: no seed has a loss at every lr"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.boundary import boundary_lines
 from orchestrator.errors import InputError
 from orchestrator.outcomes import cell_state
 from orchestrator.stability import METRICS, facet_maps, stability_map
@@ -184,3 +185,27 @@ def test_trials_are_a_tidy_table(ledger) -> None:
 )
 def test_a_cell_is_stable_when_all_seeds_are_and_unknown_while_some_are_missing(labels: list[str], state: str) -> None:
     assert cell_state(labels) == state
+
+
+NEXT_TO_ONE = "axes: {beta2: {values: [0.9999, 0.99999, 0.999999]}, lr: {values: [0.1, 0.2]}}\n"
+
+
+def test_cells_next_to_one_are_cells_of_their_own(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(NEXT_TO_ONE), [*["stable"] * 2, *["diverged"] * 2, *["stable"] * 2])
+        facets = {m.facet[1]: [cell.state for cell in m.cells.values()] for m in facet_maps(ledger, "beta2", {})}
+        one = stability_map(ledger, where={"beta2": 0.9999})
+    assert facets == {"0.9999": ["stable"] * 2, "0.99999": ["diverged"] * 2, "0.999999": ["stable"] * 2}
+    assert (one.note, [cell.state for cell in one.cells.values()]) == ("beta2 = 0.9999", ["stable"] * 2)
+
+
+def test_a_machine_s_fault_is_a_result_that_is_missing(tmp_path: Path) -> None:
+    body = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(body), [*["stable"] * 3, "stable", "stable", "errored", *["diverged"] * 3])
+        stability = stability_map(ledger)
+    cell = stability.cells[(0.2, None)]
+    assert (cell.state, cell.num_finished, cell.num_seeds, cell.fraction_stable) == ("unknown", 2, 3, 1.0)
+    assert boundary_lines(stability) == [
+        "all cells  edge near lr=0.25 (lr 0.1 is stable, 0.4 is not) (not known: 0.2 (1 errored, 2 stable))"
+    ]
