@@ -40,7 +40,7 @@ soak: $(READY)
 	$(BIN)/python -m pytest -s -m soak
 
 test-browser: $(READY)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet '.[browser]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[browser]'
 	$(BIN)/python -m pytest tests/browser
 
 # Their dependencies would replace some of ours, so they stand in a folder of their own.

@@ -99,11 +99,11 @@ def row_text(row: RowBoundary, stability: StabilityMap) -> str:
     missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
     shown = missing[:_SHOWN] + ([f"and {len(missing) - _SHOWN} more"] if len(missing) > _SHOWN else [])
     if row.kind == "not known":
-        return f"not known: {', '.join(shown)}"
+        return f"not known at {stability.x.name} {', '.join(shown)}"
     kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
     edges = "; ".join(edge_text(edge, stability.x.name, labels) for edge in row.edges)
     what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
-    return f"{what} (not known: {', '.join(shown)})" if missing else what
+    return f"{what} (not known at {', '.join(shown)})" if missing else what
 
 
 def _missing_text(label: str, cell: MapCell | None) -> str:

@@ -32,7 +32,7 @@ _MARKS: dict[str, tuple[str, str]] = {
     "spiked": ("^", "spiked (left its trend and recovered)"),
     "stalled": ("_", "stalled (never learned)"),
     "errored": ("P", "errored (a fault, not a result)"),
-    "unknown": ("$?$", "unknown (seeds have no result; colour and numbers are of those that have)"),
+    "unknown": ("$?$", "unknown (some seeds have no result; numbers are of those that have)"),
 }
 _STABLE_COLOURS = LinearSegmentedColormap.from_list("stable", ["#D55E00", "#F6E8C3", "#0072B2"])
 _MISSING_HATCH = "////"
@@ -263,7 +263,8 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     unknown = [(columns[cell.x], rows[cell.y]) for cell in stability.cells.values() if cell.state == "unknown"]
     axes.add_collection(_hatched([Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in unknown], "none"))
     for (mark, ink), places in marks.items():
-        axes.plot(*zip(*places, strict=True), mark, color=ink, markersize=size - 2, fillstyle="none")
+        look = {"marker": mark, "color": ink, "linestyle": "none", "fillstyle": "none"}
+        axes.plot(*zip(*places, strict=True), **look, markersize=size - 2)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(-0.5, len(rows) - 0.5)
     _label_ranks(axes.xaxis, stability.x, stability.x_values)
@@ -306,7 +307,8 @@ def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
             marks[_MARKS[cell.state][0], _ink(colours[-1])].append((x, y))
     axes.scatter(*zip(*places, strict=True), s=81, c=colours, edgecolors="black", zorder=2)
     for (mark, ink), marked in marks.items():
-        axes.plot(*zip(*marked, strict=True), mark, color=ink, markersize=5, fillstyle="none", zorder=3)
+        look = {"marker": mark, "color": ink, "linestyle": "none", "fillstyle": "none"}
+        axes.plot(*zip(*marked, strict=True), **look, markersize=5, zorder=3)
     _label_positions(axes.xaxis, stability.x, stability.x_values)
     if stability.y is None:
         axes.set_yticks([])

@@ -306,7 +306,7 @@ function drawKey(cells, scale) {
   const meanings = {
     stable: "no mark: all seeds stable", spiked: "spiked: left its trend and recovered",
     diverged: "diverged: never came back, or not finite", stalled: "stalled: never learned",
-    errored: "errored: a fault, not a result", unknown: "unknown: seeds have no result", not_run: "not run",
+    errored: "errored: a fault, not a result", unknown: "unknown: some seeds have no result", not_run: "not run",
   };
   const items = Object.keys(meanings).filter((state) => states.has(state)).map((state) =>
     element("li", {}, element("span", { class: `swatch ${state}` }, MARKS[state]), ` ${meanings[state]}`));

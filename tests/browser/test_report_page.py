@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from sweep_cases import ledger_at, record, sweep_of
+from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.exports import REPORT, export_all
 from orchestrator.files import FROZEN_SWEEP
+from orchestrator.stability import make_map, sweep_axes
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 THREE_AXES = """
@@ -139,4 +141,41 @@ def test_a_sampled_sweep_is_a_cloud_of_points_to_choose_from(page: Page, tmp_pat
     page.locator("#map circle").first.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#cell path.curve")).to_have_count(1)
+    assert watched.complaints == []
+
+
+def test_the_page_knows_of_a_cell_what_the_map_knows(page: Page, tmp_path: Path) -> None:
+    """Every combination of what three seeds can do, as cells of their own and as the worst, median and best of two."""
+    labels = ("stable", "spiked", "diverged", "stalled", "errored", "planned")
+    seeds = list(itertools.combinations_with_replacement(labels, 3))
+    num = len(seeds)
+    sweep = sweep_of(
+        f"seeds: [0, 1, 2]\naxes: {{lr: {{linear: [1, {num}], num: {num}}}, beta1: {{values: [0.5, 0.9]}}}}\n"
+    )
+    cells = dict.fromkeys(tuple(trial.cell.values()) for trial in sweep.trials)
+    of_cell = {(lr, beta1): seeds[int(lr * (7 if beta1 == 0.9 else 1)) % num] for lr, beta1 in cells}
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep, [of_cell[tuple(trial.cell.values())][trial.seed] for trial in sweep.trials])
+        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        maps = [
+            make_map(ledger.trials(), axes, "lr", y, "final_loss", how, "")
+            for y, how in (("beta1", "worst"), (None, "worst"), (None, "median"), (None, "best"))
+        ]
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    export_all(tmp_path)
+    watched = Watched(page, tmp_path / REPORT)
+    for stability, y, how in zip(maps, (1, -1, -1, -1), ("worst", "worst", "median", "best"), strict=True):
+        found = page.evaluate(
+            """([y, how]) => {
+                Object.assign(choice, { y, metric: "final_loss", slices: data.axes.map(() => how) });
+                return [...mapCells()].map(([key, cell]) => [key, cell.state, cell.numFinished]);
+            }""",
+            [y, how],
+        )
+        ys = stability.y_values
+        expected = [
+            [f"{stability.x_values.index(cell.x)},{ys.index(cell.y)}", cell.state, cell.num_finished]
+            for cell in stability.cells.values()
+        ]
+        assert sorted(found) == sorted(expected)
     assert watched.complaints == []

@@ -78,7 +78,7 @@ def test_a_cell_is_stable_for_the_boundary_when_all_its_seeds_are(tmp_path: Path
     assert (nothing.kind, nothing.missing) == ("not known", LOG.values)
     lines = boundary_lines(stability)
     assert lines == [
-        "eps=0.01    not known: 0.001, 0.01, 0.1 (2 errored), 1",
+        "eps=0.01    not known at lr 0.001, 0.01, 0.1 (2 errored), 1",
         "eps=0.0001  crosses 3 times: edge near lr=0.00316 (lr 0.001 is stable, 0.01 is not); "
         "edge near lr=0.0316 (lr 0.1 is stable, 0.01 is not); edge near lr=0.316 (lr 0.1 is stable, 1 is not)",
         "eps=1e-8    edge near lr=0.0316 (lr 0.01 is stable, 0.1 is not)",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,9 +62,11 @@ def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) 
 
 
 def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) -> None:
-    picture = heatmap(map_of(tmp_path, "axes: {lr: {log: [1e-4, 1], num: 6}}\n"), "svg").decode()
-    for words in ("diverged", "spiked", "stalled", "errored", "not run", "all seeds stable"):
-        assert f"<!-- {words}" in picture or words in picture
+    body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1], num: 7}}\n"
+    labels = [label for state in ALL for label in (state, state)] + ["stable", "planned"]
+    picture = heatmap(map_of(tmp_path, body, labels), "svg").decode()
+    for words in ("diverged", "spiked", "stalled", "errored", "not run", "unknown", "all seeds stable", "1/1 of 2"):
+        assert re.search(f"<!-- .*{words}", picture)
     assert len({mark for mark, _ in _MARKS.values()}) == len(_MARKS)
 
 

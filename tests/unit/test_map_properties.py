@@ -308,7 +308,7 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
     said = answer("boundary", folder.name).splitlines()[1:][::-1]
     for (_, row), line in zip(rows, said, strict=True):
         assert line.count(" is stable, ") == len(edges_of(row))
-        assert ("not known: " in line or "not run" in line) == any(stable is None for _, stable in row)
+        assert ("not known at " in line or "not run" in line) == any(stable is None for _, stable in row)
     # the figure
     places = set()
     for i, (_, row) in enumerate(rows):

@@ -207,5 +207,5 @@ def test_a_machine_s_fault_is_a_result_that_is_missing(tmp_path: Path) -> None:
     cell = stability.cells[(0.2, None)]
     assert (cell.state, cell.num_finished, cell.num_seeds, cell.fraction_stable) == ("unknown", 2, 3, 1.0)
     assert boundary_lines(stability) == [
-        "all cells  edge near lr=0.25 (lr 0.1 is stable, 0.4 is not) (not known: 0.2 (1 errored, 2 stable))"
+        "all cells  edge near lr=0.25 (lr 0.1 is stable, 0.4 is not) (not known at 0.2 (1 errored, 2 stable))"
     ]
