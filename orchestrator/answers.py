@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.boundary import boundary_lines
-from orchestrator.comparison import compare, comparison_lines, shared_maps
+from orchestrator.comparison import compare, shared_maps
+from orchestrator.comparison_text import comparison_lines
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER, atomic_write
 from orchestrator.ledger import Ledger

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.comparison import Comparison, compare, comparison_lines, mcnemar, shared_maps
+from orchestrator.comparison import Comparison, compare, mcnemar, shared_maps
+from orchestrator.comparison_text import comparison_lines
 from orchestrator.errors import InputError
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
@@ -186,7 +187,7 @@ def test_cells_without_all_results_are_not_compared(tmp_path: Path) -> None:
 
 def test_sweeps_that_know_no_cell_in_common_are_refused(tmp_path: Path) -> None:
     planned = ["planned"] * 12
-    with pytest.raises(InputError, match="share 4 cells, and none of them is known in all of them"):
+    with pytest.raises(InputError, match="share 4 cells, and none of them is known in all sweeps"):
         compared(tmp_path, (ROW, planned), (ROW, [*S, *S, *D, *D]))
 
 

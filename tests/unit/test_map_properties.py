@@ -246,7 +246,7 @@ def test_a_comparison_counts_the_cells_that_are_known_in_both(written, case: Cas
     known = [cell for cell in both[0] if all(is_stable(seeds_of[cell]) is not None for seeds_of in both)]
     with opened(written(case)) as first, opened(written(other)) as second:
         if not known:
-            with pytest.raises(InputError, match="none of them is known in all of them"):
+            with pytest.raises(InputError, match="none of them is known in all sweeps"):
                 compare([first, second])
             return
         found = compare([first, second])
