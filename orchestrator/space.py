@@ -9,11 +9,19 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from typing import Any, Literal
 
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 _ID_LENGTH = 16
+_DIGITS = 12  # of a value of a range
+_DIGITS_BELOW_ONE = 15  # of a value whose distance to one has 12: all that a float is sure to keep
+# Grids are made in decimals, as ranges are written: what is equal in exact arithmetic is equal in a trial's identity.
+# Roots leave an error in the last of these digits, and 20 digits less are free of it.
+_EXACT = Context(prec=60)
+_SURE_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +41,10 @@ class Axis:
         """The value at ``unit`` in [0, 1] of the axis, even on the axis's own scale."""
         if self.ends is None:
             return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
-        low, high = self.ends
         if unit in (0.0, 1.0):
-            return self._rounded(high if unit else low)
+            return self._in_grid(Fraction(unit))
+        # In floats, as places that are drawn at random always were: another way would make other trials of them.
+        low, high = self.ends
         if self.scale == "log":
             return self._rounded(low * (high / low) ** unit)
         if self.scale == "log1m":
@@ -45,9 +54,28 @@ class Axis:
         return self._rounded(low + (high - low) * unit)
 
     def grid(self, num: int) -> tuple[Any, ...]:
-        """``num`` values even on the axis's scale, both ends exact; fewer where integers coincide."""
-        units = [0.0] if num == 1 else [i / (num - 1) for i in range(num)]
-        return tuple(dict.fromkeys(self.at(unit) for unit in units))
+        """``num`` values even on the axis's scale, both ends among them; fewer where integers coincide.
+
+        A range that is longer by whole steps of this grid has all of its values.
+        """
+        units = [Fraction(0)] if num == 1 else [Fraction(i, num - 1) for i in range(num)]
+        return tuple(dict.fromkeys(map(self._in_grid, units)))
+
+    def _in_grid(self, unit: Fraction) -> float | int:
+        """The value at ``unit`` in [0, 1] of a range, correctly rounded."""
+        low, high = (Decimal(repr(end)) for end in self.ends or ())
+        with localcontext(_EXACT):
+            if self.scale == "linear":
+                value = low + (high - low) * unit.numerator / unit.denominator
+            else:
+                place = Decimal(unit.numerator) / unit.denominator
+                if self.scale == "log":
+                    value = low * (high / low) ** place
+                else:
+                    # Rounding the distance to one keeps 1 - beta2 even, which is what the scale is about.
+                    value = 1 - _with_digits((1 - low) * ((1 - high) / (1 - low)) ** place, _DIGITS)
+        digits = _DIGITS_BELOW_ONE if self.scale == "log1m" else _DIGITS
+        return round(_with_digits(value, _SURE_DIGITS)) if self.is_integer else float(_with_digits(value, digits))
 
     def position(self, value: float) -> float:
         """Where ``value`` lies on the axis's own scale: log10 x, -log10(1 - x), or x itself."""
@@ -81,6 +109,11 @@ class Axis:
 
     def _rounded(self, value: float) -> float | int:
         return round(value) if self.is_integer else float(f"{value:.12g}")
+
+
+def _with_digits(value: Decimal, num_digits: int) -> Decimal:
+    """``value`` in ``num_digits`` digits; rounded to more before, so that a half comes out as one from any way."""
+    return Context(prec=num_digits).plus(Context(prec=_SURE_DIGITS).plus(value))
 
 
 def _is_number(value: Any) -> bool:
