@@ -31,7 +31,7 @@ def apply(overrides: Overrides, document: Document) -> None:
         name, section = _parse_axis(text)
         _section(data, "axes", document)[name] = section
         _section(data, "fixed", document).pop(name, None)
-        document.places[("axes", name)] = f"--axis {text}"
+        _say_where(document, ("axes", name), f"--axis {text}")
     for text in overrides.sets:
         path, value = parse_set(text)
         target = data
@@ -40,14 +40,21 @@ def apply(overrides: Overrides, document: Document) -> None:
         target[path[-1]] = value
         if path[0] == "fixed":
             _section(data, "axes", document).pop(path[-1], None)
-        document.places[path] = f"--set {text}"
+        _say_where(document, path, f"--set {text}")
     if overrides.seeds is not None:
         data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
-        document.places[("seeds",)] = f"--seeds {overrides.seeds}"
+        _say_where(document, ("seeds",), f"--seeds {overrides.seeds}")
     for key in ("steps", "name"):
         if (value := getattr(overrides, key)) is not None:
             data[key] = value
-            document.places[(key,)] = f"--{key} {value}"
+            _say_where(document, (key,), f"--{key} {value}")
+
+
+def _say_where(document: Document, path: tuple[str | int, ...], option: str) -> None:
+    """``option`` is where all of ``path`` was written, and no line of the file any more."""
+    for place in [place for place in document.places if place[: len(path)] == path]:
+        del document.places[place]
+    document.places[path] = option
 
 
 def _section(data: dict[str, Any], key: str, document: Document) -> dict[str, Any]:

@@ -303,10 +303,14 @@ def _checked_axes(file: SweepFile, fields: Fields, document: Document, problems:
             continue
         candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
         wrong = (_field_problem(fields, name, value, ("axes", name), document) for value in candidates)
+        place, key = document.place(("axes", name)), f"axes.{name}"
         if problem := next(filter(None, wrong), None):
             problems.append(problem)
-        else:
-            axes.append(axis)
+            continue
+        if repeated := _repeated(axis.values):
+            problems.append(Problem(place, key, *repeated))
+            continue
+        axes.append(axis)
     return axes
 
 
@@ -329,11 +333,7 @@ def _axis(
     if scale == "values":
         if section.num is not None:
             return refuse("num has no meaning beside values", "remove num")
-        values = tuple(fields.canonical(name, value) for value in section.values or ())
-        texts = [repr(value) for value in values]
-        if len(set(texts)) < len(texts):
-            return refuse(f"{shown(section.values)} repeats a value", "list each once")
-        return Axis(name, "values", values)
+        return Axis(name, "values", tuple(fields.canonical(name, value) for value in section.values or ()))
     low, high = getattr(section, scale)
     is_integer = fields.is_integer(name, document.data["axes"][name][scale])
     if low >= high:
@@ -356,6 +356,24 @@ def _axis(
             f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
         )
     return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
+
+
+def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
+    """What is wrong with values that would not have a column of the map each, and the remedy; None where nothing is."""
+    seen: dict[Any, Any] = {}
+    for value in values:
+        try:
+            is_new = value not in seen
+        except TypeError:
+            return f"{shown(value)} cannot be a column of a map", "write numbers, words, true, false, null or lists"
+        if is_new:
+            seen[value] = value
+        elif repr(seen[value]) == repr(value):
+            return f"{shown(value)} repeats a value", "list each once"
+        else:
+            message = f"{shown(seen[value])} and {shown(value)} are equal in Python, so the map would have one column"
+            return f"{message} for both", "keep one of them, or write words in quotes, such as '1.0'"
+    return None
 
 
 def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:

@@ -249,15 +249,22 @@ def test_an_axis_from_the_command_line_replaces_a_fixed_value_and_the_other_way_
         Overrides(axes=["lr=log:0,1,3"]),
         Overrides(axes=["lr=log:1,2,3,4"]),
         Overrides(axes=["lr"]),
-        Overrides(sets=["fixed.lr=abc"]),
+        Overrides(sets=["fixed.eps=abc"]),
+        Overrides(axes=["lr=values:0.1,-1"]),
         Overrides(sets=["fixed.=3"]),
+        Overrides(sets=["stopping={window: 1}"]),
+        Overrides(seeds="a"),
         Overrides(seeds="0,x"),
         Overrides(steps=0),
         Overrides(name="../up"),
     ],
 )
 def test_errors_of_options_name_the_option(overrides: Overrides) -> None:
-    assert "--" in refusal(BASE, overrides)
+    # The file says the same keys, in which nothing is wrong.
+    text = BASE + "seeds: [0, 1]\naxes: {lr: {log: [0.1, 1], num: 2}}\nfixed: {beta2: 0.5}\nstopping: {window: 30}\n"
+    message = refusal(text, overrides)
+    assert message.startswith("--") or "\n--" in message
+    assert "case.yaml" not in message
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
