@@ -16,6 +16,7 @@ from typing import Any, Literal
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 _ID_LENGTH = 16
+_LONGEST_VALUE = 40  # characters of a list of values, where a value is shown
 _DIGITS = 12  # of a value of a range
 _DIGITS_BELOW_ONE = 15  # of a value whose distance to one has 12: all that a float is sure to keep
 # Grids are made in decimals, as ranges are written: what is equal in exact arithmetic is equal in a trial's identity.
@@ -137,13 +138,30 @@ class Trial:
 
 
 def format_value(value: Any) -> str:
-    """A value of an axis in few characters, e.g. 1e-8; null reads ``none``."""
+    """A value of an axis in few characters, e.g. 1e-8; null reads ``none``, and files ``en/a.txt+fr/b.txt``."""
     if value is None:
         return "none"
+    if isinstance(value, tuple):
+        return _format_tuple(value)
     if isinstance(value, bool):
         return str(value).lower()
     # Python pads exponents, 1e-08, and people do not.
     return re.sub(r"e([+-])0+", r"e\1", f"{value:.6g}") if isinstance(value, float) else str(value)
+
+
+def _format_tuple(values: tuple[Any, ...]) -> str:
+    """The ends of paths, joined; of many the first, and some letters that tell the whole from others."""
+    words = ["/".join(value.split("/")[-2:]) if isinstance(value, str) else format_value(value) for value in values]
+    text = "+".join(words) or "[]"
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    letters = hashlib.sha256("\n".join(map(str, values)).encode()).hexdigest()[:6]
+    return f"{text[: _LONGEST_VALUE - 9]}...{letters}"
+
+
+def frozen(value: Any) -> Any:
+    """``value`` with a tuple in place of each list, so that it can be a column of a map."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:

@@ -45,6 +45,16 @@ def test_names_are_what_a_person_would_call_them() -> None:
     assert [format_value(value) for value in (True, "cosine", 3)] == ["true", "cosine", "3"]
 
 
+def test_lists_of_files_are_called_by_their_ends_and_told_apart() -> None:
+    assert format_value(("/home/me/en/a.txt",)) == "en/a.txt"
+    assert format_value(("/home/me/en/*.txt", "fr.txt")) == "en/*.txt+fr.txt"
+    assert format_value(()) == "[]"
+    many = [tuple(f"/data/{n}/{i}.txt" for i in range(20)) for n in range(50)]
+    names = [format_value(value) for value in many]
+    assert len(set(names)) == 50
+    assert max(map(len, names)) <= 40
+
+
 @pytest.mark.parametrize(
     ("axis", "middle"),
     [
