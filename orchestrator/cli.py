@@ -42,6 +42,9 @@ AxisOption = Annotated[
         "--axis", metavar="NAME=SCALE:...", help="add or replace an axis: lr=log:1e-4,1e-1,7 or clip=values:none,1"
     ),
 ]
+DropOption = Annotated[
+    list[str], typer.Option("--drop", metavar="AXIS", help="leave this axis out; --set fixed.AXIS=VALUE fixes it")
+]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="set any key of the file: fixed.batch_size=16")
 ]
@@ -77,6 +80,7 @@ def _main(
 def run(
     file: FileArgument,
     axis: AxisOption = [],  # noqa: B006
+    drop: DropOption = [],  # noqa: B006
     set_: SetOption = [],  # noqa: B006
     seeds: SeedsOption = None,
     steps: StepsOption = None,
@@ -109,7 +113,7 @@ def run(
         "tracking.uri": tracking_uri,
     }
     sets = [*set_, *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    sweep = _load(file, results, _overrides(axis, sets, seeds, steps, name), allow_import)
+    sweep = _load(file, results, _overrides(axis, drop, sets, seeds, steps, name), allow_import)
     refuse_import(sweep, allow_import)
     if executor not in ("ray", "inline", "slurm"):
         raise InputError(Problem("--executor", "", f"{executor!r} is unknown", "choose ray, slurm or inline"))
@@ -123,6 +127,7 @@ def run(
 def plan(
     file: FileArgument,
     axis: AxisOption = [],  # noqa: B006
+    drop: DropOption = [],  # noqa: B006
     set_: SetOption = [],  # noqa: B006
     seeds: SeedsOption = None,
     steps: StepsOption = None,
@@ -131,7 +136,7 @@ def plan(
     allow_import: AllowImportOption = False,
 ) -> None:
     """Show what `run` would train: cells, packs, what exists already, how long it may take."""
-    sweep = _load(file, results, _overrides(axis, set_, seeds, steps, name), allow_import)
+    sweep = _load(file, results, _overrides(axis, drop, set_, seeds, steps, name), allow_import)
     from orchestrator.drive import plan_lines
 
     for line in plan_lines(sweep, results):
@@ -143,6 +148,7 @@ def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new sweep; writes NAME.yaml")],
     objective: Annotated[str, typer.Option(help="what to train")] = "gpt",
     axis: AxisOption = [],  # noqa: B006
+    drop: DropOption = [],  # noqa: B006
     set_: SetOption = [],  # noqa: B006
     seeds: SeedsOption = None,
     steps: StepsOption = None,
@@ -152,7 +158,7 @@ def init(
     from orchestrator.files import atomic_write
     from orchestrator.starter import starter_file
 
-    text = starter_file(name, objective, _overrides(axis, set_, seeds, steps, None))
+    text = starter_file(name, objective, _overrides(axis, drop, set_, seeds, steps, None))
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "exists already", "choose another name, or --output FILE"))
@@ -457,10 +463,12 @@ def _conditions(where: list[str], option: str = "--where") -> dict[str, str]:
     return conditions
 
 
-def _overrides(axes: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None) -> Overrides:
+def _overrides(
+    axes: list[str], drops: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None
+) -> Overrides:
     from orchestrator.overrides import Overrides
 
-    return Overrides(tuple(axes), tuple(sets), seeds, steps, name)
+    return Overrides(tuple(axes), tuple(sets), seeds, steps, name, tuple(drops))
 
 
 def _load(file: str, results: Path, overrides: Overrides, allow_import: bool) -> Sweep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -44,6 +45,7 @@ def drive(sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], 
     refuse_optimizers_of_no_use(sweep)
     console = Console()
     folder = results / sweep.name
+    refuse_another_question(sweep, folder)
     mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
     observers = [LiveView(console), *([mirror] if mirror else [])]
     _say(console, f"{sweep.name}: {len(sweep.trials)} trials of {sweep.objective.name}, {sweep.steps} steps each")
@@ -109,6 +111,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
 
     refuse_what_is_not_there(sweep.objective)
     refuse_optimizers_of_no_use(sweep)
+    refuse_another_question(sweep, results / sweep.name)
     statuses: dict[str, tuple[str, int]] = {}
     removed, speed = 0, None
     path = results / sweep.name / LEDGER
@@ -195,6 +198,23 @@ def refuse_optimizers_of_no_use(sweep: Sweep) -> None:
     found = {name: problem_with(name) for name in library_optimizers(sweep, sweep.trials)}
     if problems := [Problem("", "optimizer", *problem) for problem in found.values() if problem]:
         raise InputError(*problems)
+
+
+def refuse_another_question(sweep: Sweep, folder: Path) -> None:
+    """Raise InputError where ``folder`` holds results over an axis that ``sweep`` does not have.
+
+    Its map, report and frozen file would take the place of theirs. A new axis, or other values, is more of the same.
+    """
+    if not (folder / LEDGER).is_file():
+        return
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
+        has_results = any(status == "finished" for status, _ in ledger.statuses().values())
+    if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):
+        over = " and ".join(axes)
+        message = f"the results there are of a sweep over {over}, and this one has no axis {gone[0]}"
+        remedy = f"say --name NEW_NAME, or keep the axis with one value: --axis {gone[0]}=values:VALUE"
+        raise InputError(Problem(str(folder), f"axes.{gone[0]}", message, remedy))
 
 
 def planned_workers(sweep: Sweep) -> int:

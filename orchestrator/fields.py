@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import Objective, TrainingConfig
 from orchestrator.own_trainer import GIVEN, OwnTrainer
+from orchestrator.space import frozen
 
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 
@@ -31,6 +32,9 @@ class Fields(Protocol):
 
     def canonical(self, name: str, value: Any) -> Any:
         """The one spelling of ``value``: what a field takes for the same must be the same trial."""
+
+    def names_files(self, name: str) -> bool:
+        """Whether values of ``name`` are patterns of files."""
 
     def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
         """A trial's full configuration. Raises ValueError where values do not go together."""
@@ -73,6 +77,10 @@ class ObjectiveFields:
         if isinstance(value, int) and not isinstance(value, bool) and annotation in (float, float | None):
             return float(value)
         return frozen(value)
+
+    def names_files(self, name: str) -> bool:
+        """Whether values of ``name`` are patterns of files: those of a field ``text``."""
+        return name == "text" and self._config_class.model_fields[name].annotation == tuple[str, ...]
 
     def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
         """A trial's full configuration. Raises ValueError where values do not go together."""
@@ -118,6 +126,10 @@ class OwnFields:
         """As it was written: a script may tell 1 from 1.0."""
         return frozen(value)
 
+    def names_files(self, name: str) -> bool:
+        """Never: what a command makes of a word is not known."""
+        return False
+
     def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
         """A trial's full configuration: its values and what is run with them. Raises ValueError."""
         return self._own.resolve(steps, values)
@@ -141,11 +153,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A remedy for a misspelt word, or nothing when no known word is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else ""
-
-
-def frozen(value: Any) -> Any:
-    """``value`` with a tuple in place of a list."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def lowered(message: str) -> str:

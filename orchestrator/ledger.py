@@ -20,7 +20,7 @@ from orchestrator.curve_pieces import join_pieces, pack_piece, unpack_piece
 from orchestrator.errors import InputError, Problem, StorageError
 from orchestrator.files import free_space, make_folder
 from orchestrator.reports import Finished, Member, Pack, Report
-from orchestrator.space import Trial, canonical_json
+from orchestrator.space import Trial, canonical_json, frozen
 
 SCHEMA_VERSION = 5
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
@@ -393,13 +393,13 @@ class Ledger:
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-            return [{**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])} for row in rows]
+            return [_trial(row) for row in rows]
 
     def trial(self, trial_id: str) -> dict[str, Any]:
         """The row of one trial."""
         with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
-            return {**dict(row), "cell": json.loads(row["cell"]), "config": json.loads(row["config"])}
+            return _trial(row)
 
     def statuses(self) -> dict[str, tuple[str, int]]:
         """Status and number of attempts of each of the sweep's trials, by id, in order."""
@@ -519,6 +519,12 @@ class Ledger:
             yield
         except (sqlite3.DatabaseError, OSError) as error:
             raise StorageError(f"{self.path}: {error}{free_space(self.path)}") from error
+
+
+def _trial(row: sqlite3.Row) -> dict[str, Any]:
+    """A row of the table of trials; values of its cell can be keys."""
+    cell = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
+    return {**dict(row), "cell": cell, "config": json.loads(row["config"])}
 
 
 def _now() -> float:

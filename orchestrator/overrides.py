@@ -22,32 +22,67 @@ class Overrides:
     seeds: str | None = None
     steps: int | None = None
     name: str | None = None
+    drops: Sequence[str] = ()  # axes of the file; gone before anything else is changed
 
 
 def apply(overrides: Overrides, document: Document) -> None:
     """Change ``document`` as the command line says. Raises InputError naming the option."""
     data = document.data
+    for name in overrides.drops:
+        _drop(name, document)
     for text in overrides.axes:
         name, section = _parse_axis(text)
         _section(data, "axes", document)[name] = section
         _section(data, "fixed", document).pop(name, None)
-        document.places[("axes", name)] = f"--axis {text}"
+        _say_where(document, ("axes", name), f"--axis {text}")
     for text in overrides.sets:
         path, value = parse_set(text)
+        if path[0] == "fixed" and len(path) == 2 and path[1] in _section(data, "axes", document):
+            raise InputError(_would_lose_axis(text, path[1]))
         target = data
         for part in path[:-1]:
             target = _section(target, part, document)
         target[path[-1]] = value
-        if path[0] == "fixed":
-            _section(data, "axes", document).pop(path[-1], None)
-        document.places[path] = f"--set {text}"
+        _say_where(document, path, f"--set {text}")
     if overrides.seeds is not None:
         data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
-        document.places[("seeds",)] = f"--seeds {overrides.seeds}"
+        _say_where(document, ("seeds",), f"--seeds {overrides.seeds}")
     for key in ("steps", "name"):
         if (value := getattr(overrides, key)) is not None:
             data[key] = value
-            document.places[(key,)] = f"--{key} {value}"
+            _say_where(document, (key,), f"--{key} {value}")
+
+
+def _drop(name: str, document: Document) -> None:
+    axes = _section(document.data, "axes", document)
+    if name not in axes:
+        remedy = f"axes: {', '.join(axes)}" if axes else "there are no axes"
+        raise InputError(Problem(f"--drop {name}", f"axes.{name}", "is not an axis of the sweep", remedy))
+    del axes[name]
+
+
+def _would_lose_axis(text: str, name: str) -> Problem:
+    """``--set text`` fixes a field that is an axis; both that may be meant can be said."""
+    value = text.partition("=")[2]
+    one = f"--set 'axes.{name}={{values: [{value}]}}'" if value[:1] == "[" else f"--axis {name}=values:{value}"
+    return Problem(
+        f"--set {text}",
+        f"fixed.{name}",
+        f"{name} is an axis of the sweep, and its other values would be gone from the map",
+        f"`{one}` keeps the axis with this one value; `--drop {name} --set {_quoted(text)}` makes a sweep without the "
+        "axis, which needs a --name of its own where there are results",
+    )
+
+
+def _quoted(text: str) -> str:
+    return f"'{text}'" if "[" in text else text
+
+
+def _say_where(document: Document, path: tuple[str | int, ...], option: str) -> None:
+    """``option`` is where all of ``path`` was written, and no line of the file any more."""
+    for place in [place for place in document.places if place[: len(path)] == path]:
+        del document.places[place]
+    document.places[path] = option
 
 
 def _section(data: dict[str, Any], key: str, document: Document) -> dict[str, Any]:

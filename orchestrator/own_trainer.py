@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import string
 import sys
@@ -20,6 +21,8 @@ _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
 OWN_KINDS = ("command", "python")  # what the ledger says as the objective of such trials
 _PYTHONS = ("python", "python3")
+LONGEST_FORMATTED = 200  # characters that a format may ask for by its width or precision: a line of a script
+_CONVERSIONS = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,25 @@ class OwnTrainer:
 
 
 def placeholders(text: str) -> list[str]:
-    """Names in braces in ``text``. Raises ValueError where braces do not fit together."""
-    names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
-    for name in names:
+    """Names in braces in ``text``.
+
+    Raises ValueError where braces do not fit together, and for formats whose text could be of any length.
+    """
+    names = []
+    for _, name, form, conversion in string.Formatter().parse(text):
+        if name is None:
+            continue
         if not name.isidentifier():
             raise ValueError(f"{{{name}}} is no placeholder: write {{{{ and }}}} for braces")
+        if conversion not in _CONVERSIONS:
+            raise ValueError(f"{{{name}!{conversion}}}: there is no conversion !{conversion}, but !r, !s or !a")
+        if "{" in form:
+            raise ValueError(f"{{{name}:{form}}} has a placeholder in its format, which is taken as it is written")
+        for digits in re.findall(r"\d+", form):
+            # Python makes an integer of some thousand digits at most.
+            if len(digits.lstrip("0")) > len(str(LONGEST_FORMATTED)) or int(digits) > LONGEST_FORMATTED:
+                raise ValueError(f"a width or precision of {digits:.20} is more than {LONGEST_FORMATTED} characters")
+        names.append(name)
     return names
 
 
@@ -96,15 +113,22 @@ def render(text: str, values: Mapping[str, Any]) -> str:
     parts = []
     for literal, name, form, conversion in string.Formatter().parse(text):
         parts.append(literal)
-        if name is None:
-            continue
-        try:
+        if name is not None:
             # Neither attributes nor indexes: only what a sweep file holds gets into a command.
-            value = repr(values[name]) if conversion == "r" else values[name]
-            parts.append(format(value, form or "") if form else str(value))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{name} = {values[name]!r} does not take the format {{{name}:{form}}}: {error}") from None
+            parts.append(_formatted(name, values[name], form or "", conversion))
     return "".join(parts)
+
+
+def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
+    """``value`` of the placeholder ``name``. Raises ValueError where it does not take the format."""
+    try:
+        converted = _CONVERSIONS[conversion](value)
+        formatted = format(converted, form) if form else str(converted)
+        if "\0" in formatted:
+            raise ValueError("a NUL comes of it, which no command takes")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} = {value!r} does not take the format {{{name}:{form}}}: {error}") from None
+    return formatted
 
 
 def own_trainer(section: OwnTrainerSection, file_name: str, workers: int) -> OwnTrainer:
@@ -123,7 +147,7 @@ Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
     """What is wrong with a trainer of one's own in its sweep file."""
-    wrong = list(_template_problems(own, [*file.axes, *file.fixed]))
+    wrong = list(_template_problems(own, [*file.axes, *file.fixed], file.steps))
     if wrong:
         yield from wrong
         return
@@ -145,14 +169,19 @@ def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
         yield ("resources", "gpus"), "is ambiguous beside workers", "say gpus_per_worker"
 
 
-def _template_problems(own: OwnTrainer, known: Iterable[str]) -> Iterator[Found]:
+def _template_problems(own: OwnTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:
     names = [*known, *_PLACEHOLDERS]
+    given: dict[str, Any] = {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0}
     for path, text in own.templates():
         key = ("objective", *path)
         try:
             unknown = [name for name in placeholders(text) if name not in names]
+            for _, name, form, conversion in string.Formatter().parse(text):
+                if name in given:
+                    _formatted(name, given[name], form or "", conversion)
         except ValueError as error:
-            yield key, f"{text!r} is refused: {error}", "a placeholder is a name in braces, such as {lr}"
+            remedy = "a placeholder is a name in braces, such as {lr}, or with a format of Python, {lr:.2e}"
+            yield key, f"{text!r:.80} is refused: {error}", remedy
             continue
         for name in unknown:
             yield key, f"{{{name}}} is neither an axis nor fixed", f"there are: {', '.join(names)}"

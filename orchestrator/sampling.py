@@ -20,19 +20,19 @@ def sample_cells(axes: Sequence[Axis], method: Method, num: int, seed: int) -> l
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     cube = {axis.name: optuna.distributions.FloatDistribution(0.0, 1.0) for axis in axes}
+
+    class Sobol(optuna.samplers.QMCSampler):
+        """Quasi-random points of a search space that is known, and not looked up in all trials before each one."""
+
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            return cube
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if method == "sobol":
-            sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=seed)
+            sampler = Sobol(qmc_type="sobol", scramble=True, seed=seed)
         else:
             sampler = optuna.samplers.RandomSampler(seed=seed)
     study = optuna.create_study(sampler=sampler)
-    # A quasi-random sampler learns the search space from a finished trial, so it is given one.
-    centre = optuna.trial.create_trial(params=dict.fromkeys(cube, 0.5), distributions=cube, value=0.0)
-    study.add_trial(centre)
-    cells = []
-    for _ in range(num):
-        proposed = study.ask(fixed_distributions=cube)
-        cells.append({axis.name: axis.at(proposed.params[axis.name]) for axis in axes})
-        study.tell(proposed, 0.0)
-    return cells
+    proposals = (study.ask(fixed_distributions=cube).params for _ in range(num))
+    return [{axis.name: axis.at(proposed[axis.name]) for axis in axes} for proposed in proposals]

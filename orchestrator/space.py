@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from typing import Any, Literal
 
 Scale = Literal["values", "linear", "log", "log1m"]
@@ -16,6 +18,13 @@ SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 _ID_LENGTH = 16
 _NEAR_ONE = 0.9
 _MOST_PLACES = 17  # behind the point; they tell any two doubles below 1 apart
+_LONGEST_VALUE = 40  # characters of a list of values, where a value is shown
+_DIGITS = 12  # of a value of a range
+_DIGITS_BELOW_ONE = 15  # of a value whose distance to one has 12: all that a float is sure to keep
+# Grids are made in decimals, as ranges are written: what is equal in exact arithmetic is equal in a trial's identity.
+# Roots leave an error in the last of these digits, and 20 digits less are free of it.
+_EXACT = Context(prec=60)
+_SURE_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +44,10 @@ class Axis:
         """The value at ``unit`` in [0, 1] of the axis, even on the axis's own scale."""
         if self.ends is None:
             return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
-        low, high = self.ends
         if unit in (0.0, 1.0):
-            return self._rounded(high if unit else low)
+            return self._in_grid(Fraction(unit))
+        # In floats, as places that are drawn at random always were: another way would make other trials of them.
+        low, high = self.ends
         if self.scale == "log":
             return self._rounded(low * (high / low) ** unit)
         if self.scale == "log1m":
@@ -47,9 +57,28 @@ class Axis:
         return self._rounded(low + (high - low) * unit)
 
     def grid(self, num: int) -> tuple[Any, ...]:
-        """``num`` values even on the axis's scale, both ends exact; fewer where integers coincide."""
-        units = [0.0] if num == 1 else [i / (num - 1) for i in range(num)]
-        return tuple(dict.fromkeys(self.at(unit) for unit in units))
+        """``num`` values even on the axis's scale, both ends among them; fewer where integers coincide.
+
+        A range that is longer by whole steps of this grid has all of its values.
+        """
+        units = [Fraction(0)] if num == 1 else [Fraction(i, num - 1) for i in range(num)]
+        return tuple(dict.fromkeys(map(self._in_grid, units)))
+
+    def _in_grid(self, unit: Fraction) -> float | int:
+        """The value at ``unit`` in [0, 1] of a range, correctly rounded."""
+        low, high = (Decimal(repr(end)) for end in self.ends or ())
+        with localcontext(_EXACT):
+            if self.scale == "linear":
+                value = low + (high - low) * unit.numerator / unit.denominator
+            else:
+                place = Decimal(unit.numerator) / unit.denominator
+                if self.scale == "log":
+                    value = low * (high / low) ** place
+                else:
+                    # Rounding the distance to one keeps 1 - beta2 even, which is what the scale is about.
+                    value = 1 - _with_digits((1 - low) * ((1 - high) / (1 - low)) ** place, _DIGITS)
+        digits = _DIGITS_BELOW_ONE if self.scale == "log1m" else _DIGITS
+        return round(_with_digits(value, _SURE_DIGITS)) if self.is_integer else float(_with_digits(value, digits))
 
     def position(self, value: float) -> float:
         """Where ``value`` lies on the axis's own scale: log10 x, -log10(1 - x), or x itself."""
@@ -85,6 +114,11 @@ class Axis:
         return round(value) if self.is_integer else float(f"{value:.12g}")
 
 
+def _with_digits(value: Decimal, num_digits: int) -> Decimal:
+    """``value`` in ``num_digits`` digits; rounded to more before, so that a half comes out as one from any way."""
+    return Context(prec=num_digits).plus(Context(prec=_SURE_DIGITS).plus(value))
+
+
 def is_number(value: Any) -> bool:
     """Whether ``value`` is a number, which true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -107,9 +141,11 @@ class Trial:
 
 
 def format_value(value: Any) -> str:
-    """A value of an axis in few characters, e.g. 1e-8; null reads ``none``."""
+    """A value of an axis in few characters, e.g. 1e-8; null reads ``none``, and files ``en/a.txt+fr/b.txt``."""
     if value is None:
         return "none"
+    if isinstance(value, tuple):
+        return _format_tuple(value)
     if isinstance(value, bool):
         return str(value).lower()
     return number_text(value, 6) if isinstance(value, float) else str(value)
@@ -122,6 +158,21 @@ def number_text(value: float, digits: int) -> str:
         return f"{value:.{places}f}".rstrip("0")
     # Python pads exponents, 1e-08, and people do not.
     return re.sub(r"e([+-])0+", r"e\1", f"{value:.{digits}g}")
+
+
+def _format_tuple(values: tuple[Any, ...]) -> str:
+    """The ends of paths, joined; of many the first, and some letters that tell the whole from others."""
+    words = ["/".join(value.split("/")[-2:]) if isinstance(value, str) else format_value(value) for value in values]
+    text = "+".join(words) or "[]"
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    letters = hashlib.sha256("\n".join(map(str, values)).encode()).hexdigest()[:6]
+    return f"{text[: _LONGEST_VALUE - 9]}...{letters}"
+
+
+def frozen(value: Any) -> Any:
+    """``value`` with a tuple in place of each list, so that it can be a column of a map."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:

@@ -6,7 +6,7 @@ import glob
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from objectives.base import OBJECTIVES, Objective, load_objective
 from orchestrator.detection import StoppingConfig
 from orchestrator.errors import InputError, Problem
-from orchestrator.fields import Fields, OwnFields, did_you_mean, fields_of, frozen, lowered, shown
+from orchestrator.fields import Fields, did_you_mean, fields_of, lowered, shown
 from orchestrator.overrides import Overrides, apply
 from orchestrator.own_trainer import OwnTrainer, absolute_folder, own_problems, own_trainer
 from orchestrator.sampling import sample_cells
@@ -30,7 +30,7 @@ from orchestrator.sections import (
     TelemetryConfig,
     TrackingConfig,
 )
-from orchestrator.space import SCALES, Axis, Trial, format_value, grid_cells, trial_id
+from orchestrator.space import SCALES, Axis, Trial, format_value, frozen, grid_cells, trial_id
 from orchestrator.strict_yaml import Document, parse_document
 
 _MAX_PROBLEMS = 20
@@ -144,7 +144,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         checkpoint=file.checkpoint,
         telemetry=file.telemetry,
         tracking=file.tracking,
-        text=_as_file(document, fixed, objective),
+        text=_as_file(document, fixed, axes, fields, objective),
     )
 
 
@@ -264,25 +264,22 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
             problems.append(problem)
         elif name in file.axes:
             problems.append(Problem(document.place(path), f"fixed.{name}", "is also an axis", "keep one of the two"))
-        elif name == "text" and not isinstance(fields, OwnFields):
-            fixed[name] = _absolute_text(value, document.place(path), problems)
+        elif fields.names_files(name):
+            fixed[name] = _absolute_text(value, document.place(path), f"fixed.{name}", problems)
         else:
             fixed[name] = frozen(value)
     return fixed
 
 
-def _absolute_text(patterns: Sequence[str], where: str, problems: list[Problem]) -> tuple[str, ...]:
+def _absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
     """Workers stand in other folders, so relative paths are made absolute here."""
     absolute = []
     for pattern in patterns:
         full = str(Path(os.path.expanduser(pattern)).absolute())
         absolute.append(full)
         if not os.path.exists(full) and not _matches(full):
-            problems.append(
-                Problem(
-                    where, "fixed.text", f"{shown(pattern)} matches no file", "paths are relative to where you stand"
-                )
-            )
+            message = f"{shown(pattern)} matches no file"
+            problems.append(Problem(where, key, message, "paths are relative to where you stand"))
     return tuple(absolute)
 
 
@@ -303,10 +300,18 @@ def _checked_axes(file: SweepFile, fields: Fields, document: Document, problems:
             continue
         candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
         wrong = (_field_problem(fields, name, value, ("axes", name), document) for value in candidates)
+        place, key = document.place(("axes", name)), f"axes.{name}"
         if problem := next(filter(None, wrong), None):
             problems.append(problem)
-        else:
-            axes.append(axis)
+            continue
+        if fields.names_files(name):
+            places = [document.place(("axes", name, "values", i)) for i in range(len(axis.values))]
+            texts = (_absolute_text(*text, key, problems) for text in zip(axis.values, places, strict=True))
+            axis = replace(axis, values=tuple(texts))
+        if repeated := _repeated(axis.values):
+            problems.append(Problem(place, key, *repeated))
+            continue
+        axes.append(axis)
     return axes
 
 
@@ -329,11 +334,7 @@ def _axis(
     if scale == "values":
         if section.num is not None:
             return refuse("num has no meaning beside values", "remove num")
-        values = tuple(fields.canonical(name, value) for value in section.values or ())
-        texts = [repr(value) for value in values]
-        if len(set(texts)) < len(texts):
-            return refuse(f"{shown(section.values)} repeats a value", "list each once")
-        return Axis(name, "values", values)
+        return Axis(name, "values", tuple(fields.canonical(name, value) for value in section.values or ()))
     low, high = getattr(section, scale)
     is_integer = fields.is_integer(name, document.data["axes"][name][scale])
     if low >= high:
@@ -356,6 +357,30 @@ def _axis(
             f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
         )
     return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
+
+
+def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
+    """What is wrong with values that would not have a column of the map each, and the remedy; None where nothing is."""
+    seen: dict[Any, Any] = {}
+    for value in values:
+        try:
+            is_new = value not in seen
+        except TypeError:
+            return f"{shown(value)} cannot be a column of a map", "write numbers, words, true, false, null or lists"
+        if is_new:
+            seen[value] = value
+        elif repr(seen[value]) == repr(value):
+            return f"{shown(value)} repeats a value", "list each once"
+        else:
+            message = f"{shown(seen[value])} and {shown(value)} are equal in Python, so the map would have one column"
+            return f"{message} for both", "keep one of them, or write words in quotes, such as '1.0'"
+    # Numbers may read alike, being rounded; of lists a map shows nothing else.
+    names = {format_value(value): value for value in values}
+    for value in values:
+        if isinstance(value, tuple) and names[name := format_value(value)] != value:
+            message = f"{shown(value)} and {shown(names[name])} would both be called {name}"
+            return message, "give one of the files, or its folder, another name (a link will do)"
+    return None
 
 
 def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
@@ -426,11 +451,20 @@ _Dumper.add_representer(
 )
 
 
-def _as_file(document: Document, fixed: Mapping[str, Any], objective: Objective | OwnTrainer) -> str:
+def _as_file(
+    document: Document,
+    fixed: Mapping[str, Any],
+    axes: Sequence[Axis],
+    fields: Fields,
+    objective: Objective | OwnTrainer,
+) -> str:
     """The sweep as a file for any folder: the keys as they were written, with the command line's changes."""
     data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
     if isinstance(data["objective"], dict):
         data["objective"] = {**data["objective"], "folder": objective.folder}
+    for axis in axes:
+        if fields.names_files(axis.name):
+            data["axes"] = {**data["axes"], axis.name: {"values": list(map(list, axis.values))}}
     if fixed:
         data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

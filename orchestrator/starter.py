@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -40,10 +41,15 @@ _COMMENTS = {
 
 
 def starter_file(name: str, objective: str, overrides: Overrides) -> str:
-    """A commented sweep file that runs as it is. Raises InputError for overrides that are refused."""
+    """A commented sweep file that runs as it is; axes that are named replace its own.
+
+    Raises InputError for overrides that are refused.
+    """
     document = parse_document(
         _STARTER.format(name=name, objective=objective, steps=_STEPS.get(objective, 200)), "starter file"
     )
+    if overrides.axes:
+        overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
     text = build_sweep(document, overrides).text
     lines = ["# Which question does this sweep answer? Say it here.", ""]
     present = set()

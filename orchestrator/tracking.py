@@ -485,7 +485,7 @@ def load_mlflow() -> None:
 
 
 def _param(value: Any) -> str:
-    return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+    return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
 def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:

@@ -71,6 +71,33 @@ def test_the_plan_knows_what_exists_and_how_long_the_rest_takes(sweep_command) -
     assert "member-steps/s" in text
 
 
+def test_a_sweep_of_fewer_axes_does_not_take_the_place_of_another(sweep_command, tmp_path: Path) -> None:
+    assert sweep_command("run", "edge.yaml", *INLINE)[0] == 0
+    folder = tmp_path / "results" / "edge"
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    dropped = ("--drop", "lr", "--set", "fixed.lr=0.1")
+    for command in (["run", "edge.yaml", *INLINE], ["plan", "edge.yaml"], ["run", "edge", *INLINE]):
+        code, text = sweep_command(*command, *dropped)
+        assert code == 2, text
+        assert "results/edge: axes.lr: the results there are of a sweep over lr and beta1" in text
+        assert "--name" in text
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    code, text = sweep_command("run", "edge.yaml", *INLINE, *dropped, "--name", "edge_at_lr")
+    assert (code, "4 trials" in text) == (0, True)
+    code, text = sweep_command("run", "edge.yaml", *INLINE, "--axis", "lr=values:0.1")
+    assert (code, "nothing to train" in text) == (0, True)
+    code, text = sweep_command("plan", "edge.yaml", "--axis", "clip=values:none,1")
+    assert (code, "exists:   12 finished" in text) == (0, True), text
+
+
+def test_init_drops_axes_of_the_starter(sweep_command, tmp_path: Path) -> None:
+    assert sweep_command("init", "mine", "--drop", "beta2")[0] == 0
+    assert load_sweep(tmp_path / "mine.yaml").axis_names == ["lr"]
+    code, text = sweep_command("init", "other", "--set", "fixed.lr=0.1")
+    assert code == 2
+    assert "--drop lr --set fixed.lr=0.1" in text
+
+
 def test_a_sweep_is_named_by_its_folder_its_name_or_its_file(sweep_command) -> None:
     sweep_command("run", "edge.yaml", *INLINE)
     plans = {sweep_command("plan", name) for name in ("edge.yaml", "edge", "results/edge", "results/edge/sweep.yaml")}

@@ -29,7 +29,7 @@ from orchestrator.sections import (
 )
 from orchestrator.stability import METRICS, REDUCTIONS
 
-SWEEP_OPTIONS = {"--axis", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
+SWEEP_OPTIONS = {"--axis", "--drop", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
 COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
@@ -62,7 +62,7 @@ def test_commands_and_options() -> None:
             "--slurm",
         },
         "plan": SWEEP_OPTIONS,
-        "init": {"--objective", "--axis", "--set", "--seeds", "--steps", "--output"},
+        "init": {"--objective", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),
         "status": {"--results"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--results"},

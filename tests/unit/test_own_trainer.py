@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from own_cases import SWEEP, sweep_in, sweep_of_text
 from typer.testing import CliRunner
 
@@ -35,6 +38,43 @@ REFUSED = {
     "an index": (changed('"{lr}"', '"{lr[0]}"'), ["objective.command.2", "is no placeholder"]),
     "a number as placeholder": (changed('"{lr}"', '"{0}"'), ["objective.command.2", "is no placeholder"]),
     "a format for another type": (changed('"{lr}"', '"{lr:d}"'), ["lr = 0.1", "does not take the format {lr:d}"]),
+    "a width beyond any line": (
+        changed('"{lr}"', '"{lr:>300000000}"'),
+        ["mine.yaml:4", "objective.command.2", "300000000 is more than 200 characters"],
+    ),
+    "a width of more digits than a number has": (
+        changed('"{lr}"', '"{lr:' + "9" * 5000 + '}"'),
+        ["objective.command.2", "is more than 200 characters"],
+    ),
+    "a precision beyond any line": (
+        changed('"{lr}"', '"{lr:.300000000f}"'),
+        ["objective.command.2", "300000000 is more than 200 characters"],
+    ),
+    "a placeholder in a format": (
+        changed('"{lr}"', '"{lr:{steps}}"'),
+        ["objective.command.2", "{lr:{steps}} has a placeholder in its format"],
+    ),
+    "a conversion that there is not": (
+        changed('"{lr}"', '"{lr!z}"'),
+        ["objective.command.2", "!z", "!r, !s or !a"],
+    ),
+    "a format for another type of what sweep gives": (
+        changed('"{steps}"', '"{steps:>5s}"'),
+        ["mine.yaml:4", "objective.command.3", "steps = 60 does not take the format {steps:>5s}"],
+    ),
+    "a letter of a number that is none": (
+        changed('"{steps}"', '"{steps:c}"').replace("steps: 60", "steps: 5000000"),
+        ["objective.command.3", "steps = 5000000 does not take the format {steps:c}"],
+    ),
+    "a NUL in a command": (
+        changed('"{seed}"', '"{seed:c}"'),
+        ["objective.command.4", "seed = 0 does not take the format {seed:c}", "NUL"],
+    ),
+    "values that Python takes for one": (
+        changed("[0.1, 1.0, 3.0]", "[1, 1.0, true]"),
+        ["mine.yaml:7", "axes.lr", "1 and 1.0 are equal in Python", "in quotes"],
+    ),
+    "true beside a one": (changed("[0.1, 1.0, 3.0]", "[true, 1]"), ["axes.lr", "True and 1 are equal in Python"]),
     "nothing to run": (
         changed(COMMAND, "folder: ."),
         ["objective", "says nothing to train with", "command, python, packed"],
@@ -127,6 +167,22 @@ def test_ranges_between_whole_numbers_hold_whole_numbers(tmp_path: Path) -> None
 def test_placeholders_take_formats_and_braces_can_be_written() -> None:
     assert placeholders("--lr={lr:.2e} {{x}} {seed!r}") == ["lr", "seed"]
     assert render("--lr={lr:.2e} {{x}}", {"lr": 0.001}) == "--lr=1.00e-03 {x}"
+    assert render("{lr:0>200} {a!r:>5} {b!s:>6}", {"lr": 1, "a": "x", "b": True}) == f"{'1':0>200}   'x'   True"
+
+
+FORMATS = st.text("0123456789<>^=+-# ,._%sdxXobcnNeEfFgGaz!{}", max_size=12)
+ANY_VALUE = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(":!"), FORMATS, ANY_VALUE)
+def test_any_format_fills_a_short_text_or_is_refused(begin: str, form: str, value) -> None:
+    text = f"{{lr{begin}{form}}}"
+    with contextlib.suppress(ValueError):
+        assume(placeholders(text) == ["lr"])
+        rendered = render(text, {"lr": value})
+        assert "\0" not in rendered
+        assert len(rendered) < 2000  # the largest float has 309 digits before its point
 
 
 def test_python_is_the_interpreter_that_runs_sweep() -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from itertools import pairwise
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
 from orchestrator.space import Axis, format_value, trial_id
@@ -42,6 +45,16 @@ def test_names_are_what_a_person_would_call_them() -> None:
     assert [format_value(value) for value in (True, "cosine", 3)] == ["true", "cosine", "3"]
 
 
+def test_lists_of_files_are_called_by_their_ends_and_told_apart() -> None:
+    assert format_value(("/home/me/en/a.txt",)) == "en/a.txt"
+    assert format_value(("/home/me/en/*.txt", "fr.txt")) == "en/*.txt+fr.txt"
+    assert format_value(()) == "[]"
+    many = [tuple(f"/data/{n}/{i}.txt" for i in range(20)) for n in range(50)]
+    names = [format_value(value) for value in many]
+    assert len(set(names)) == 50
+    assert max(map(len, names)) <= 40
+
+
 @pytest.mark.parametrize(
     ("axis", "middle"),
     [
@@ -65,3 +78,59 @@ def test_places_on_an_axis_are_even_where_its_values_are() -> None:
         places = [axis.position(value) for value in axis.grid(5)]
         gaps = [high - low for low, high in pairwise(places)]
         assert max(gaps) == pytest.approx(min(gaps))
+
+
+@pytest.mark.parametrize(
+    ("axis", "num", "values"),
+    [
+        (Axis("x", "log1m", (), (0.9, 0.99999)), 5, (0.9, 0.99, 0.999, 0.9999, 0.99999)),
+        (Axis("x", "log1m", (), (0.0, 0.9999999)), 8, (0, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999, 0.9999999)),
+        (Axis("x", "log1m", (), (0.5, 0.9999)), 3, (0.5, 0.99292893218813, 0.9999)),
+        (Axis("x", "log", (), (1e-8, 1e-3)), 6, (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)),
+        (Axis("x", "linear", (), (0.1, 0.7)), 7, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
+    ],
+)
+def test_round_places_are_round_numbers(axis: Axis, num: int, values: tuple[float, ...]) -> None:
+    assert axis.grid(num) == values
+
+
+# A grid by the first of its values, or by its distance to one, and by its step, which is a factor on scales of logs.
+BEGINS = st.decimals("0.0001", "0.9999", places=4)
+STEPS = {
+    "linear": st.decimals("0.001", "3", places=3),
+    "log": st.sampled_from(["1.1", "1.25", "1.5", "2", "3", "10"]).map(Decimal),
+    "log1m": st.sampled_from(["0.1", "0.2", "0.25", "0.5", "0.8"]).map(Decimal),
+}
+
+
+def place(scale: str, begin: Decimal, step: Decimal, i: int) -> Decimal:
+    """The exact value ``i`` steps from ``begin``."""
+    if scale == "linear":
+        return begin + i * step
+    return begin * step**i if scale == "log" else 1 - begin * step**i
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(sorted(STEPS)), BEGINS, st.data(), st.tuples(*[st.integers(0, 4)] * 3))
+def test_a_range_that_grows_by_steps_of_its_grid_keeps_every_value(scale, begin, data, steps) -> None:
+    step, (before, inner, after) = data.draw(STEPS[scale]), steps
+    last = before + inner + 1 + after
+    values = [float(place(scale, begin, step, i)) for i in range(last + 1)]
+    # Only a value that a sweep file can say exactly can be its end.
+    ends = (0, before, before + inner + 1, last)
+    assume(all(Decimal(repr(values[i])) == place(scale, begin, step, i) for i in ends))
+    old = Axis("x", scale, (), (values[before], values[before + inner + 1])).grid(inner + 2)
+    new = Axis("x", scale, (), (values[0], values[last])).grid(last + 1)
+    assert old == new[before : before + inner + 2]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["linear", "log", "log1m"]),
+    st.lists(st.decimals("0.0001", "0.9999", places=4), min_size=2, max_size=2, unique=True).map(sorted),
+    st.integers(2, 9),
+    st.integers(2, 4),
+)
+def test_a_finer_grid_over_the_same_range_has_every_value_of_the_coarse_one(scale, ends, num, finer) -> None:
+    axis = Axis("x", scale, (), (float(ends[0]), float(ends[1])))
+    assert axis.grid(num) == axis.grid((num - 1) * finer + 1)[::finer]

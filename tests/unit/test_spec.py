@@ -239,8 +239,39 @@ def test_the_command_line_says_the_same_as_the_file(overrides: Overrides, body: 
 def test_an_axis_from_the_command_line_replaces_a_fixed_value_and_the_other_way_round() -> None:
     fixed, axis = "fixed: {lr: 0.5}\n", "axes: {lr: {values: [0.1, 0.2]}}\n"
     swept = build_sweep(parse_document(BASE + fixed, "f"), Overrides(axes=["lr=values:0.1,0.2"]))
-    held = build_sweep(parse_document(BASE + axis, "f"), Overrides(sets=["fixed.lr=0.5"]))
+    held = build_sweep(parse_document(BASE + axis, "f"), Overrides(sets=["fixed.lr=0.5"], drops=["lr"]))
     assert (ids(swept), ids(held)) == (ids(sweep_of(axis)), ids(sweep_of(fixed)))
+
+
+def test_an_axis_is_not_lost_to_a_fixed_value_and_both_ways_that_are_named_work() -> None:
+    text = BASE + "axes: {lr: {values: [0.1, 0.2]}, clip: {log: [0.1, 1], num: 2}, beta1: {values: [0.5]}}\n"
+    for field, value in (("lr", "0.1"), ("clip", "null")):
+        message = refusal(text, Overrides(sets=[f"fixed.{field}={value}"]))
+        assert message.startswith(f"--set fixed.{field}={value}: fixed.{field}: {field} is an axis of the sweep")
+        one, without = f"--axis {field}=values:{value}", f"--drop {field} --set fixed.{field}={value}"
+        assert f"`{one}`" in message
+        assert f"`{without}`" in message
+    one = build_sweep(parse_document(text, "f"), Overrides(axes=["clip=values:null"]))
+    without = build_sweep(parse_document(text, "f"), Overrides(drops=["clip"], sets=["fixed.clip=null"]))
+    assert (one.axis_names, without.axis_names) == (["lr", "clip", "beta1"], ["lr", "beta1"])
+    assert ids(one) == ids(without)
+    assert build_sweep(parse_document(text, "f"), Overrides(sets=["fixed.eps=1e-5"])).fixed == {"eps": 1e-5}
+
+
+def test_a_list_for_an_axis_is_said_in_a_way_that_works(tmp_path: Path) -> None:
+    text = GPT + f"axes: {{text: {{values: [[], [{tmp_path}]]}}}}\n"
+    message = refusal(text, Overrides(sets=[f"fixed.text=[{tmp_path}]"]))
+    said = f"axes.text={{values: [[{tmp_path}]]}}"
+    assert f"`--set '{said}'`" in message
+    one = build_sweep(parse_document(text, "f"), Overrides(sets=[said]))
+    assert [trial.cell for trial in one.trials] == [{"text": (str(tmp_path),)}]
+
+
+def test_only_an_axis_can_be_dropped() -> None:
+    message = refusal(BASE + "axes: {lr: {values: [1]}, eps: {values: [1]}}\n", Overrides(drops=["lrr"]))
+    assert message.startswith("--drop lrr: axes.lrr: is not an axis")
+    assert "axes: lr, eps" in message
+    assert "there are no axes" in refusal(BASE, Overrides(drops=["lr"]))
 
 
 @pytest.mark.parametrize(
@@ -249,15 +280,22 @@ def test_an_axis_from_the_command_line_replaces_a_fixed_value_and_the_other_way_
         Overrides(axes=["lr=log:0,1,3"]),
         Overrides(axes=["lr=log:1,2,3,4"]),
         Overrides(axes=["lr"]),
-        Overrides(sets=["fixed.lr=abc"]),
+        Overrides(sets=["fixed.eps=abc"]),
+        Overrides(axes=["lr=values:0.1,-1"]),
         Overrides(sets=["fixed.=3"]),
+        Overrides(sets=["stopping={window: 1}"]),
+        Overrides(seeds="a"),
         Overrides(seeds="0,x"),
         Overrides(steps=0),
         Overrides(name="../up"),
     ],
 )
 def test_errors_of_options_name_the_option(overrides: Overrides) -> None:
-    assert "--" in refusal(BASE, overrides)
+    # The file says the same keys, in which nothing is wrong.
+    text = BASE + "seeds: [0, 1]\naxes: {lr: {log: [0.1, 1], num: 2}}\nfixed: {beta2: 0.5}\nstopping: {window: 30}\n"
+    message = refusal(text, overrides)
+    assert message.startswith("--") or "\n--" in message
+    assert "case.yaml" not in message
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from objectives.base import OBJECTIVES
+from orchestrator.errors import InputError
 from orchestrator.overrides import Overrides
 from orchestrator.sections import SweepFile
 from orchestrator.spec import build_sweep
@@ -25,6 +26,28 @@ def test_options_land_in_the_starter() -> None:
     sweep = build_sweep(parse_document(starter_file("mine", "gpt", overrides), "mine.yaml"))
     assert "warmup" in sweep.axis_names
     assert (sweep.fixed["width"], sweep.stopping.patience, sweep.steps) == (64, 9, 77)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "axes"),
+    [
+        (Overrides(), ["lr", "beta2"]),
+        (Overrides(axes=["clip=values:none,1"]), ["clip"]),
+        (Overrides(axes=["beta2=values:0.5", "warmup=values:0,5"]), ["beta2", "warmup"]),
+        (Overrides(drops=["beta2"]), ["lr"]),
+        (Overrides(drops=["lr", "beta2"], sets=["fixed.lr=0.1"]), []),
+        (Overrides(axes=["clip=values:none,1"], drops=["lr"], sets=["fixed.lr=0.1"]), ["clip"]),
+        (Overrides(sets=["axes.eps={values: [1e-8]}"]), ["lr", "beta2", "eps"]),
+    ],
+)
+def test_named_axes_replace_those_of_the_starter(overrides: Overrides, axes: list[str]) -> None:
+    sweep = build_sweep(parse_document(starter_file("mine", "gpt", overrides), "mine.yaml"))
+    assert sweep.axis_names == axes
+
+
+def test_an_axis_that_the_starter_does_not_have_cannot_be_dropped() -> None:
+    with pytest.raises(InputError, match=r"--drop eps.*is not an axis"):
+        starter_file("mine", "gpt", Overrides(axes=["clip=values:none,1"], drops=["eps"]))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES.keys())
