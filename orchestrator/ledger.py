@@ -10,7 +10,7 @@ import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -407,20 +407,27 @@ class Ledger:
         with self._reading():
             return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
 
-    def trace(self, trial_id: str) -> dict[str, np.ndarray]:
-        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said."""
-        return self._curve("traces", trial_id)
+    def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said.
+
+        With ``columns`` only the step and those of them that there are, which takes less memory.
+        """
+        return self._curve("traces", trial_id, columns)
 
     def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
         """What was read of a trial every few steps, as ``trace``; nothing where nothing was read."""
         return self._curve("telemetry", trial_id) if self.version >= _FIRST_TELEMETRY else {}
 
-    def _curve(self, table: str, trial_id: str) -> dict[str, np.ndarray]:
+    def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         query = (
             f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._reading():
-            return join_pieces([unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,))])
+            pieces = (unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,)))
+            if columns is None:
+                return join_pieces(list(pieces))
+            wanted = {"step", *columns}
+            return join_pieces([{name: piece[name] for name in piece if name in wanted} for piece in pieces])
 
     @property
     def version(self) -> int:

@@ -59,6 +59,20 @@ def test_curves_come_back_as_they_were_in_one_piece_with_what_is_not_finite(tmp_
         assert ledger.trace(pack.trial_ids[0]) == {}, "a new attempt begins a new curve"
 
 
+def test_some_columns_of_a_curve_are_those_of_the_whole(tmp_path: Path) -> None:
+    sweep = sweep_of("")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        pack = begin(ledger, sweep)
+        for low, names in ((0, ["loss", "lr"]), (3, ["loss", "grad_norm"])):
+            piece = {"step": np.arange(low, low + 3), **{name: np.full(3, low + len(name)) for name in names}}
+            ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
+        whole = ledger.trace(pack.trial_ids[0])
+        for columns in ((), ("grad_norm",), ("lr", "loss"), ("other",)):
+            kept = {name: values for name, values in whole.items() if name in ("step", *columns)}
+            np.testing.assert_equal(ledger.trace(pack.trial_ids[0], columns), kept)
+
+
 def test_numbers_that_are_not_finite_become_null_with_a_reason(tmp_path: Path) -> None:
     sweep = sweep_of("")
     with ledger_at(tmp_path) as ledger:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Sequence
 from fractions import Fraction
 from math import isfinite
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_cases import learning, noise
+from sweep_cases import learning, noise, peak_bytes
 
 from benchmarks.detection_rules import six_sigma
 from orchestrator.spike_score import spike_score
@@ -119,10 +118,4 @@ def test_where_a_long_curve_is_cut_into_parts_does_not_matter(num_steps: int) ->
 
 def test_memory_does_not_grow_with_the_length_of_a_curve() -> None:
     loss = noise(300_000)
-    tracemalloc.start()
-    try:
-        spike_score([loss])
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * 2**20, "its 128 values for each step are 300 MB"
+    assert peak_bytes(lambda: spike_score([loss])) < 8 * 2**20, "its 128 values for each step are 300 MB"
