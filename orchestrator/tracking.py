@@ -321,14 +321,15 @@ class Mirror:
         """Every n-th step's finite numbers; MLflow would store infinity as 1.8e308 and hide NaN."""
         if not trace:
             return []
-        steps = trace["step"]
+        step_N = trace["step"]
         every = self.tracking.every if self.tracking.every != "auto" else max(1, round(num_steps / _POINTS_PER_CURVE))
+        is_kept_N = step_N % every == 0
         return [
-            self._entities.Metric(name, float(value), started_ms + int(step), int(step))
+            self._entities.Metric(name, float(value), started_ms + step, step)
             for name, values in trace.items()
             if name != "step"
-            for step, value in zip(steps, values, strict=True)
-            if step % every == 0 and math.isfinite(value)
+            for step, value in zip(step_N[is_kept_N].tolist(), values[is_kept_N].tolist(), strict=True)
+            if math.isfinite(value)
         ]
 
     def _results(self, row: Mapping[str, Any], started_ms: int) -> list[Any]:
