@@ -1,10 +1,12 @@
 """What a trial costs the driver, in time and in memory, in sweeps of 100, 1,000 and 10,000 trivial trials.
 
-    python benchmarks/scale.py [--trials 100 1000 10000] [--executor inline]
+    python benchmarks/scale.py [--trials 100 1000 10000] [--executor inline] [--report 100 1000000]
 
 Each sweep is one `sweep run` in a process of its own, without MLflow. A trial is two steps of a quadratic, so
 nearly all of the time is what the project adds: plan, packs, detector, ledger, exports. Memory is the
 largest that the process held, with everything that it loads; inline that includes torch and the training.
+
+With --report it is one `sweep report` of so many trials with curves of so many steps each, all of them noise.
 """
 
 from __future__ import annotations
@@ -18,8 +20,17 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.files import LEDGER
+import numpy as np
+
+from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger import Ledger
+from orchestrator.packing import make_packs
+from orchestrator.provenance import driver_facts
+from orchestrator.reports import Finished, Report
+from orchestrator.spec import build_sweep
+from orchestrator.strict_yaml import parse_document
+
+_PIECE = 50_000  # steps that are recorded at once
 
 SWEEP = """
 name: scale
@@ -40,19 +51,54 @@ def measure(num_trials: int, executor: str) -> tuple[float, float, int]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "scale.yaml").write_text(SWEEP.format(wide=num_trials // high, high=high))
-        command = [sys.executable, "-m", "orchestrator.cli", "run", "scale.yaml", "--executor", executor]
-        began = time.perf_counter()
-        driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, env=_environment())
-        largest: list[int] = [0]
-        watcher = threading.Thread(target=_watch, args=(driver, largest))
-        watcher.start()
-        if driver.wait() != 0:
-            raise SystemExit(f"the sweep of {num_trials} trials ended with exit code {driver.returncode}")
-        seconds = time.perf_counter() - began
-        watcher.join()
+        seconds, memory = _watched(folder, "run", "scale.yaml", "--executor", executor)
         with Ledger(folder / "results" / "scale" / LEDGER, read_only=True) as ledger:
             finished = sum(status == "finished" for status, _ in ledger.statuses().values())
-        return seconds, largest[0] / 1024, finished
+        return seconds, memory, finished
+
+
+def measure_report(num_trials: int, num_steps: int) -> tuple[float, float]:
+    """Seconds and largest memory in MiB of the report of a sweep with curves of ``num_steps`` steps."""
+    sweep = build_sweep(parse_document(SWEEP.format(wide=num_trials, high=1), "scale.yaml"))
+    values = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "results" / "scale"
+        with Ledger(folder / LEDGER) as ledger:
+            ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+            for trial in sweep.trials:
+                (pack,) = make_packs(sweep, [trial], 1)
+                ledger.start_pack(pack, "none")
+                for first in range(0, num_steps, _PIECE):
+                    steps = np.arange(first, min(first + _PIECE, num_steps))
+                    columns = {column: 2 + values.standard_normal(len(steps)) for column in ("loss", "grad_norm")}
+                    curve = {trial.trial_id: {"step": steps, **columns}}
+                    is_last = len(steps) + first == num_steps
+                    done = (_finished(trial.trial_id, num_steps),) if is_last else ()
+                    ledger.record(Report(pack.pack_id, first + len(steps), 0, 0.0, curve, done, is_last))
+        (folder / FROZEN_SWEEP).write_text(sweep.text)
+        return _watched(Path(name), "report", "scale")
+
+
+def _finished(trial_id: str, num_steps: int) -> Finished:
+    return Finished(
+        trial_id=trial_id, outcome="stable", onset_step=None, num_spikes=0, steps_done=num_steps, initial_loss=2.0,
+        best_loss=2.0, final_loss=2.0, peak_loss=None, validation_loss=None, reason="",
+    )  # fmt: skip
+
+
+def _watched(folder: Path, *arguments: str) -> tuple[float, float]:
+    """Seconds and largest memory in MiB of one `sweep` command."""
+    command = [sys.executable, "-m", "orchestrator.cli", *arguments]
+    began = time.perf_counter()
+    driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, env=_environment())
+    largest: list[int] = [0]
+    watcher = threading.Thread(target=_watch, args=(driver, largest))
+    watcher.start()
+    if driver.wait() != 0:
+        raise SystemExit(f"`sweep {' '.join(arguments)}` ended with exit code {driver.returncode}")
+    seconds = time.perf_counter() - began
+    watcher.join()
+    return seconds, largest[0] / 1024
 
 
 def _watch(driver: subprocess.Popen[bytes], largest: list[int]) -> None:
@@ -78,7 +124,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--executor", default="ray", choices=("ray", "inline"))
+    parser.add_argument("--report", type=int, nargs=2, metavar=("TRIALS", "STEPS"))
     options = parser.parse_args()
+    if options.report:
+        seconds, memory = measure_report(*options.report)
+        print("| trials | steps of each | seconds of the report | its memory, MiB |\n| --- | --- | --- | --- |")
+        print(f"| {options.report[0]:,} | {options.report[1]:,} | {seconds:.1f} | {memory:.0f} |")
+        return
     print("| trials | seconds | more per trial, ms | driver's memory, MiB |\n| --- | --- | --- | --- |")
     before: tuple[int, float] | None = None
     for num_trials in options.trials:

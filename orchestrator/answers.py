@@ -11,7 +11,7 @@ from orchestrator.boundary import boundary_lines
 from orchestrator.comparison import compare, shared_maps
 from orchestrator.comparison_text import comparison_lines
 from orchestrator.errors import InputError, Problem
-from orchestrator.files import LEDGER, atomic_write
+from orchestrator.files import COMPARISONS, LEDGER, atomic_write, output_format, refuse_links, write_output
 from orchestrator.ledger import Ledger
 from orchestrator.recommendation import recommend, recommendation_lines
 from orchestrator.sensitivity import lr_sensitivity, sensitivity_lines
@@ -49,15 +49,16 @@ def comparison_answer(
 
     if len(folders) < 2:
         raise InputError(Problem("NAME...", "", "one sweep cannot be compared", "give two names or more"))
-    file_format = output.suffix.removeprefix(".") if output is not None else "png"
-    if file_format not in ("png", "svg", "pdf"):
-        raise InputError(Problem("--output", str(output), "is no picture", "end it in .png, .svg or .pdf"))
+    file_format = output_format(output)
+    if output is None:
+        refuse_links(results / COMPARISONS)
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger(folder / LEDGER, read_only=True)) for folder in folders]
         found = compare(ledgers, x)
     maps = shared_maps(found, x, y, reduce)
     names = [re.sub(r"[^\w.=-]+", "_", folder.name)[:_LONGEST_NAME] for folder in folders]
-    path = output or results / "compare" / f"{'_vs_'.join(names)}.png"
-    atomic_write(path, comparison_picture(maps, file_format))
+    path = output or results / COMPARISONS / f"{'_vs_'.join(names)}.png"
+    write = write_output if output is not None else atomic_write
+    write(path, comparison_picture(maps, file_format))
     yield from comparison_lines(found)
     yield f"picture: {path}"

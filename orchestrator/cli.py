@@ -155,14 +155,15 @@ def init(
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
 ) -> None:
     """Write a commented sweep file to start from."""
-    from orchestrator.files import atomic_write
+    from orchestrator.files import check_output, write_output
     from orchestrator.starter import starter_file
 
     text = starter_file(name, objective, _overrides(axis, drop, set_, seeds, steps, None))
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "exists already", "choose another name, or --output FILE"))
-    atomic_write(path, text)
+    check_output(path)
+    write_output(path, text)
     _print([f"wrote {path}; next: sweep plan {path}"])
 
 
@@ -201,7 +202,9 @@ def export_heatmap(
     metric: Annotated[
         str, typer.Option(help="second panel: final_loss, validation_loss, best_loss, onset_step, spike_score, ...")
     ] = "final_loss",
-    format_: Annotated[str, typer.Option("--format", help="png, svg, pdf or csv")] = "png",
+    format_: Annotated[
+        str | None, typer.Option("--format", help="png, svg, pdf or csv; by default what --output ends in, or png")
+    ] = None,
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
     facet: Annotated[str | None, typer.Option(metavar="AXIS", help="one map for each value of this axis")] = None,
@@ -213,8 +216,6 @@ def export_heatmap(
     from orchestrator.files import sweep_folder
 
     folder = sweep_folder(name, results)
-    if format_ not in ("png", "svg", "pdf", "csv"):
-        raise InputError(Problem("--format", "", f"{format_!r} is unknown", "choose png, svg, pdf or csv"))
     path = export(
         folder, format_, x=x, y=y, metric=metric, where=_conditions(where), reduce=reduce, facet=facet, output=output
     )
@@ -316,10 +317,11 @@ def replay(
     Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files and text with
     lines such as `step 10 loss 3.2`. Of a finished sweep it shows which outcomes another setting changes.
     """
+    from orchestrator.files import REPLAYS
     from orchestrator.logs import Columns
     from orchestrator.review import replay as judge_logs
 
-    folder = None if no_figures else figures or results / "replay"
+    folder = None if no_figures else figures or results / REPLAYS
     raise typer.Exit(judge_logs(paths, Columns(step, loss, grad_norm), set_, results, json_, folder))
 
 

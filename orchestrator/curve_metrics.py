@@ -10,6 +10,8 @@ from orchestrator.ledger import Ledger
 from orchestrator.reports import Trace
 from orchestrator.spike_score import spike_score
 
+SCORED = ("loss", "grad_norm")  # columns of a trace that metrics are read off
+
 Measured = Mapping[str, Mapping[str, float]]
 
 
@@ -27,7 +29,7 @@ def edge_crossings(step_N: np.ndarray, lambda_max_N: np.ndarray, threshold_N: np
 
 
 def _spike_score(trace: Trace) -> float | None:
-    return spike_score([trace[name] for name in ("loss", "grad_norm") if name in trace])
+    return spike_score([trace[name] for name in SCORED if name in trace])
 
 
 def _edge_crossings(telemetry: Trace) -> float | None:
@@ -45,9 +47,11 @@ def measured(ledger: Ledger, names: Iterable[str], trial_ids: Iterable[str]) -> 
     """Each metric in ``names`` of each of these trials that has it; names that are no curve metrics are left out."""
     trial_ids, found = list(trial_ids), {}
     for name in names:
-        if name in CURVE_METRICS:
-            metric, read = (
-                (OF_TRACES[name], ledger.trace) if name in OF_TRACES else (OF_TELEMETRY[name], ledger.telemetry)
-            )
-            found[name] = {t: value for t in trial_ids if (value := metric(read(t))) is not None}
+        if name in OF_TRACES:
+            values = {t: OF_TRACES[name](ledger.trace(t, SCORED)) for t in trial_ids}
+        elif name in OF_TELEMETRY:
+            values = {t: OF_TELEMETRY[name](ledger.telemetry(t)) for t in trial_ids}
+        else:
+            continue
+        found[name] = {t: value for t, value in values.items() if value is not None}
     return found

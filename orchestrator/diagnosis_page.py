@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.advice import Advice, advice_lines, advise, indented
 from orchestrator.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, diagnose
 from orchestrator.diagnosis_figure import diagnosis_figure
-from orchestrator.errors import InputError, Problem
-from orchestrator.files import DIAGNOSES, LEDGER, atomic_write
+from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger import Ledger
 from orchestrator.mechanisms.catalogue import TITLES
 from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
@@ -20,7 +19,8 @@ from orchestrator.mechanisms.finding import Finding
 from orchestrator.small_sweep import CURVATURE_EVERY, small_sweep
 from orchestrator.space import format_value
 
-PICTURES = ("png", "svg", "pdf")
+Write = Callable[[Path, bytes | str], None]
+
 _WIDTH = 110
 _NAMED = 3  # mechanisms that it may be; more are counted
 
@@ -37,7 +37,11 @@ def diagnosis_answer(
 
     Raises InputError.
     """
-    file_format = picture_format(output)
+    file_format = output_format(output)
+    check_output(json_file, "--json")
+    write = write_output if output is not None else atomic_write
+    if output is None:
+        refuse_links(folder, folder / DIAGNOSES)
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         found = diagnose(ledger, trial_id, cell, batch_texts)
     if found is None:
@@ -46,34 +50,26 @@ def diagnosis_answer(
         return
     advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
     path = output or folder / DIAGNOSES / f"{found.trial['trial_id']}.png"
-    atomic_write(path, diagnosis_figure(found, file_format))
+    write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)
     yield f"picture: {path}"
-    yield from _small_sweeps(found.trial["trial_id"], advice, path.parent)
+    yield from _small_sweeps(found.trial["trial_id"], advice, path.parent, write)
     if json_file is not None:
-        atomic_write(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
+        write_output(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
 
 
-def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
+def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path, write: Write) -> Iterator[str]:
     """Write the small sweeps of the advice into the folder of the picture, ready to run."""
     written = []
     for one in advice:
         if one.sweep_file is not None:
             path = folder / f"{trial_id}_{one.move.direction}_{one.move.setting}.yaml"
-            atomic_write(path, one.sweep_file)
+            write(path, one.sweep_file)
             written.append(path)
     if written:
         yield "small sweeps that would tell, for `sweep run`:"
         yield from (f"  {path}" for path in written)
-
-
-def picture_format(output: Path | None) -> str:
-    """The format that the end of a picture's name asks for. Raises InputError."""
-    file_format = output.suffix.removeprefix(".") if output is not None else "png"
-    if file_format not in PICTURES:
-        raise InputError(Problem("--output", str(output), "is no picture", "end it in .png, .svg or .pdf"))
-    return file_format
 
 
 def diagnosis_lines(found: Diagnosis, advice: Sequence[Advice], folder: Path) -> Iterator[str]:

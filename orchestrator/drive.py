@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -117,9 +118,8 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     path = results / sweep.name / LEDGER
     if path.is_file():
         with Ledger(path, read_only=True) as ledger:
-            rows = ledger.trials(removed=True)
+            statuses = ledger.statuses(removed=True)
             speed = ledger.member_steps_per_second()
-        statuses = {row["trial_id"]: (row["status"], row["num_attempts"]) for row in rows}
         wanted = {trial.trial_id for trial in sweep.trials}
         removed = sum(trial_id not in wanted for trial_id in statuses)
     missing = missing_trials(sweep, statuses)
@@ -287,16 +287,20 @@ def sync_sweep(folder: Path, tracking_uri: str | None) -> str:
 def serve_ui(results: Path, uri: str | None, port: int) -> int:
     """Serve MLflow's pages on loopback until interrupted; returns the exit code."""
     from orchestrator.sections import TrackingConfig
-    from orchestrator.tracking import run_pages, server_command, tracking_uri
+    from orchestrator.tracking import STORE, rehome, run_pages, server_command, tracking_uri
 
     store = tracking_uri(TrackingConfig(uri=uri), results)
-    if uri is None and not (results / "mlflow.db").is_file():
-        raise InputError(Problem(str(results / "mlflow.db"), "", "no MLflow store yet", "`sweep run FILE` makes one"))
+    if uri is None:
+        if not (results / STORE).is_file():
+            raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` makes one"))
+        with contextlib.suppress(sqlite3.Error):  # MLflow says what is wrong with it
+            rehome(results / STORE, results)
     address = f"http://127.0.0.1:{port}"
     print(f"MLflow at {address} (Ctrl-C ends it)", flush=True)
     try:
         marked = {**os.environ, MARK: new_mark()}
-        server = subprocess.Popen(server_command(store, results, port, sys.executable), env=marked)
+        command = server_command(store, results, port, sys.executable)
+        server = subprocess.Popen(command, env=marked, umask=0o077)  # what it writes is for this user alone
     except OSError as error:
         raise SweepError(f"cannot start MLflow: {error}") from error
     with contextlib.suppress(KeyboardInterrupt):

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.diagnosis import BatchTexts, batch_texts_of_objectives
-from orchestrator.diagnosis_page import picture_format
 from orchestrator.explanation import UNEXPLAINED, Explanation, Key, explain
 from orchestrator.explanation_figure import explanation_figure
-from orchestrator.files import EXPLANATION, LEDGER, atomic_write
+from orchestrator.files import EXPLANATION, LEDGER, atomic_write, output_format, refuse_links, write_output
 from orchestrator.ledger import Ledger
 from orchestrator.mechanisms.catalogue import MECHANISMS, TITLES
 from orchestrator.outcomes import is_known
@@ -23,11 +22,14 @@ def explanation_answer(
     folder: Path, x: str | None, y: str | None, output: Path | None, batch_texts: BatchTexts = batch_texts_of_objectives
 ) -> Iterator[str]:
     """Explain the map of the sweep in ``folder``, write its picture, say what rules where. Raises InputError."""
-    file_format = picture_format(output)
+    file_format = output_format(output)
+    if output is None:
+        refuse_links(folder)
     with Ledger(folder / LEDGER, read_only=True) as ledger:
         found = explain(ledger, x, y, batch_texts)
     path = output or folder / EXPLANATION
-    atomic_write(path, explanation_figure(found, file_format))
+    write = write_output if output is not None else atomic_write
+    write(path, explanation_figure(found, file_format))
     yield from explanation_lines(found)
     if found.diagnoses:
         yield f"`sweep diagnose {folder.name} --cell AXIS=VALUE,...` has the evidence of a cell"

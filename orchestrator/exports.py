@@ -14,21 +14,25 @@ from orchestrator.files import (
     EXPORTED,
     FROZEN_SWEEP,
     LEDGER,
+    PICTURES,
     atomic_write,
+    output_format,
     refuse_links,
     storage_errors,
     write_if_changed,
+    write_output,
 )
 from orchestrator.ledger import Ledger
 from orchestrator.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.tables import map_table, trial_table
 
+MAP_FORMATS = (*PICTURES, "csv")
 HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
 
 
 def export_heatmap(
     folder: Path,
-    file_format: str = "png",
+    file_format: str | None = None,
     *,
     x: str | None = None,
     y: str | None = None,
@@ -40,12 +44,15 @@ def export_heatmap(
 ) -> Path:
     """Write the stability map of the sweep in ``folder`` and return where; csv writes its table.
 
-    With ``facet`` there is a map for each value of that axis. Raises InputError for an axis or metric that
-    the sweep does not have.
+    The format is that of the ending of ``output``, or png. With ``facet`` there is a map for each value of that axis.
+    Raises InputError for an axis or metric that the sweep does not have, and as ``output_format`` does.
     """
+    file_format = output_format(output, MAP_FORMATS, file_format)
+    if output is None:
+        refuse_links(folder)
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
     with Ledger(folder / LEDGER, read_only=True) as ledger:
-        options["measured"] = measured(ledger, [metric], [row["trial_id"] for row in ledger.trials()])
+        options["measured"] = measured(ledger, [metric], ledger.statuses())
         if facet is None:
             maps = [stability_map(ledger, where=where, **options)]
         else:
@@ -57,7 +64,10 @@ def export_heatmap(
 
         content = heatmap(maps, file_format)
     path = output or folder / (MAP_TABLE if file_format == "csv" else f"heatmap.{file_format}")
-    write_if_changed(path, content)
+    if output is not None:
+        write_output(path, content)
+    else:
+        write_if_changed(path, content)
     return path
 
 

@@ -1,5 +1,7 @@
-"""Files under results/: atomic writes and locks. Nothing else writes there but SQLite, MLflow and the trials of a
-trainer of one's own, each in its folder."""
+"""Files under results/, for their owner alone: atomic writes and locks; and files that a person has named.
+
+Nothing else writes under results/ but SQLite, MLflow and the trials of a trainer of one's own, each in its folder.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ import datetime
 import fcntl
 import hashlib
 import os
-import tempfile
+import shlex
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 from orchestrator.errors import InputError, Problem, StorageError
 
@@ -19,6 +22,8 @@ LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
 JOBS = "slurm"  # of commands that run as jobs on a cluster
+PICTURES = ("png", "svg", "pdf")
+COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # names the MLflow store that has the sweep, and the state of the ledger that it has
@@ -51,29 +56,90 @@ def refuse_links(*paths: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` where it is missing, for this user alone whatever the umask; those above it as usual."""
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+    """Make ``folder``, and those above it that are missing, for this user alone whatever the umask."""
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.is_dir()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Open ``path`` as ``open`` does; a file that this makes is for this user alone whatever the umask."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file for this user alone where there is none, for a library that makes it as the umask says.
+
+    One that is there is not even opened: closing it would drop the locks that SQLite has on it in this process.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Write ``path`` so that a reader, or a crash, sees the old file or the new, never a part."""
-    data = content.encode() if isinstance(content, str) else content
+    """Write a file under results/ so that a reader, or a crash, sees the old file or the new, never a part.
+
+    File and folder are for this user alone. Raises StorageError also where the folder is a link.
+    """
+    refuse_links(path.parent)
     with storage_errors(path):
         make_folder(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        _replace(path, content, 0o600)
+
+
+def write_output(path: Path, content: bytes | str) -> None:
+    """Write a file that a person has named, as ``atomic_write`` but for whom the umask says. Makes no folder."""
+    with storage_errors(path):
+        _replace(path, content, 0o666)
+
+
+def _replace(path: Path, content: bytes | str, mode: int) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    name = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def check_output(path: Path | None, option: str = "--output") -> None:
+    """Raise InputError where a file cannot be written: its folder is missing, or it is a folder or a device."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        remedy = f"make it first (mkdir -p {shlex.quote(str(path.parent))}), or name another"
+        raise InputError(Problem(option, str(path), f"there is no folder {path.parent}", remedy))
+    if path.exists() and not path.is_file():
+        raise InputError(Problem(option, str(path), "is no plain file", "name another"))
+
+
+def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: str | None = None) -> str:
+    """The format in which the file ``path`` (--output) is written: that of its ending, ``asked`` or the first.
+
+    Raises InputError where a format is not one of ``formats``, ending and ``asked`` (--format) differ, or the folder
+    of ``path`` is missing.
+    """
+    *some, last = formats
+    if asked is not None and asked not in formats:
+        choice = f"choose {', '.join(some)} or {last}"
+        raise InputError(Problem("--format", "", f"{asked!r} is unknown", choice))
+    if path is None:
+        return asked or formats[0]
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in formats:
+        endings = f"end it in {', '.join(f'.{one}' for one in some)} or .{last}"
+        raise InputError(Problem("--output", str(path), "has an ending that is no format", endings))
+    if asked is not None and asked != ending:
+        remedy = f"leave out --format, or end it in .{asked}"
+        raise InputError(Problem("--output", str(path), f"its ending is not that of --format {asked}", remedy))
+    check_output(path)
+    return ending
 
 
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
@@ -139,7 +205,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
     refuse_links(folder, folder / LEDGER, folder / _LOCK)
     with storage_errors(folder):
         make_folder(folder)
-        file = open(folder / _LOCK, "a+")  # noqa: SIM115 - the next line is its context
+        file = open_private(folder / _LOCK, "a+")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,8 +243,8 @@ def litter(folder: Path) -> list[Path]:
 def waiting_lock(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``, waiting for others to let go of it."""
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a")  # noqa: SIM115 - the next line is its context
+        make_folder(path.parent)
+        file = open_private(path, "a")
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

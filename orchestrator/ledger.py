@@ -10,7 +10,7 @@ import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from orchestrator.curve_pieces import join_pieces, pack_piece, unpack_piece
 from orchestrator.errors import InputError, Problem, StorageError
-from orchestrator.files import free_space, make_folder
+from orchestrator.files import free_space, make_folder, make_private
 from orchestrator.reports import Finished, Member, Pack, Report
 from orchestrator.space import Trial, canonical_json, frozen
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 STATUSES = ("planned", "running", "finished", "interrupted", "lost", "errored")
 _BUSY_TIMEOUT_S = 20.0
 _CHECKPOINTS_KEPT = 2
@@ -62,6 +62,7 @@ CREATE TABLE trials (
     finished_at REAL,
     CHECK ((status = 'finished') = (outcome IS NOT NULL))
 );
+CREATE INDEX trials_of_packs ON trials (pack_id, status);
 CREATE TABLE packs (               -- one row per try at training some trials together
     pack_id TEXT PRIMARY KEY,
     trial_ids TEXT NOT NULL,       -- JSON list
@@ -109,6 +110,7 @@ _UPGRADES = {
     " sha256 TEXT NOT NULL, ages TEXT NOT NULL, PRIMARY KEY (pack_id, number));",
     4: " CREATE TABLE telemetry (trial_id TEXT NOT NULL REFERENCES trials, pack_id TEXT NOT NULL REFERENCES packs,"
     " first_step INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (trial_id, pack_id, first_step));",
+    5: " CREATE INDEX trials_of_packs ON trials (pack_id, status);",
 }
 
 
@@ -134,6 +136,7 @@ class Ledger:
         with self._errors():
             if not read_only:
                 make_folder(path.parent)
+                make_private(path)
             uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
             self._db = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
             try:
@@ -307,8 +310,8 @@ class Ledger:
     def _forget_checkpoints(self, db: sqlite3.Connection) -> None:
         """Drop those of packs that nobody goes on with."""
         db.execute(
-            "DELETE FROM checkpoints WHERE pack_id NOT IN"
-            " (SELECT pack_id FROM trials WHERE pack_id IS NOT NULL AND status IN ('running', 'interrupted', 'lost'))"
+            "DELETE FROM checkpoints WHERE NOT EXISTS (SELECT * FROM trials"
+            " WHERE trials.pack_id = checkpoints.pack_id AND status IN ('running', 'interrupted', 'lost'))"
         )
 
     def end_pack(
@@ -401,26 +404,45 @@ class Ledger:
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
             return _trial(row)
 
-    def statuses(self) -> dict[str, tuple[str, int]]:
-        """Status and number of attempts of each of the sweep's trials, by id, in order."""
-        query = "SELECT trial_id, status, num_attempts FROM trials WHERE position IS NOT NULL ORDER BY position"
+    def statuses(self, *, removed: bool = False) -> dict[str, tuple[str, int]]:
+        """Status and number of attempts of each of the sweep's trials, by id, in order.
+
+        With ``removed`` also of those that the sweep no longer has.
+        """
+        where = "" if removed else "WHERE position IS NOT NULL"
+        query = f"SELECT trial_id, status, num_attempts FROM trials {where} ORDER BY position IS NULL, position"
         with self._reading():
             return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
 
-    def trace(self, trial_id: str) -> dict[str, np.ndarray]:
-        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said."""
-        return self._curve("traces", trial_id)
+    def outcomes(self) -> dict[str, str]:
+        """The outcome of each of the sweep's trials that has one, by id, in order."""
+        query = (
+            "SELECT trial_id, outcome FROM trials WHERE position IS NOT NULL AND outcome IS NOT NULL ORDER BY position"
+        )
+        with self._reading():
+            return dict(self._db.execute(query).fetchall())
+
+    def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said.
+
+        With ``columns`` only the step and those of them that there are, which takes less memory.
+        """
+        return self._curve("traces", trial_id, columns)
 
     def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
         """What was read of a trial every few steps, as ``trace``; nothing where nothing was read."""
         return self._curve("telemetry", trial_id) if self.version >= _FIRST_TELEMETRY else {}
 
-    def _curve(self, table: str, trial_id: str) -> dict[str, np.ndarray]:
+    def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         query = (
             f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
         with self._reading():
-            return join_pieces([unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,))])
+            pieces = (unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,)))
+            if columns is None:
+                return join_pieces(list(pieces))
+            wanted = {"step", *columns}
+            return join_pieces([{name: piece[name] for name in piece if name in wanted} for piece in pieces])
 
     @property
     def version(self) -> int:

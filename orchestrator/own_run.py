@@ -19,7 +19,7 @@ from orchestrator.audit import is_audited
 from orchestrator.child import CannotStart
 from orchestrator.detection import SpikeDetector, StoppingConfig
 from orchestrator.file_tail import FileTail
-from orchestrator.files import storage_errors
+from orchestrator.files import open_private, storage_errors
 from orchestrator.outcomes import finished_of
 from orchestrator.own_trainer import GIVEN, command_of, render
 from orchestrator.provenance import describe_process
@@ -324,7 +324,7 @@ class Source:
         new = self._new(points)
         if new and self._points_file is not None:
             rows = [{"step": p.step, "loss": p.loss, "grad_norm": p.grad_norm, **p.others} for p in new]
-            with storage_errors(self._points_file), open(self._points_file, "a") as file:
+            with storage_errors(self._points_file), open_private(self._points_file, "a") as file:
                 file.writelines(f"{json.dumps(row)}\n" for row in rows)
         return new
 

@@ -1,7 +1,7 @@
 """Processes that a run has started, found by a mark in their environment and ended for good. Linux's /proc.
 
-A mark is inherited by children of children, also by those whose parents are gone. It names the driver, so
-that what a killed driver has left behind can be told from what belongs to another one.
+A mark is inherited by children of children, also by those whose parents are gone. It names the driver and its user,
+so that what a killed driver has left behind can be told from what belongs to another driver, or to somebody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCRATCH = "sweep-tune-"  # a run's folder for temporary files begins so; the pid
 
 def new_mark() -> str:
     """A mark for processes that this one starts."""
-    return f"{os.getpid()}.{_started(os.getpid())}.{uuid.uuid4().hex[:8]}"
+    return f"{os.getpid()}.{_started(os.getpid())}.{uuid.uuid4().hex[:8]}.{os.getuid()}"
 
 
 def all_marked(variable: str = MARK) -> dict[int, str]:
@@ -39,10 +39,26 @@ def marked(mark: str, variable: str = MARK) -> list[int]:
     return [pid for pid, found in all_marked(variable).items() if found == mark and is_alive(pid)]
 
 
+def _own() -> dict[int, str]:
+    """Processes that drivers of this user have marked, and their marks.
+
+    Root sees those of all users. One in a container may be seen from outside, where its driver has another pid.
+    """
+    return {pid: mark for pid, mark in all_marked().items() if mark.endswith(f".{os.getuid()}") and _is_beside(pid)}
+
+
+def _is_beside(pid: int) -> bool:
+    """Whether ``pid`` counts processes as this one does."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
 def leftovers() -> dict[int, str]:
-    """Processes whose driver is dead, and their marks."""
+    """Processes whose driver, one of this user's, is dead, and their marks."""
     found = {}
-    for pid, mark in all_marked().items():
+    for pid, mark in _own().items():
         driver, _, rest = mark.partition(".")
         if driver.isdigit() and str(_started(int(driver))) != rest.partition(".")[0] and is_alive(pid):
             found[pid] = mark
@@ -50,7 +66,7 @@ def leftovers() -> dict[int, str]:
 
 
 def listening() -> dict[str, str]:
-    """Addresses (host:port) on which marked processes listen, and the names of those processes."""
+    """Addresses (host:port) on which processes of this user's drivers listen, and the names of those processes."""
     sockets: dict[str, str] = {}
     for table, size in (("/proc/net/tcp", 8), ("/proc/net/tcp6", 32)):
         with contextlib.suppress(OSError):
@@ -60,7 +76,7 @@ def listening() -> dict[str, str]:
                     address, port = fields[1].split(":")
                     sockets[fields[9]] = f"{_address(address, size)}:{int(port, 16)}"
     found: dict[str, str] = {}
-    for pid in all_marked():
+    for pid in _own():
         with contextlib.suppress(OSError):
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             for handle in Path(f"/proc/{pid}/fd").iterdir():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from orchestrator.own_trainer import OWN_KINDS
 
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 4096
+_STEPS_TOGETHER = 16_000_000  # of the curves that are in memory at once: 384 MB
 UNKNOWN = "unknown"
 
 
@@ -107,15 +108,33 @@ class ReplayedTrial:
 def replay_sweep(ledger: Ledger, config: StoppingConfig) -> list[ReplayedTrial]:
     """Judge the finished trials of a sweep again, from their curves, under ``config``."""
     rows = [row for row in ledger.trials() if row["outcome"] is not None]
+    return [trial for some in in_parts(rows) for trial in _replayed_trials(ledger, some, config)]
+
+
+def in_parts(rows: Iterable[Mapping[str, Any]], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[Mapping[str, Any]]]:
+    """Finished trials a few at a time, with curves of at most ``max_steps`` together where one alone is not longer."""
+    part: list[Mapping[str, Any]] = []
+    num_steps = 0
+    for row in rows:
+        num_steps += row["steps_done"]
+        if part and (num_steps > max_steps or len(part) == _AT_ONCE):
+            yield part
+            part, num_steps = [], row["steps_done"]
+        part.append(row)
+    if part:
+        yield part
+
+
+def _replayed_trials(
+    ledger: Ledger, rows: Sequence[Mapping[str, Any]], config: StoppingConfig
+) -> Iterator[ReplayedTrial]:
     curves = []
     for row in rows:
-        trace = ledger.trace(row["trial_id"])
+        trace = ledger.trace(row["trial_id"], ("loss", "grad_norm"))
         stops = config.early_stop and not row.get("is_audited")
         curves.append(Curve(trace["step"].astype(np.int64), trace["loss"], trace.get("grad_norm"), stops))
-    return [
-        _replayed_trial(row, record, config, curve.stops or not record.is_finite)
-        for row, curve, record in zip(rows, curves, detect(curves, config), strict=True)
-    ]
+    for row, curve, record in zip(rows, curves, detect(curves, config), strict=True):
+        yield _replayed_trial(row, record, config, curve.stops or not record.is_finite)
 
 
 def _replayed_trial(

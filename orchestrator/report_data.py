@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.axis_values import value_labels
-from orchestrator.curve_metrics import OF_TELEMETRY, OF_TRACES
+from orchestrator.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES
 from orchestrator.ledger import Ledger
 from orchestrator.outcomes import OUTCOMES
 from orchestrator.space import Axis, format_value
@@ -30,12 +30,19 @@ _NUM_TICKS = 6
 def report_data(ledger: Ledger) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
-    traces = [ledger.trace(row["trial_id"]) if row["outcome"] else {} for row in rows]
-    telemetry = [ledger.telemetry(row["trial_id"]) if row["outcome"] else {} for row in rows]
-    of_curves = {name: [metric(trace) for trace in traces] for name, metric in OF_TRACES.items()}
-    of_curves |= {name: [metric(read) for read in telemetry] for name, metric in OF_TELEMETRY.items()}
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
-    num_points = _points_per_curve(sum(name in trace for trace in traces for name in CURVES))
+    num_points = _points_per_curve(len(CURVES) * sum(row["outcome"] is not None for row in rows))
+    of_curves: dict[str, list[float | None]] = {name: [] for name in CURVE_METRICS}
+    curves = []
+    for row in rows:
+        # The curves of one trial at a time: those of all of them may be larger than the memory.
+        trace = ledger.trace(row["trial_id"], CURVES) if row["outcome"] else {}
+        curves.append(_curves(trace, num_points))
+        for name, metric in OF_TRACES.items():
+            of_curves[name].append(metric(trace))
+        telemetry = ledger.telemetry(row["trial_id"]) if row["outcome"] else {}
+        for name, metric in OF_TELEMETRY.items():
+            of_curves[name].append(metric(telemetry))
     return {
         "name": facts.get("name", ""),
         "is_sampled": facts.get("is_sampled") == "true",
@@ -54,7 +61,7 @@ def report_data(ledger: Ledger) -> dict[str, Any]:
             **{name: [_number(value) for value in values] for name, values in of_curves.items()},
         },
         "episodes": [json.loads(row.get("episodes") or "[]") for row in rows],
-        "curves": [_curves(trace, num_points) for trace in traces],
+        "curves": curves,
         "num_points": num_points,
     }
 

@@ -17,7 +17,16 @@ from rich.table import Table
 from orchestrator.audit import audit, audit_lines
 from orchestrator.detection import StoppingConfig
 from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
-from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
+from orchestrator.files import (
+    FROZEN_SWEEP,
+    LEDGER,
+    REPLAYS,
+    atomic_write,
+    check_output,
+    refuse_links,
+    storage_errors,
+    write_output,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.logs import Columns, Log, find_logs, read_log
 from orchestrator.overrides import Overrides, parse_set
@@ -41,7 +50,16 @@ def replay(
     json_file: Path | None,
     figures: Path | None,
 ) -> int:
-    """Judge logs and finished sweeps; print, and write ``json_file`` and pictures; returns the exit code."""
+    """Judge logs and finished sweeps; print, and write ``json_file`` and pictures; returns the exit code.
+
+    Without ``figures``, a folder, there are no pictures. Raises InputError, also where a file cannot be written.
+    """
+    check_output(json_file, "--json")
+    is_own = figures == results / REPLAYS
+    if is_own:
+        refuse_links(figures)
+    elif figures is not None and not figures.is_dir():
+        check_output(figures, "--figures")
     console = Console(soft_wrap=False)
     sweeps = [folder for path in paths if (folder := _sweep_folder(path, results))]
     others = [path for path in paths if not _sweep_folder(path, results)]
@@ -60,13 +78,17 @@ def replay(
             _show_logs(console, replayed)
             found += [one.as_json() for one in replayed]
         if figures is not None and replayed:
+            if not is_own:
+                with storage_errors(figures):
+                    figures.mkdir(exist_ok=True)
             for one, name in zip(replayed, _picture_names(replayed), strict=True):
                 from orchestrator.trace_figures import trace_figure
 
-                atomic_write(figures / name, trace_figure(one))
+                write = atomic_write if is_own else write_output
+                write(figures / name, trace_figure(one))
             console.print(f"pictures: {figures}/", highlight=False, markup=False)
     if json_file is not None:
-        atomic_write(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
+        write_output(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
         console.print(f"wrote {json_file}", highlight=False, markup=False)
     for note in notes:
         console.print(printable(note), highlight=False, markup=False, soft_wrap=True)

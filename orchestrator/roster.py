@@ -49,7 +49,8 @@ class Roster:
         self.waiting = deque(range(len(configs)))
         self._rows: list[_Row] = []
         # The first gradient does not depend on the optimizer, so it is known for those who come later.
-        self._first_norm: dict[object, float] = {}
+        self._origin = _origins(configs, seeds)
+        self._first_norm: dict[int, float] = {}
 
     @property
     def training(self) -> list[int]:
@@ -69,11 +70,11 @@ class Roster:
     @property
     def is_surprise_near(self) -> bool:
         """Whether a shared row's first norm is not known, and so may part its members at once."""
-        return any(len(row.members) > 1 and self._origin(row.members[0]) not in self._first_norm for row in self._rows)
+        return any(len(row.members) > 1 and self._origin[row.members[0]] not in self._first_norm for row in self._rows)
 
     def note_first_norms(self, norm_of_member: Mapping[int, float]) -> None:
         """The gradient norm of some members at their first step."""
-        self._first_norm.update({self._origin(member): norm for member, norm in norm_of_member.items()})
+        self._first_norm.update({self._origin[member]: norm for member, norm in norm_of_member.items()})
 
     def drop(self, members: Collection[int]) -> None:
         """Let ``members`` go, in training or waiting."""
@@ -129,7 +130,7 @@ class Roster:
 
     def state_dict(self) -> dict[str, Any]:
         """Who trains where, who waits, and what is known of first gradients: lists and numbers."""
-        known = [(m, self._first_norm.get(self._origin(m))) for m in range(len(self.configs))]
+        known = [(m, self._first_norm.get(self._origin[m])) for m in range(len(self.configs))]
         return {
             "rows": [list(row.members) for row in self._rows],
             "waiting": list(self.waiting),
@@ -144,13 +145,18 @@ class Roster:
 
     def _run(self, member: int) -> object:
         """Equal for members that are one run until clipping parts them."""
-        clip, first_norm = self.configs[member].clip, self._first_norm.get(self._origin(member), 0.0)
+        clip, first_norm = self.configs[member].clip, self._first_norm.get(self._origin[member], 0.0)
         if clip is not None and not clip > _NEAR * first_norm:
             return member
         return self.configs[member].model_copy(update={"clip": None}), self.seeds[member]
 
-    def _origin(self, member: int) -> object:
-        """Equal for members whose first gradient is."""
-        config = self.configs[member]
-        shaping = tuple(getattr(config, name) for name in type(config).model_fields if not _is_of_the_optimizer(name))
-        return shaping, self.seeds[member]
+
+def _origins(configs: Sequence[TrainingConfig], seeds: Sequence[int]) -> list[int]:
+    """A number for each member, equal for those whose first gradient is: thousands are asked for at a checkpoint."""
+    shaping = {kind: [n for n in kind.model_fields if not _is_of_the_optimizer(n)] for kind in set(map(type, configs))}
+    numbers: dict[object, int] = {}
+    found = []
+    for config, seed in zip(configs, seeds, strict=True):
+        origin = (tuple(getattr(config, name) for name in shaping[type(config)]), seed)
+        found.append(numbers.setdefault(origin, len(numbers)))
+    return found

@@ -155,11 +155,10 @@ class _Run:
         self.furthest: Counter[str] = Counter()
         self.stopped_by: int | None = None
         statuses = ledger.statuses()
-        outcomes = {row["trial_id"]: row["outcome"] for row in ledger.trials() if row["outcome"]}
         missing = missing_trials(sweep, statuses)
         self.waiting = {trial.trial_id: trial for trial in missing}
         self.progress = Progress(
-            sweep, {trial_id: status for trial_id, (status, _) in statuses.items()}, outcomes, len(missing)
+            sweep, {trial_id: status for trial_id, (status, _) in statuses.items()}, ledger.outcomes(), len(missing)
         )
 
     def train(self, make_executor: Callable[[], Executor]) -> Summary:

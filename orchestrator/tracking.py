@@ -21,10 +21,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from orchestrator.audit import Audit, audit
 from orchestrator.errors import InputError, Problem, SweepError
-from orchestrator.files import LEDGER, MIRRORED, atomic_write, waiting_lock
+from orchestrator.files import LEDGER, MIRRORED, atomic_write, make_folder, make_private, open_private, waiting_lock
 from orchestrator.ledger import Ledger
 from orchestrator.logs import Columns, Log, Table, make_log
 from orchestrator.outcomes import OUTCOMES
@@ -54,6 +56,7 @@ _UNFINISHED = ("planned", "running", "interrupted", "lost")
 PATIENCE_S = 30.0
 # MLflow waits as long for a database that another process has locked.
 _BUSY_TIMEOUT_S = 20.0
+STORE = "mlflow.db"
 _WRITER_LOCK = "mirror.lock"
 # What is said of a database that was cut off while it was made or migrated, is of another version, or is none.
 _UNUSABLE = re.compile(
@@ -67,7 +70,7 @@ class TrackingError(SweepError):
 
 def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
     """The MLflow store of sweeps under ``results``: the configured one, or mlflow.db there."""
-    return tracking.uri or f"sqlite:///{(results / 'mlflow.db').absolute()}"
+    return tracking.uri or f"sqlite:///{(results / STORE).absolute()}"
 
 
 def shown_uri(uri: str) -> str:
@@ -176,10 +179,10 @@ class Mirror:
         The parent is FINISHED when none of the sweep's trials is still to train, else KILLED.
         """
         with Ledger(self.folder / LEDGER, read_only=True) as ledger:
-            for row in ledger.trials(removed=True):
+            for trial_id, (status, _) in ledger.statuses(removed=True).items():
                 # Planned trials of an interrupted sweep have no run yet.
-                if row["status"] != "planned" or row["trial_id"] in self.run_of_trial:
-                    self._guard(self._mirror_trial, ledger, row)
+                if status != "planned" or trial_id in self.run_of_trial:
+                    self._guard(self._mirror_trial, ledger, ledger.trial(trial_id))
             self._guard(self._end_strays)
             self._guard(self._finish_parent, ledger, artifacts)
             state = ledger.state()
@@ -213,6 +216,7 @@ class Mirror:
         self._holds.enter_context(_only_writer(self.folder / _WRITER_LOCK))
         if (path := sqlite_file(self.uri)) is not None:
             _prepare_database(path, self.folder.parent / ".mlflow.lock", self._sign_of_life)
+            rehome(path, self.folder.parent)
         self._client = MlflowClient(tracking_uri=self.uri)
         self._experiment_id = self._find_experiment()
         self._sign_of_life()
@@ -226,7 +230,7 @@ class Mirror:
             return found.experiment_id
         # A local store's default place for artifacts is the folder one happens to stand in.
         is_local = self.uri.startswith("sqlite:")
-        location = (self.folder.parent / "mlflow_artifacts").absolute().as_uri() if is_local else None
+        location = _artifacts(self.folder.parent).as_uri() if is_local else None
         try:
             return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
         except Exception:
@@ -317,14 +321,15 @@ class Mirror:
         """Every n-th step's finite numbers; MLflow would store infinity as 1.8e308 and hide NaN."""
         if not trace:
             return []
-        steps = trace["step"]
+        step_N = trace["step"]
         every = self.tracking.every if self.tracking.every != "auto" else max(1, round(num_steps / _POINTS_PER_CURVE))
+        is_kept_N = step_N % every == 0
         return [
-            self._entities.Metric(name, float(value), started_ms + int(step), int(step))
+            self._entities.Metric(name, float(value), started_ms + step, step)
             for name, values in trace.items()
             if name != "step"
-            for step, value in zip(steps, values, strict=True)
-            if step % every == 0 and math.isfinite(value)
+            for step, value in zip(step_N[is_kept_N].tolist(), values[is_kept_N].tolist(), strict=True)
+            if math.isfinite(value)
         ]
 
     def _results(self, row: Mapping[str, Any], started_ms: int) -> list[Any]:
@@ -356,6 +361,8 @@ class Mirror:
             metrics=[entities.Metric(key, float(value), now_ms, 0) for key, value in counts.items()],
             tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
         )
+        if (place := _local(self._client.get_run(self.parent_id).info.artifact_uri)) is not None:
+            make_folder(place)  # MLflow would make it as the umask says
         for path in artifacts:
             self._client.log_artifact(self.parent_id, str(path))
             self._sign_of_life()
@@ -372,7 +379,7 @@ def _cause(error: Exception) -> str:
 def _only_writer(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``, waiting a while for others. Raises TrackingError when they do not let go."""
     deadline = time.monotonic() + PATIENCE_S
-    with open(path, "a") as file:
+    with open_private(path, "a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -405,14 +412,61 @@ def _prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) 
             for leftover in ("-journal", "-wal", "-shm"):
                 file.with_name(file.name + leftover).unlink(missing_ok=True)
         new.unlink(missing_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        artifacts = (path.parent / "mlflow_artifacts").absolute().as_uri()
-        SqlAlchemyStore(f"sqlite:///{new}", artifacts).engine.dispose()
+        make_folder(path.parent)
+        make_private(new)  # SQLite gives the journal the mode of its database
+        SqlAlchemyStore(f"sqlite:///{new}", _artifacts(path.parent).as_uri()).engine.dispose()
         os.replace(new, path)
         # In this process MLflow may still hold one that was deleted.
         if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
             known.dispose()
     sign_of_life()
+
+
+def rehome(path: Path, results: Path) -> None:
+    """Let the store at ``path`` say where artifacts and sweeps are, if it came with ``results`` from another place.
+
+    MLflow keeps absolute paths, so that in a copy artifacts would not be found, or be written to the old place. A
+    store that is not that of ``results``, or in which several results folders have their runs, is left as it is.
+    Raises sqlite3.Error when the file cannot be used.
+    """
+    here = _artifacts(results)
+    if path.absolute() != (results / STORE).absolute() or not path.is_file():
+        return
+    with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database, database:
+        found = database.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
+        places = {place if place.name == here.name else place.parent for (uri,) in found if (place := _local(uri))}
+        for there in places - {here}:
+            if there.name != here.name or not _is_left(there, path):
+                continue
+            changes = (
+                ("experiments", "artifact_location", "1", there.as_uri(), here.as_uri()),
+                ("runs", "artifact_uri", "1", there.as_uri(), here.as_uri()),
+                ("tags", "value", "key = 'sweep.folder'", _folder_tag(there.parent), _folder_tag(here.parent)),
+            )
+            for table, column, which, old, new in changes:
+                database.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
+                    f" WHERE {which} AND ({column} = ? OR substr({column}, 1, ?) = ?)",
+                    (new, len(old) + 1, old, len(old) + 1, f"{old}/"),
+                )
+
+
+def _is_left(artifacts: Path, store: Path) -> bool:
+    """Whether ``store`` was copied or moved away from where ``artifacts`` are."""
+    before = artifacts.parent / STORE
+    if before.exists():
+        return not before.samefile(store)
+    return not artifacts.exists()
+
+
+def _artifacts(results: Path) -> Path:
+    """Where artifacts of sweeps under ``results`` are, in a store on this machine."""
+    return (results / "mlflow_artifacts").absolute()
+
+
+def _local(uri: str | None) -> Path | None:
+    """The folder that a file: URI names; None for another kind."""
+    return Path(url2pathname(urlsplit(uri).path)) if uri and uri.startswith("file:") else None
 
 
 def _has_tables(path: Path) -> bool:
@@ -491,7 +545,7 @@ def _param(value: Any) -> str:
 def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:
     """The command that serves MLflow's pages for ``uri``, on loopback only."""
     hosts = ",".join(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
-    artifacts = (results / "mlflow_artifacts").absolute().as_uri()
+    artifacts = _artifacts(results).as_uri()
     return [
         *(python, "-m", "mlflow", "server", "--backend-store-uri", uri),
         *("--default-artifact-root", artifacts, "--host", "127.0.0.1", "--port", str(port)),

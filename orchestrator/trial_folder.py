@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.files import atomic_write, make_folder, refuse_links, storage_errors
+from orchestrator.files import atomic_write, make_folder, open_private, refuse_links, storage_errors
 
 TRIALS = "trials"
 _HEAD_BYTES = 8 * 2**20
@@ -48,7 +48,7 @@ class OutputLog:
         self._path, self._num_bytes, self._tail = path, 0, b""
         self._file: BinaryIO | None = None
         with storage_errors(path):
-            self._file = open(path, "ab")  # noqa: SIM115 - open as long as the process
+            self._file = open_private(path, "ab")
 
     def write(self, content: bytes) -> None:
         """Append ``content``. Raises StorageError."""

@@ -214,7 +214,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
     """
     line = json.dumps(row).encode() + b"\n"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last row short

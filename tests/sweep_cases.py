@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,3 +109,13 @@ def learning(num_steps: int, seed: int = 0, changes: Sequence[tuple[int, int, fl
     for first, end, rise in changes:
         curve[first:end] += rise
     return curve
+
+
+def peak_bytes(action: Callable[[], Any]) -> int:
+    """The most memory that Python and NumPy held in ``action`` beyond what they held before it."""
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

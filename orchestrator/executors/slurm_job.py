@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.child import CannotStart
-from orchestrator.files import atomic_write, make_folder, storage_errors
+from orchestrator.files import atomic_write, make_folder, open_private, storage_errors
 from orchestrator.processes import MARK, new_mark
 from orchestrator.ranks import LocalPlaces, Process
 from orchestrator.report_json import to_json
@@ -168,7 +168,7 @@ class Outbox:
             is_claimed = False
             while not is_claimed:
                 self._attempt += 1
-                with contextlib.suppress(FileExistsError), open(self._path(self._attempt, 0), "x") as file:
+                with contextlib.suppress(FileExistsError), open_private(self._path(self._attempt, 0), "x") as file:
                     json.dump({"cluster": cluster, "job": job_id}, file)
                     is_claimed = True
 

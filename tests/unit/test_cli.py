@@ -49,6 +49,59 @@ def test_a_sweep_runs_is_exported_and_says_where_everything_is(sweep_command, tm
     assert "X diverged" in text
 
 
+def test_files_are_refused_that_cannot_be_what_was_asked(sweep_command, tmp_path: Path) -> None:
+    sweep_command("run", "edge.yaml", *INLINE)
+    sweep_command("run", "edge.yaml", *INLINE, "--name", "other")
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{step},1\n" for step in range(50)))
+    before = sorted(tmp_path.rglob("*"))
+    commands = {
+        ("export", "heatmap", "edge", "--output"): "png",
+        ("compare", "edge", "other", "--output"): "png",
+        ("diagnose", "edge", "--output"): "png",
+        ("diagnose", "edge", "--json"): "json",
+        ("explain", "edge", "--output"): "png",
+        ("replay", "log.csv", "--no-figures", "--json"): "json",
+        ("replay", "log.csv", "--figures"): "folder",
+        ("init", "mine", "--output"): "yaml",
+    }
+    for command, ending in commands.items():
+        code, text = sweep_command(*command, f"newdir/x.{ending}")
+        assert (code, "there is no folder newdir" in text, "mkdir -p newdir" in text) == (2, True, True), text
+        if command[-1] == "--output" and command[0] != "init":
+            code, text = sweep_command(*command, "x.jpg")
+            assert (code, ".png, .svg" in text) == (2, True), text
+    code, text = sweep_command("export", "heatmap", "edge", "--format", "svg", "--output", "x.png")
+    assert (code, "leave out --format" in text) == (2, True), text
+    assert sorted(tmp_path.rglob("*")) == before
+    for name, begins in (("x.svg", b"<?xml"), ("x.csv", b"lr,beta1,"), ("x.PDF", b"%PDF")):
+        code, text = sweep_command("export", "heatmap", "edge", "--output", name)
+        assert (code, (tmp_path / name).read_bytes()[: len(begins)]) == (0, begins), text
+    assert sweep_command("replay", "log.csv", "--figures", "pictures")[0] == 0
+    assert [path.suffix for path in (tmp_path / "pictures").iterdir()] == [".png"]
+
+
+def test_no_picture_is_written_where_a_link_points_to(sweep_command, tmp_path: Path) -> None:
+    sweep_command("run", "edge.yaml", *INLINE)
+    sweep_command("run", "edge.yaml", *INLINE, "--name", "other")
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{step},1\n" for step in range(50)))
+    (tmp_path / "elsewhere").mkdir()
+    results = tmp_path / "results"
+    for link in (results / "compare", results / "replay", results / "edge" / "diagnosis"):
+        link.symlink_to(tmp_path / "elsewhere")
+    for command in (("compare", "edge", "other"), ("replay", "log.csv"), ("diagnose", "edge")):
+        code, text = sweep_command(*command)
+        assert (code, "is a link to" in text) == (4, True), text
+    (results / "other").rename(tmp_path / "elsewhere" / "other")
+    (results / "other").symlink_to(tmp_path / "elsewhere" / "other")
+    before = sorted((tmp_path / "elsewhere").rglob("*"))
+    commands = (("diagnose", "other"), ("explain", "other"), ("export", "heatmap", "other"), ("report", "other"))
+    for command in commands:
+        code, text = sweep_command(*command)
+        assert (code, "is a link to" in text) == (4, True), text
+    assert sorted((tmp_path / "elsewhere").rglob("*")) == before
+    assert sweep_command("explain", "other", "--output", "x.png")[0] == 0, "what is read may be a link"
+
+
 def test_a_finished_sweep_run_again_rewrites_nothing(sweep_command, tmp_path: Path) -> None:
     sweep_command("run", "edge.yaml", *INLINE)
     exports = [tmp_path / "results" / "edge" / name for name in ("heatmap.png", "map.csv", "report.html")]

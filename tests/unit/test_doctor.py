@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from orchestrator.exports import export_all
 from orchestrator.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
 from orchestrator.ledger import Ledger
 from orchestrator.packing import pack_of
+from orchestrator.processes import MARK, leftovers, listening, new_mark
 from orchestrator.reports import Checkpoint, Member, Report
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
@@ -187,3 +190,24 @@ def test_an_old_torch_is_a_fault(tmp_path: Path, monkeypatch) -> None:
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert any("cannot be written" in finding.text for finding in examine_environment(tmp_path))
+
+
+LISTEN = """
+import socket, time
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_processes_that_somebody_else_left_behind_are_neither_listed_nor_ended(is_own: bool) -> None:
+    user = os.getuid() + (not is_own)
+    mark = f"{2**22}.1.abcdef01.{user}"  # of a driver that is dead
+    process = subprocess.Popen([sys.executable, "-c", LISTEN], env={MARK: mark}, stdout=subprocess.PIPE, text=True)
+    with process:
+        address = f"127.0.0.1:{process.stdout.readline().strip()}"
+        found = process.pid in leftovers(), address in listening()
+        process.kill()
+    assert found == (is_own, is_own)
+    assert new_mark().endswith(f".{os.getuid()}")

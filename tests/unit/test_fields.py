@@ -21,7 +21,8 @@ from orchestrator.live import text_map
 from orchestrator.report import report_html
 from orchestrator.runner import run_sweep
 from orchestrator.spec import build_sweep, load_sweep
-from orchestrator.stability import map_table, stability_map, sweep_axes, trial_table
+from orchestrator.stability import stability_map, sweep_axes
+from orchestrator.tables import map_table, trial_table
 from orchestrator.strict_yaml import parse_document
 
 # Two values that a field can have, on every objective that has it.
@@ -103,7 +104,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
         assert [row["cell"][field] for row in rows] == values
         assert field in report_html(ledger, stability, sweep.text)
     assert export_heatmap(folder, "csv").read_text().count("\n") == 3
-    drawing = text_map([(row["cell"], row["outcome"]) for row in rows])
+    drawing = text_map(rows)
     assert f"{field}: " in drawing.plain
     if objective == "gpt" and field in DRAWN:
         assert export_heatmap(folder, "svg").read_text().startswith("<?xml")

@@ -16,7 +16,7 @@ from orchestrator.exports import export_all, export_heatmap
 from orchestrator.files import FROZEN_SWEEP
 from orchestrator.ledger import SCHEMA_VERSION, Ledger
 from orchestrator.packing import make_packs
-from orchestrator.reports import Report
+from orchestrator.reports import Checkpoint, Report
 
 THREE = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
 
@@ -57,6 +57,20 @@ def test_curves_come_back_as_they_were_in_one_piece_with_what_is_not_finite(tmp_
         np.testing.assert_array_equal(found["step"], np.arange(6))
         begin(ledger, sweep)
         assert ledger.trace(pack.trial_ids[0]) == {}, "a new attempt begins a new curve"
+
+
+def test_some_columns_of_a_curve_are_those_of_the_whole(tmp_path: Path) -> None:
+    sweep = sweep_of("")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        pack = begin(ledger, sweep)
+        for low, names in ((0, ["loss", "lr"]), (3, ["loss", "grad_norm"])):
+            piece = {"step": np.arange(low, low + 3), **{name: np.full(3, low + len(name)) for name in names}}
+            ledger.record(report(pack, traces={pack.trial_ids[0]: piece}))
+        whole = ledger.trace(pack.trial_ids[0])
+        for columns in ((), ("grad_norm",), ("lr", "loss"), ("other",)):
+            kept = {name: values for name, values in whole.items() if name in ("step", *columns)}
+            np.testing.assert_equal(ledger.trace(pack.trial_ids[0], columns), kept)
 
 
 def test_numbers_that_are_not_finite_become_null_with_a_reason(tmp_path: Path) -> None:
@@ -320,3 +334,52 @@ def test_a_ledger_that_version_3_wrote_is_read_and_upgraded(tmp_path: Path) -> N
         assert ledger.trace(before[0]["trial_id"])["loss"][[0, -1]].tolist() == [2.0, 1.0]
         assert (ledger.resumable(), ledger.checkpoint_names()) == ({}, set())
         assert [pack["resumed_from"] for pack in ledger.packs()] == [None, None]
+
+
+def test_what_happens_to_a_pack_never_reads_all_trials(tmp_path: Path) -> None:
+    sweep = sweep_of(THREE)
+    statements: list[str] = []
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, {})
+        ledger._db.set_trace_callback(statements.append)
+        pack = begin(ledger, sweep)
+        done = finished(pack.trial_ids[0], "stable")
+        curve = {"step": np.arange(2), "loss": np.ones(2)}
+        checkpoint = Checkpoint(b"", dict.fromkeys(pack.trial_ids, 2))
+        told = report(pack, finished=(done,), traces={pack.trial_ids[0]: curve}, checkpoint=checkpoint)
+        ledger.record(told, ("a.pt", "0" * 64))
+        ledger.end_pack(pack.pack_id, "lost", "lost", "it was killed", waited=[pack.trial_ids[1]])
+        ledger._db.set_trace_callback(None)
+        asked = [text for text in statements if text.split()[0] in ("SELECT", "UPDATE", "DELETE", "INSERT")]
+        steps = [(row[3], text) for text in asked for row in ledger._db.execute(f"EXPLAIN QUERY PLAN {text}")]
+        assert ledger.checkpoint_names() == {"a.pt"}
+    assert len(asked) > 10
+    assert [step for step in steps if step[0].startswith("SCAN trials")] == []
+
+
+def test_statuses_and_outcomes_are_those_of_the_rows(old: Path) -> None:
+    for folder in (old, old.parent / "new"):
+        with Ledger(folder / "ledger.db", read_only=True) as ledger:
+            rows = ledger.trials()
+            assert ledger.outcomes() == {row["trial_id"]: row["outcome"] for row in rows if row["outcome"]}
+            assert list(ledger.statuses()) == [row["trial_id"] for row in rows]
+    with ledger_at(old) as ledger:
+        ledger.plan("quadratic", sweep_of(SIX).trials[2:], {})
+        for removed in (False, True):
+            rows = ledger.trials(removed=removed)
+            expected = {row["trial_id"]: (row["status"], row["num_attempts"]) for row in rows}
+            assert ledger.statuses(removed=removed) == expected
+            assert len(rows) == 6 - 2 * (not removed)
+
+
+def indexes_of(path: Path) -> set[tuple[str, str]]:
+    database = sqlite3.connect(path)
+    try:
+        return set(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
+    finally:
+        database.close()
+
+
+def test_an_upgraded_ledger_has_the_indexes_of_a_new_one(old: Path) -> None:
+    ledger_at(old).close()
+    assert indexes_of(old / "ledger.db") == indexes_of(old.parent / "new" / "ledger.db") != set()

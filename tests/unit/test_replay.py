@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sweep_cases import learning, ledger_at, noise, record, sweep_of
 
 from orchestrator.detection import MemberRecord, SpikeDetector, StoppingConfig
@@ -17,7 +19,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.logs import Columns, Log
 from orchestrator.outcomes import judge
 from orchestrator.overrides import Overrides
-from orchestrator.replay import UNKNOWN, Curve, ReplayedTrial, detect, replay_logs, replay_sweep
+from orchestrator.replay import UNKNOWN, Curve, ReplayedTrial, detect, in_parts, replay_logs, replay_sweep
 from orchestrator.runner import run_sweep
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
@@ -254,3 +256,15 @@ def test_trials_that_never_finished_are_left_out(tmp_path: Path) -> None:
         record(ledger, sweep, ["stable", "planned", "errored"])
         trials = replay_sweep(ledger, sweep.stopping)
     assert [trial.trial_id for trial in trials] == [sweep.trials[0].trial_id]
+
+
+@settings(derandomize=True, deadline=None, database=None)
+@given(st.lists(st.integers(1, 50), max_size=200), st.integers(1, 200))
+def test_trials_are_judged_in_parts_that_fit_into_memory(lengths: list[int], most: int) -> None:
+    rows = [{"number": number, "steps_done": length} for number, length in enumerate(lengths)]
+    parts = list(in_parts(rows, most))
+    assert [row for part in parts for row in part] == rows
+    assert all(len(part) == 1 or sum(row["steps_done"] for row in part) <= most for part in parts)
+    assert sum(len(part) < 64 and sum(row["steps_done"] for row in part) <= most / 2 for part in parts) <= (
+        len(parts) / 2 + 1
+    ), "parts are not smaller than they need to be"

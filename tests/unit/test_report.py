@@ -110,7 +110,7 @@ def test_exports_of_one_ledger_are_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_map_as_csv_goes_where_it_is_asked(tmp_path: Path) -> None:
     exported(tmp_path)
-    path = export_heatmap(tmp_path, "csv", output=tmp_path / "out" / "map of mine.csv")
+    path = export_heatmap(tmp_path, "csv", output=tmp_path / "map of mine.csv")
     rows = path.read_text().splitlines()
     assert re.match("lr,eps,num_seeds", rows[0])
     assert len(rows) == 5

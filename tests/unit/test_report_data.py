@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sweep_cases import finished, learning, ledger_at, sweep_of
+from sweep_cases import finished, learning, ledger_at, peak_bytes, sweep_of
 
+from orchestrator.curve_metrics import CURVE_METRICS, measured
 from orchestrator.packing import make_packs
 from orchestrator.provenance import driver_facts
 from orchestrator.report_data import as_script, report_data
@@ -24,7 +25,7 @@ def with_curves(folder: Path, losses: list[np.ndarray], body: str = BODY):
         (pack,) = make_packs(sweep, [trial], 1)
         ledger.start_pack(pack, "test")
         curve = {"step": np.arange(len(loss)), "loss": loss, "grad_norm": np.ones(len(loss))}
-        done = (finished(trial.trial_id, "stable", episodes=((3000, 3010), (3500, None))),)
+        done = (finished(trial.trial_id, "stable", steps_done=len(loss), episodes=((3000, 3010), (3500, None))),)
         ledger.record(Report(pack.pack_id, len(loss), 0, 0.5, {trial.trial_id: curve}, done, True))
     return ledger
 
@@ -74,3 +75,22 @@ def test_the_data_is_strict_json_that_cannot_end_its_element(tmp_path: Path) -> 
     assert not set("<>&") & set(text)
     assert json.loads(text)["trials"]["reason"][1] == "</script><!-- & NaN"
     json.loads(text, parse_constant=pytest.fail)
+
+
+STEPS = 20_000
+READERS = {
+    "report": report_data,
+    "metrics": lambda ledger: measured(ledger, CURVE_METRICS, [row["trial_id"] for row in ledger.trials()]),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_the_curves_of_all_trials_are_never_in_memory_at_once(tmp_path: Path, read) -> None:
+    peaks = []
+    for num_trials in (2, 10):
+        body = f"axes: {{lr: {{linear: [0.1, 1], num: {num_trials}}}}}\n"
+        losses = [learning(STEPS, seed) for seed in range(num_trials)]
+        with with_curves(tmp_path / str(num_trials), losses, body) as ledger:
+            read(ledger)
+            peaks.append(peak_bytes(lambda ledger=ledger: read(ledger)))
+    assert peaks[1] - peaks[0] < STEPS * 8, "eight trials more are held as sixteen such curves and their steps"

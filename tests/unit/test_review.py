@@ -70,6 +70,7 @@ def some_logs(replay) -> None:
 
 
 def test_a_folder_is_walked_and_each_log_has_a_line_and_an_entry_with_finite_numbers(replay, some_logs) -> None:
+    Path("out").mkdir()
     code, text = replay("logs", "--no-figures", "--json", "out/all.json", "--set", "stopping.patience=50")
     assert code == 0, text
     assert "NaN" not in Path("out/all.json").read_text()

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import stat
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import mlflow
 import numpy as np
@@ -22,7 +27,7 @@ from orchestrator.logs import Columns
 from orchestrator.overrides import Overrides
 from orchestrator.spec import build_sweep
 from orchestrator.strict_yaml import parse_document
-from orchestrator.tracking import Mirror, TrackingError, read_run, server_command, shown_uri
+from orchestrator.tracking import Mirror, TrackingError, _folder_tag, read_run, rehome, server_command, shown_uri
 
 
 def tracked_sweep(*sets: str):
@@ -132,6 +137,104 @@ def test_every_nth_step_is_logged_when_asked(results: Path) -> None:
     client, _, children = all_runs(results)
     stable = next(child for child in children.values() if child.data.tags["outcome"] == "stable")
     assert [m.step for m in client.get_metric_history(stable.info.run_id, "loss")] == [0, 25, 50]
+
+
+# --- results of a real run, with what MLflow writes ------------------------------------------------
+
+
+def sweep_command(folder: Path, *arguments: str, umask: int = -1) -> str:
+    """A command in a process of its own: MLflow remembers where the artifacts of a run are."""
+    command = [sys.executable, "-m", "orchestrator.cli", *arguments]
+    options = {"env": ENVIRONMENT, "capture_output": True, "text": True, "timeout": 200}
+    done = subprocess.run(command, cwd=folder, umask=umask, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Path:
+    """A folder in which a sweep was run, compared, diagnosed and explained, with a umask that forbids nothing."""
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "edge.yaml").write_text(QUADRATIC.replace("enabled: false", "enabled: true"))
+    (folder / "log.csv").write_text("step,loss\n" + "".join(f"{step},1\n" for step in range(50)))
+    # What the run could not mirror in time, on a busy machine, the sync does.
+    commands = ("run edge.yaml --executor inline", "sync edge", "compare edge edge", "diagnose edge", "replay log.csv")
+    for command in commands:
+        sweep_command(folder, *command.split(), umask=0)
+    return folder
+
+
+def test_all_that_a_run_and_mlflow_write_is_for_its_owner_alone(real: Path) -> None:
+    found = [real / "results", *(real / "results").rglob("*")]
+    assert {"mlflow.db", "ledger.db", "heatmap.png", "lock", "mirror.lock", "artifacts", "compare"} <= {
+        path.name for path in found
+    }
+    modes = {path: oct(stat.S_IMODE(path.stat().st_mode)) for path in found}
+    assert {path: mode for path, mode in modes.items() if mode != ("0o700" if path.is_dir() else "0o600")} == {}
+
+
+def content_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "-shm" not in path.name}
+
+
+def test_a_copy_of_results_has_its_own_artifacts_and_writes_nothing_to_the_old_place(real: Path, tmp_path) -> None:
+    old, new = real / "results", tmp_path / "it's a copy" / "results"
+    new.parent.mkdir()
+    shutil.copytree(old, new)
+    before, num_runs = content_of(old), len(runs_in(new))
+    sweep_command(new.parent, "sync", "edge")
+    assert artifact_places(new) == {new / "mlflow_artifacts"}
+    assert len(runs_in(new)) == num_runs, "no run is there twice"
+    assert content_of(old) == before
+    (parent,) = (run for run in runs_in(new) if "sweep.trial_id" not in run.data.tags)
+    assert parent.data.tags["sweep.folder"] == _folder_tag(new / "edge")
+    client = MlflowClient(tracking_uri=f"sqlite:///{new / 'mlflow.db'}")
+    picture = Path(client.download_artifacts(parent.info.run_id, "heatmap.png", str(tmp_path)))
+    assert picture.read_bytes() == (new / "edge" / "heatmap.png").read_bytes()
+
+
+def test_moved_results_have_their_artifacts_where_they_are_now(real: Path, tmp_path: Path) -> None:
+    places = [tmp_path / "first results", tmp_path / "then"]
+    shutil.copytree(real / "results", places[0])
+    rehome(places[0] / "mlflow.db", places[0])
+    places[0].rename(places[1])
+    for _ in range(2):
+        rehome(places[1] / "mlflow.db", places[1])
+        assert artifact_places(places[1]) == {places[1] / "mlflow_artifacts"}
+    places[0].symlink_to(places[1])
+    rehome(places[0] / "mlflow.db", places[0])
+    assert artifact_places(places[1]) == {places[1] / "mlflow_artifacts"}, "one place under two names"
+
+
+def test_a_store_that_several_results_folders_share_is_left_as_it_is(real: Path, tmp_path: Path) -> None:
+    """Its artifacts are where the folder is that was first."""
+    shutil.copytree(real / "results", tmp_path / "results")
+    rehome(tmp_path / "results" / "mlflow.db", tmp_path / "other")
+    assert artifact_places(tmp_path / "results") == {real / "results" / "mlflow_artifacts"}
+    (tmp_path / "first" / "mlflow_artifacts").mkdir(parents=True)
+    with sqlite3.connect(tmp_path / "results" / "mlflow.db") as database:
+        first = (tmp_path / "first" / "mlflow_artifacts").as_uri()
+        database.execute("UPDATE experiments SET artifact_location = ?", (first,))
+        database.execute("UPDATE runs SET artifact_uri = ? || '/x/artifacts'", (first,))
+    database.close()
+    rehome(tmp_path / "results" / "mlflow.db", tmp_path / "results")
+    assert artifact_places(tmp_path / "results") == {tmp_path / "first" / "mlflow_artifacts"}
+
+
+def runs_in(results: Path) -> list:
+    client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
+    return client.search_runs([client.get_experiment_by_name("sweep").experiment_id], max_results=500)
+
+
+def artifact_places(results: Path) -> set[Path]:
+    """The folders in which the store of ``results`` says that artifacts are."""
+    client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
+    locations = [client.get_experiment_by_name("sweep").artifact_location]
+    locations += [run.info.artifact_uri.removesuffix(f"/{run.info.run_id}/artifacts") for run in runs_in(results)]
+    return {Path(unquote(location.removeprefix("file://").removesuffix("/x/artifacts"))) for location in locations}
 
 
 AUDITED = ("steps=120", "axes={lr: {values: [0.5, 2.4]}, schedule: {values: [constant, cosine]}}", "seeds=[0, 1, 2]",
