@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,18 +40,20 @@ def clean(folder: Path, *, exports: bool, is_rehearsal: bool) -> Iterator[str]:
                 yield _line(what, paths, is_rehearsal)
                 if not is_rehearsal:
                     remove(paths)
-    if scratch := _dead_scratch():
+    if scratch := dead_scratch(os.getuid()):
         yield _line("scratch folders of runs that died", scratch, is_rehearsal)
         if not is_rehearsal:
             for path in scratch:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _dead_scratch() -> list[Path]:
+def dead_scratch(user_id: int) -> list[Path]:
+    """Scratch folders of this user's runs whose process is gone; those of other users are not ours to judge."""
     found = []
     for path in Path("/tmp").glob(f"{SCRATCH}*"):
         pid = path.name.removeprefix(SCRATCH).partition("-")[0]
-        if path.is_dir() and not path.is_symlink() and pid.isdigit() and not is_alive(int(pid)):
+        is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == user_id
+        if is_ours and pid.isdigit() and not is_alive(int(pid)):
             found.append(path)
     return found
 

@@ -4,19 +4,20 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.cleaning import clean
+from orchestrator.cleaning import clean, dead_scratch
 from orchestrator.doctor import Finding, examine_environment, examine_sweep, repair
 from orchestrator.errors import InputError
 from orchestrator.exports import export_all
 from orchestrator.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
 from orchestrator.ledger import Ledger
 from orchestrator.packing import pack_of
-from orchestrator.processes import MARK, leftovers, listening, new_mark
+from orchestrator.processes import MARK, SCRATCH, leftovers, listening, new_mark
 from orchestrator.reports import Checkpoint, Member, Report
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
@@ -211,3 +212,11 @@ def test_processes_that_somebody_else_left_behind_are_neither_listed_nor_ended(i
         process.kill()
     assert found == (is_own, is_own)
     assert new_mark().endswith(f".{os.getuid()}")
+
+
+def test_scratch_folders_of_dead_runs_are_this_user_s_alone() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{ended.pid}-", dir="/tmp") as folder:
+        assert Path(folder) in dead_scratch(os.getuid())
+        assert Path(folder) not in dead_scratch(os.getuid() + 1)

@@ -22,8 +22,8 @@ from orchestrator.report import report_html
 from orchestrator.runner import run_sweep
 from orchestrator.spec import build_sweep, load_sweep
 from orchestrator.stability import stability_map, sweep_axes
-from orchestrator.tables import map_table, trial_table
 from orchestrator.strict_yaml import parse_document
+from orchestrator.tables import map_table, trial_table
 
 # Two values that a field can have, on every objective that has it.
 VALUES: dict[str, list[Any]] = {
