@@ -18,18 +18,26 @@ Key = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Ruling:
+    """What rules a cell: a mechanism, or UNEXPLAINED; and whether measured curvature might tell more.
+
+    Without the evidence, whose curves would be too much to keep for every cell.
+    """
+
+    mechanism: str
+    lacks_curvature: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """A map, and for each of its cells that is not stable the diagnosis of its most typical trial."""
+    """A map, and for each of its cells that is not stable what rules its most typical trial."""
 
     stability: StabilityMap
-    diagnoses: Mapping[Key, Diagnosis]
+    rulings: Mapping[Key, Ruling]
 
     def ruling(self, key: Key) -> str | None:
         """The mechanism that rules the cell ``key``, UNEXPLAINED where none is supported, None where it is stable."""
-        found = self.diagnoses.get(key)
-        if found is None:
-            return None
-        return found.cause.mechanism if found.cause is not None else UNEXPLAINED
+        return self.rulings[key].mechanism if key in self.rulings else None
 
 
 def explain(
@@ -54,8 +62,13 @@ def explain(
     return Explanation(
         stability,
         {
-            key: examine(ledger, trial, "the most typical of its cell", rows, batch_texts)
+            key: _ruling(examine(ledger, trial, "the most typical of its cell", rows, batch_texts))
             for key, trial in typical.items()
             if trial is not None
         },
     )
+
+
+def _ruling(found: Diagnosis) -> Ruling:
+    mechanism = found.cause.mechanism if found.cause is not None else UNEXPLAINED
+    return Ruling(mechanism, not len(found.evidence.edge) and not found.evidence.is_own_trainer)

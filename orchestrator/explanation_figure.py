@@ -66,7 +66,7 @@ def _draw(found: Explanation) -> Figure:
     draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
     note = f"; {stability.note}" if stability.note else ""
     figure.suptitle(f"{stability.name}: what rules where it is not stable{note}", fontsize=11, wrap=True)
-    there = [mechanism for mechanism in _LOOKS if any(found.ruling(key) == mechanism for key in found.diagnoses)]
+    there = [mechanism for mechanism in _LOOKS if any(found.ruling(key) == mechanism for key in found.rulings)]
     patches = [Patch(facecolor=_LOOKS[key][0], label=f"{_LOOKS[key][1]}: {TITLES.get(key, key)}") for key in there]
     figure.legend(
         handles=[*patches, *outcome_legend([stability])], loc="outside lower center", ncols=2, frameon=False, fontsize=8

@@ -31,7 +31,7 @@ def explanation_answer(
     write = write_output if output is not None else atomic_write
     write(path, explanation_figure(found, file_format))
     yield from explanation_lines(found)
-    if found.diagnoses:
+    if found.rulings:
         yield f"`sweep diagnose {folder.name} --cell AXIS=VALUE,...` has the evidence of a cell"
     yield f"picture: {path}"
 
@@ -41,16 +41,15 @@ def explanation_lines(found: Explanation) -> Iterator[str]:
     stability = found.stability
     num_known = sum(is_known(cell.state) for cell in stability.cells.values())
     note = f" ({stability.note})" if stability.note else ""
-    yield f"{stability.name}: {len(found.diagnoses)} of {num_known} known cells are not stable{note}"
+    yield f"{stability.name}: {len(found.rulings)} of {num_known} known cells are not stable{note}"
     keys: dict[str, list[Key]] = {mechanism.key: [] for mechanism in MECHANISMS} | {UNEXPLAINED: []}
-    for key in found.diagnoses:
+    for key in found.rulings:
         keys[found.ruling(key) or UNEXPLAINED].append(key)
     for mechanism, cells in sorted(keys.items(), key=lambda item: -len(item[1])):
         if cells:
             yield f"{TITLES.get(mechanism, mechanism)}: {len(cells)} cell{'s' if len(cells) > 1 else ''}"
             yield from (f"  {text}" for text in _where(stability, cells))
-    unexplained = [found.diagnoses[key].evidence for key in keys[UNEXPLAINED]]
-    if any(not len(evidence.edge) and not evidence.is_own_trainer for evidence in unexplained):
+    if any(found.rulings[key].lacks_curvature for key in keys[UNEXPLAINED]):
         yield f"the curvature was not measured: run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
 
 

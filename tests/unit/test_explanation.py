@@ -78,11 +78,11 @@ def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: 
         one = explain(ledger, x="warmup", y="lr")
         with pytest.raises(InputError, match="axes: lr, warmup"):
             explain(ledger, x="depth")
-    assert {key: found.ruling(key) for key in found.diagnoses} == {
+    assert {key: found.ruling(key) for key in found.rulings} == {
         (3.0, 40): "over_the_edge",
         (3.0, 150): "over_the_edge",
     }
-    assert set(one.diagnoses) == {(40, 3.0), (150, 3.0)}
+    assert set(one.rulings) == {(40, 3.0), (150, 3.0)}
 
 
 def test_the_picture_has_the_name_of_the_mechanism_in_its_cell_and_in_the_legend(explained) -> None:
