@@ -16,7 +16,7 @@ from typing import Any, Literal
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 _ID_LENGTH = 16
-_NEAR_ONE = 0.9
+_NEAR_ONE = 0.99
 _MOST_PLACES = 17  # behind the point; they tell any two doubles below 1 apart
 _LONGEST_VALUE = 40  # characters of a list of values, where a value is shown
 _DIGITS = 12  # of a value of a range
