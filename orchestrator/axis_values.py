@@ -66,8 +66,8 @@ def _equal(values: Sequence[Any], wanted: Any) -> list[Any]:
 
 def _written(values: Sequence[Any], wanted: str) -> list[Any]:
     """The values that ``wanted`` is the text of; failing that, those that round to it."""
-    labels = value_labels(values)
-    words = [value for label, value in zip(labels, values, strict=True) if label == wanted]
+    printed = [value_labels(values, digits) for digits in range(_FEWEST_DIGITS, _DIGITS + 1)]
+    words = [value for value, *labels in zip(values, *printed, strict=True) if wanted in labels]
     words = words or [value for value in values if value is None and wanted == "null"]
     try:
         number = float(wanted)

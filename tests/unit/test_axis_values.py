@@ -61,6 +61,7 @@ def test_a_value_next_to_one_is_never_taken_for_another(power: int) -> None:
         (("cosine", "linear"), "cosine", "cosine"),
         ((1, 2), "1.0", 1),
         ((0.999, 0.99904), "0.999", 0.999),
+        ((0.58125, 0.5796875), "0.58", 0.5796875),  # which is how a figure tells it from 0.581
     ],
 )
 def test_a_value_is_found_as_figures_and_tables_print_it(values: tuple, wanted, found) -> None:
