@@ -37,13 +37,6 @@ def rows_of_blocks(values: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([*pieces, pieces[0].new_zeros(len(pieces[0]), missing)], dim=1)
 
 
-def product_per_member(a_KNI: torch.Tensor, b_KIO: torch.Tensor) -> torch.Tensor:
-    """Matrix product of each member, (K, N, O): a member alone, for which there is another kernel, gets a double."""
-    if len(a_KNI) > 1:
-        return torch.bmm(a_KNI, b_KIO)
-    return torch.bmm(a_KNI.expand(2, -1, -1), b_KIO.expand(2, -1, -1))[:1]
-
-
 def autocast_product(a_KNI: torch.Tensor, b_KIO: torch.Tensor) -> torch.Tensor:
     """Matrix product of each member, (K, N, O), which autocast applies to.
 
