@@ -23,7 +23,7 @@ def alike(function: Callable[..., torch.Tensor], *values_K: torch.Tensor) -> tor
 
 
 def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
-    """``function``, elementwise, of a tensor of any shape and of 16 bits or more a number, filled up to whole blocks."""
+    """``function``, elementwise, of numbers of 16 bits or more, in a tensor of any shape, which is filled up."""
     missing = -value.numel() % _HALF_BLOCK
     if not missing:
         return function(value)

@@ -44,28 +44,34 @@ def product_and_gradients(
     return of
 
 
-def cancelling(K: int, N: int, inner: int, O: int, seed: int) -> tuple[torch.Tensor, ...]:
+def cancelling(K: int, N: int, inner: int, outer: int, seed: int) -> tuple[torch.Tensor, ...]:
     """Factors whose products are sums that nearly cancel, so that their order shows in few bits."""
-    a_KNI, b_KIO, d_KNO = normal(K, N, inner, seed=seed), normal(K, inner, O, seed=seed + 1), normal(K, N, O, seed=seed)
+    a_KNI, b_KIO, d_KNO = (
+        normal(K, N, inner, seed=seed),
+        normal(K, inner, outer, seed=seed + 1),
+        normal(K, N, outer, seed=seed),
+    )
     half = inner // 2
     a_KNI[..., half : 2 * half] = a_KNI[..., :half]
-    b_KIO[:, half : 2 * half] = -b_KIO[:, :half] * (1 + normal(K, half, O, seed=seed + 2) / 100)
+    b_KIO[:, half : 2 * half] = -b_KIO[:, :half] * (1 + normal(K, half, outer, seed=seed + 2) / 100)
     return a_KNI, b_KIO, d_KNO
 
 
 @HALVES
-@pytest.mark.parametrize(("N", "inner", "O"), SIZES, ids=str)
-def test_a_product_under_autocast_has_the_same_bits_whoever_shares_the_pack(dtype, N: int, inner: int, O: int) -> None:
+@pytest.mark.parametrize(("N", "inner", "outer"), SIZES, ids=str)
+def test_a_product_under_autocast_has_the_same_bits_whoever_shares_the_pack(
+    dtype, N: int, inner: int, outer: int
+) -> None:
     for seed in range(4):
-        values = cancelling(17, N, inner, O, seed)
+        values = cancelling(17, N, inner, outer, seed)
         alone_and_together(product_and_gradients(autocast_product, dtype), *values)
 
 
 @HALVES
-@pytest.mark.parametrize(("N", "inner", "O"), SIZES, ids=str)
-def test_a_product_under_autocast_is_the_exact_one_of_rounded_operands_rounded_once(dtype, N, inner, O) -> None:
+@pytest.mark.parametrize(("N", "inner", "outer"), SIZES, ids=str)
+def test_a_product_under_autocast_is_the_exact_one_of_rounded_operands_rounded_once(dtype, N, inner, outer) -> None:
     """To one unit in the last place, and what float32 loses where sums cancel; so are its gradients, as torch's are."""
-    a_KNI, b_KIO, d_KNO = (normal(3, *size, seed=N) for size in ((N, inner), (inner, O), (N, O)))
+    a_KNI, b_KIO, d_KNO = (normal(3, *size, seed=N) for size in ((N, inner), (inner, outer), (N, outer)))
     a, b, d = (value.to(dtype).double() for value in (a_KNI, b_KIO, d_KNO))
     exact = [torch.bmm(a, b), torch.bmm(d, b.mT), torch.bmm(a.mT, d)]
     eps, largest = torch.finfo(dtype).eps, 1e-5
