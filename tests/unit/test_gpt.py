@@ -59,7 +59,7 @@ def trained(trainer: GptTrainer, num_steps: int) -> dict[str, torch.Tensor]:
 
 
 # Double precision is not how it trains, but there the two must agree to the last digits.
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-12)], ids=["f32", "f64"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)], ids=["f32", "f64"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_each_member_is_an_ordinary_transformer_with_its_own_knobs(text, model: dict, dtype, tolerance) -> None:
     trainer = knobs_pack(text, num_steps=3, **model)
@@ -408,11 +408,13 @@ def test_bfloat16_rounds_products_and_keeps_weights_in_single_precision(text) ->
         trainer_of("gpt", [GptConfig(precision=precision, **changes)] * 2, [0, 1])
         for precision in ("float32", "bfloat16")
     )
-    for _ in range(5):
+    for step in range(3):
         found, wanted = rounded.step(), exact.step()
-        for name, tolerance in (("loss", 1e-2), ("grad_norm", 0.1)):
-            assert not torch.equal(found[name], wanted[name]), "bfloat16 changes nothing"
-            torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=0)
+        assert not torch.equal(found["loss"], wanted["loss"]), "bfloat16 changes nothing"
+        torch.testing.assert_close(found["loss"], wanted["loss"], rtol=1e-2, atol=0)
+        if step == 0:  # later gradients are of other weights
+            assert not torch.equal(found["grad_norm"], wanted["grad_norm"]), "nor in the backward pass"
+            torch.testing.assert_close(found["grad_norm"], wanted["grad_norm"], rtol=2e-2, atol=0)
     assert {weight.dtype for weight in rounded.weights.values()} == {torch.float32}
 
 
