@@ -10,7 +10,7 @@ Three ways, each off for a member whose field is null:
            nothing is clipped, and from then on averages of decay 0.97 of the norms as ZClip leaves them.
 ``adagc``  bounds the norm of each weight's gradient (AdaGC, Wang et al., arXiv 2502.11034) by ``adagc`` times the
            average norm that AdaGC left of it, of decay 0.98. The average begins as the smallest norm of the first
-           ``adagc_warmup`` steps, in which AdaGC clips nothing.
+           ``adagc_warmup`` steps, in which AdaGC clips nothing; norms of zero do not count among these.
 
 They may be combined: the smaller of ``clip`` and ZClip's threshold bounds the whole gradient, and AdaGC what is left
 of each weight's. In AdaGC's warmup ``clip`` is the absolute threshold of its paper; here ``clip`` stays on afterwards.
@@ -121,7 +121,9 @@ def _adagc_factor(
 
     left_KT = norm_KT * factor_KT
     moved_KT = average_KT + (1 - _ADAGC_DECAY) * (left_KT - average_KT)
-    learned_KT = torch.where(is_warming_up_K1, torch.minimum(average_KT, left_KT), moved_KT)
+    # A norm of zero would be the smallest one for good; zero also stands for a weight without an average.
+    smallest_KT = torch.where(left_KT > 0, torch.minimum(average_KT, left_KT), average_KT)
+    learned_KT = torch.where(is_warming_up_K1, smallest_KT, moved_KT)
     learned_KT = torch.where(is_known_KT, learned_KT, left_KT)
     _learn(state_K, torch.cat([count_K1 + 1, learned_KT], dim=1), is_updated_K & torch.isfinite(most_K))
     return factor_KT

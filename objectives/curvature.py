@@ -13,6 +13,7 @@ for Adam and 1 for SGD.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -117,8 +118,8 @@ def measure_curvature(
     in magnitude.
 
     A member without a gradient, with a warm vector that adds nothing or with numbers that are not finite gets
-    what is left of its subspace, or NaN, and changes nobody else; by rounding, members depend on who shares the
-    stack. Never waits for a GPU. Raises ValueError for no products.
+    what is left of its subspace, or NaN, and changes nobody else. Its numbers depend on who shares the stack only where
+    its gradient or the products do. Never waits for a GPU. Raises ValueError for no products.
     """
     if num_products < 1:
         raise ValueError(f"num_products = {num_products}: the curvature along the gradient alone takes one")
@@ -158,7 +159,8 @@ def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tenso
     itself until only the projection on its largest eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU,
     and raise where the numbers of a single member are not finite.
     """
-    matrix_RPP = torch.bmm(basis_RPn, image_RPn.mT).to(torch.float64)
+    images = [_dots(image_Rn, basis_RPn) for image_Rn in image_RPn.unbind(1)]
+    matrix_RPP = torch.stack(images, dim=2).to(torch.float64)
     matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
     # A vector of the basis has length 1, or 0 where it had nothing to add. Twice the matrix's size makes the
     # eigenvalues of those that are there positive, the others stay zero.
@@ -171,19 +173,32 @@ def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tenso
     vector_RP = torch.nn.functional.normalize(
         power_RPP[torch.arange(len(power_RPP), device=power_RPP.device), strongest_R], dim=1
     )
-    value_R = torch.einsum("rp,rpq,rq->r", vector_RP, matrix_RPP, vector_RP)
-    return value_R, torch.bmm(vector_RP[:, None].to(image_RPn.dtype), image_RPn)[:, 0]
+    value_R = (vector_RP[:, :, None] * matrix_RPP * vector_RP[:, None]).sum((1, 2))
+    return value_R, _combined(vector_RP.to(image_RPn.dtype), image_RPn)
 
 
 def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
     """The part of each vector that is orthogonal to the basis, as a unit vector; zeros where there is none."""
     rest_Rn, _ = _unit(vector_Rn)
     for _ in range(2):  # what rounding leaves the first time is removed the second time
-        share_R1P = torch.bmm(rest_Rn[:, None], basis_RPn.mT)
-        rest_Rn = torch.baddbmm(rest_Rn[:, None], share_R1P, basis_RPn, alpha=-1)[:, 0]
+        rest_Rn = rest_Rn - _combined(_dots(rest_Rn, basis_RPn), basis_RPn)
     rest_Rn, size_R = _unit(rest_Rn)
     is_new_R = size_R > _ROUNDINGS * torch.finfo(size_R.dtype).eps
     return rest_Rn * is_new_R[:, None]
+
+
+def _dots(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
+    """Scalar products with each vector of the basis, (R, P).
+
+    No matrix product: its kernel, and with it the order of its sums, would depend on who is measured beside.
+    """
+    return (basis_RPn * vector_Rn[:, None]).sum(2)
+
+
+def _combined(share_RP: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
+    """The sum of the vectors of the basis, each times its share, (R, n); one after the other, as ``_dots``."""
+    scaled = (share_R[:, None] * vector_Rn for share_R, vector_Rn in zip(share_RP.T, basis_RPn.unbind(1), strict=True))
+    return functools.reduce(torch.add, scaled)
 
 
 def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

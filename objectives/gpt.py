@@ -114,7 +114,7 @@ class GptTrainer(PackedTrainer):
         # Without recomputation: a second derivative would have to run the forward pass anew each time.
         shape = self.shape.model_copy(update={"precision": "float32", "recompute": False})
         tokens_KBS, knobs = self._batch()
-        return cross_entropy(shape, weights, tokens_KBS[rows], knobs.of_rows(rows))
+        return cross_entropy(shape, weights, tokens_KBS[rows], knobs.of_rows(rows).with_factor(len(rows), self.device))
 
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""

@@ -47,6 +47,15 @@ class Knobs:
             return self
         return replace(self, dropout_key_KB=self.dropout_key_KB[:, first:end])
 
+    def with_factor(self, num_members: int, device: torch.device) -> Knobs:
+        """These, with a factor on what sublayers add, be it 1: for second derivatives, of which it changes bits.
+
+        A product with 1 changes no number, but gradients add up in another order where they pass through it.
+        """
+        if self.residual_scale_K is not None:
+            return self
+        return replace(self, residual_scale_K=torch.ones(num_members, dtype=torch.float64, device=device))
+
     def of_validation(self) -> Knobs:
         """What belongs to the model: no dropout, no z-loss, the whole context."""
         return Knobs(residual_scale_K=self.residual_scale_K)

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from objectives.base import GptConfig
 from objectives.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
 from objectives.packed import WEIGHT_PURPOSE, Weights
+from objectives.rounding import autocast_product, in_blocks
 from objectives.seeding import seeded_generator
 
 # Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels of a head, V bytes.
@@ -107,7 +108,7 @@ def _logits(
             x_KND = block(x_KND)
     if shape.norm_place != "post":
         x_KND = _norm(shape, x_KND) * weights["final_norm"][:, None]
-    return torch.bmm(x_KND, weights["head"])
+    return autocast_product(x_KND, weights["head"])
 
 
 def _block(
@@ -129,16 +130,17 @@ def _block(
 
     def attended(x_KND: torch.Tensor) -> torch.Tensor:
         # Heads split the channels.
-        qkv = torch.bmm(x_KND, weights[f"{layer}.qkv"])
+        qkv = autocast_product(x_KND, weights[f"{layer}.qkv"])
         q, k, v = qkv.view(K * B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
         if shape.qk_norm:
             q, k = (_head_norm(shape, z, weights[f"{layer}.{name}_norm"]) for z, name in ((q, "q"), (k, "k")))
             q, k = q.to(v.dtype), k.to(v.dtype)
         mixed = attention(q, k, v, may_attend_1TT)
-        return torch.bmm(mixed.transpose(1, 2).reshape(K, N, D), weights[f"{layer}.attention_out"])
+        return autocast_product(mixed.transpose(1, 2).reshape(K, N, D), weights[f"{layer}.attention_out"])
 
     def mlp(x_KND: torch.Tensor) -> torch.Tensor:
-        return torch.bmm(F.gelu(torch.bmm(x_KND, weights[f"{layer}.mlp_in"])), weights[f"{layer}.mlp_out"])
+        hidden = in_blocks(F.gelu, autocast_product(x_KND, weights[f"{layer}.mlp_in"]))
+        return autocast_product(hidden, weights[f"{layer}.mlp_out"])
 
     for branch, sublayer, name in ((2 * layer, attended, "attention_norm"), (2 * layer + 1, mlp, "mlp_norm")):
         out_KND = sublayer(norm(x_KND, name) if place == "pre" else x_KND)

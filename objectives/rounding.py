@@ -9,15 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
+import torch.nn.functional as F
 
 # Shapes: K members, n parameters of one member and zeros that fill its last block.
 
 BLOCK = 32  # numbers; no kernel takes more at a time
+_HALF_BLOCK = 64  # numbers of 16 bits, of which twice as many fit
 
 
 def alike(function: Callable[..., torch.Tensor], *values_K: torch.Tensor) -> torch.Tensor:
     """``function`` of numbers of shape (K,), elementwise; each result depends on its own numbers alone."""
     return function(*(value_K[:, None].repeat(1, BLOCK) for value_K in values_K))[:, 0]
+
+
+def in_blocks(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+    """``function``, elementwise, of numbers of 16 bits or more, in a tensor of any shape, which is filled up."""
+    missing = -value.numel() % _HALF_BLOCK
+    if not missing:
+        return function(value)
+    return function(F.pad(value.reshape(-1), (0, missing)))[: value.numel()].view(value.shape)
 
 
 def rows_of_blocks(values: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -27,8 +37,15 @@ def rows_of_blocks(values: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([*pieces, pieces[0].new_zeros(len(pieces[0]), missing)], dim=1)
 
 
-def product_per_member(a_KNI: torch.Tensor, b_KIO: torch.Tensor) -> torch.Tensor:
-    """Matrix product of each member, (K, N, O): a member alone, for which there is another kernel, gets a double."""
-    if len(a_KNI) > 1:
+def autocast_product(a_KNI: torch.Tensor, b_KIO: torch.Tensor) -> torch.Tensor:
+    """Matrix product of each member, (K, N, O), which autocast applies to.
+
+    On a CPU that is a float32 product of the rounded operands, rounded once: torch's own product of 16-bit numbers
+    takes one library or another by the size of all members together, and these add up in different orders.
+    """
+    device = a_KNI.device.type
+    if device != "cpu" or not torch.is_autocast_enabled(device):
         return torch.bmm(a_KNI, b_KIO)
-    return torch.bmm(a_KNI.expand(2, -1, -1), b_KIO.expand(2, -1, -1))[:1]
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        return torch.bmm(a_KNI.to(dtype).float(), b_KIO.to(dtype).float()).to(dtype)

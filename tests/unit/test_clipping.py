@@ -85,9 +85,16 @@ class PlainAdaGC:
         self.most, self.warmup, self.step, self.average = most, warmup, 0, math.inf
 
     def clipped(self, grad: torch.Tensor) -> torch.Tensor:
+        """A gradient of zeros, which no threshold can bound, has no part in the smallest norm of the warmup."""
         self.step += 1
         if self.step <= self.warmup:
-            self.average = min(self.average, float(grad.norm()))
+            self.average = min(self.average, float(grad.norm()) or math.inf)
+            return grad
+        if math.isinf(self.average):
+            self.average = float(grad.norm()) or math.inf
+            return grad
+        if not grad.any():
+            self.average = 0.98 * self.average
             return grad
         grad = grad * min(self.most * self.average / float(grad.norm()), 1.0)
         self.average = 0.98 * self.average + 0.02 * float(grad.norm())
@@ -249,6 +256,18 @@ def test_nothing_is_learned_from_a_gradient_that_is_not_used(poison: float) -> N
         held.step(torch.ones(1), grad_Kn.clone())
         assert torch.equal(held.params_Kn, straight.params_Kn)
         assert all(torch.equal(held.states[name], straight.states[name]) for name in ("zclip", "adagc"))
+
+
+@pytest.mark.parametrize("without", [[3], [0, 5, 6], [2, 9], [9], [12, 13], [4, 9, 11, 20], list(range(10))], ids=str)
+def test_a_gradient_of_zeros_in_the_warmup_of_adagc_leaves_the_smallest_norm_as_it_is(without: list[int]) -> None:
+    """Whenever it comes: the threshold is that of the published rule, from the norms of the other steps."""
+    change = {"adagc": 1.05, "adagc_warmup": 10}
+    grads = gradients(num_members=1)
+    matrix = LAYOUT.pieces[0]
+    grads[without, :, matrix.start : matrix.end] = 0.0
+    updates, _ = steps_of(optimizer_of([change]), grads)
+    expected = plainly_clipped(TrainingConfig(steps=STEPS, **change), grads[:, 0])
+    torch.testing.assert_close(updates[:, 0], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_weight_that_has_had_no_gradient_is_not_clipped() -> None:

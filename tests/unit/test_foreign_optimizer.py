@@ -21,7 +21,8 @@ from orchestrator.errors import InputError
 from orchestrator.packing import expected_width, make_packs
 
 STEPS = 25
-LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "stack": (2, 3, 5), "number": ()})
+# Square matrices: of others SOAP's first basis is in part any one, which rounding decides and training depends on.
+LAYOUT = Layout({"matrix": (6, 6), "vector": (13,), "stack": (2, 3, 5), "number": ()})
 MEMBERS = [
     {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
     {"lr": 3e-2, "beta1": 0.95, "beta2_half_life": 40.0, "eps": 1e-2, "weight_decay": 0.3, "clip": 0.5},

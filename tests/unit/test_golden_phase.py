@@ -8,11 +8,14 @@ results/reference/adam_phase.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pack_cases import trainer_of
 
+from objectives.base import QuadraticConfig
 from orchestrator.curve_metrics import OF_TELEMETRY
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
@@ -25,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 SWEEP = load_sweep(ROOT / "sweeps" / "adam_phase.yaml")
 EXPONENT, TOLERANCE = 3.07, 0.15
 FEWEST = 3  # crossings that have a period
+STEPS_BEFORE_CHAOS = 100
 
 # Shapes: D values of beta1, G values of beta2, ascending both.
 
@@ -53,21 +57,33 @@ def fitted(delta_D: np.ndarray, gamma_G: np.ndarray, crossings_DG: np.ndarray) -
     return float(exponent), float(np.exp(offset))
 
 
-def simulated(delta_DG: np.ndarray, gamma_DG: np.ndarray, steps: int, every: int) -> np.ndarray:
-    """Upward crossings of 2 / lr in the second half, by Adam's recursion on x^2 / 2 written out, (D, G)."""
+def written_out(
+    delta_DG: np.ndarray, gamma_DG: np.ndarray, steps: int, first_DG: np.ndarray | float = 1.0, *, debiased: bool = True
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each step of Adam's recursion on x^2 / 2 from ``first_DG`` on: its gradient x, and lr over its divisor."""
     lr, eps = SWEEP.fixed["lr"], SWEEP.fixed["eps"]
     beta1_DG, beta2_DG = 1 - delta_DG, 1 - gamma_DG
-    edge_DG = 2 * (1 + beta1_DG) / (1 - beta1_DG)
-    x_DG, m_DG, v_DG = np.ones(delta_DG.shape), np.zeros(delta_DG.shape), np.zeros(delta_DG.shape)
-    crossings_DG, was_over_DG = np.zeros(delta_DG.shape), np.zeros(delta_DG.shape, dtype=bool)
+    x_DG = np.ones(delta_DG.shape) * first_DG
+    m_DG, v_DG = np.zeros(x_DG.shape), np.zeros(x_DG.shape)
     for step in range(1, steps + 1):
         m_DG = beta1_DG * m_DG + delta_DG * x_DG
         v_DG = beta2_DG * v_DG + gamma_DG * x_DG**2
-        rate_DG = lr / (np.sqrt(v_DG / (1 - beta2_DG**step)) + eps)
-        x_DG = x_DG - rate_DG * m_DG / (1 - beta1_DG**step)
+        bias1_DG, bias2_DG = (1 - beta1_DG**step, 1 - beta2_DG**step) if debiased else (1.0, 1.0)
+        rate_DG = lr / (np.sqrt(v_DG / bias2_DG) + eps)
+        yield x_DG, rate_DG
+        x_DG = x_DG - rate_DG * m_DG / bias1_DG
+
+
+def simulated(
+    delta_DG: np.ndarray, gamma_DG: np.ndarray, steps: int, every: int, first_DG: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Upward crossings of 2 / lr in the second half, by Adam written out, (D, G)."""
+    edge_DG = 2 * (2 - delta_DG) / delta_DG
+    crossings_DG, was_over_DG = 0.0, False
+    for step, (_, rate_DG) in enumerate(written_out(delta_DG, gamma_DG, steps, first_DG), start=1):
         if (step - 1) % every == 0:
             is_over_DG = rate_DG > edge_DG
-            crossings_DG += is_over_DG & ~was_over_DG & (step > steps // 2)
+            crossings_DG = crossings_DG + (is_over_DG & ~was_over_DG & (step > steps // 2))
             was_over_DG = is_over_DG
     return crossings_DG
 
@@ -87,10 +103,43 @@ def test_the_boundary_of_the_spiky_region_has_the_published_exponent() -> None:
     assert 10 < factor < 25
 
 
+def trained(beta1: float, beta2: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient norm and lambda_max * lr / 2 of each step of a run of the sweep, (T,) each."""
+    config = QuadraticConfig(**{**SWEEP.trials[0].config, "beta1": beta1, "beta2": beta2, "steps": steps})
+    trainer = trainer_of("quadratic", [config], [0])
+    seen = [trainer.observed_step([0], [0], 1) for _ in range(steps)]
+    norm_T = np.array([float(metrics["grad_norm"][0]) for metrics, _ in seen])
+    ratio_T = np.array([float(found["lambda_max"][0] / found["curvature_threshold"][0]) for _, found in seen])
+    return norm_T, ratio_T
+
+
+def is_trained_by(beta1: float, beta2: float, **variant) -> bool:
+    """Whether the sweep's run with (0.9, 0.97) takes the first steps of Adam written out with these, to 1e-9."""
+    norm_T, ratio_T = trained(0.9, 0.97, STEPS_BEFORE_CHAOS)
+    steps = written_out(np.array(1 - beta1), np.array(1 - beta2), len(norm_T), **variant)
+    x_T, rate_T = np.array(list(steps)).T
+    # The first moment's bias belongs to lambda_max.
+    bias_T = 1 - beta1 ** np.arange(1, len(norm_T) + 1)
+    expected_T = rate_T * (1 - beta1) / (2 * (1 + beta1) * bias_T)
+    return np.allclose(norm_T, abs(x_T), rtol=1e-9, atol=1e-9) and np.allclose(ratio_T, expected_T, rtol=1e-9, atol=0)
+
+
+def test_the_first_steps_are_those_of_adam_written_out_and_of_no_other() -> None:
+    """From a first weight of 1 or -1, for which all is the same; until then rounding grows by a factor of 1000."""
+    assert is_trained_by(0.9, 0.97)
+    assert not is_trained_by(0.9, 0.97, debiased=False)
+    assert not is_trained_by(0.97, 0.9)
+    assert not is_trained_by(0.9, 0.97 + 1e-6)
+
+
 def test_the_sweep_counts_the_crossings_of_adam_written_out(tmp_path: Path) -> None:
-    """From another first weight, which Adam does not care for but for eps and rounding: a few counts may differ."""
+    """Who spikes, and how often within the range of 64 runs whose first weights differ by less than 1e-10.
+
+    Spiking runs are chaotic: rounding alone decides a few of their counts, of one cell between 26 and 40.
+    """
     steps, every = 2000, 5
-    beta1_D, beta2_G = [0.8, 0.9], [0.9, 0.98, 0.99, 0.995]
+    # None of these cells is at the edge of spiking, as (0.9, 0.98) is: it spikes up to 23 times or never.
+    beta1_D, beta2_G = [0.8, 0.9], [0.9, 0.97, 0.99, 0.995]
     document = parse_document(SWEEP.text, "adam_phase.yaml")
     axes = {"beta1": {"values": beta1_D}, "beta2": {"values": beta2_G}}
     telemetry = {**document.data["telemetry"], "curvature": every}
@@ -102,12 +151,19 @@ def test_the_sweep_counts_the_crossings_of_adam_written_out(tmp_path: Path) -> N
             for row in ledger.trials()
         }
     delta_DG, gamma_DG = np.meshgrid(1 - np.array(beta1_D), 1 - np.array(beta2_G), indexing="ij")
-    expected_DG = simulated(delta_DG, gamma_DG, steps, every)
-    assert (expected_DG >= FEWEST).sum() >= 3, "some spike"
-    assert (expected_DG == 0).sum() >= 2, "and some do not"
-    found_DG = np.reshape([found[cell] for cell in sorted(found)], expected_DG.shape)
-    np.testing.assert_array_equal(found_DG > 0, expected_DG > 0)
-    np.testing.assert_allclose(found_DG, expected_DG, atol=3)
+    found_DG = np.reshape([found[cell] for cell in sorted(found)], delta_DG.shape)
+    first_EDG = 1 + 1e-10 * np.random.default_rng(0).random((64, *delta_DG.shape))
+    simulated_EDG = simulated(delta_DG, gamma_DG, steps, every, first_EDG)
+    fewest_DG, most_DG = simulated_EDG.min(0), simulated_EDG.max(0)
+    np.testing.assert_array_equal(fewest_DG > 0, most_DG > 0, "of each cell all spike or none")
+    assert (fewest_DG >= FEWEST).sum() >= 4, "some spike"
+    assert (most_DG == 0).sum() >= 2, "and some do not"
+    np.testing.assert_array_equal(found_DG > 0, most_DG > 0)
+    assert (fewest_DG - 1 <= found_DG).all(), f"{found_DG} where {fewest_DG} is the least"
+    assert (found_DG <= most_DG + 1).all(), f"{found_DG} where {most_DG} is the most"
+    # The moments' decays in each other's place would not pass.
+    swapped_DG = simulated(gamma_DG, delta_DG, steps, every)
+    assert not ((fewest_DG - 1 <= swapped_DG) & (swapped_DG <= most_DG + 1)).all()
 
 
 @pytest.mark.slow

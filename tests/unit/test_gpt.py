@@ -59,7 +59,7 @@ def trained(trainer: GptTrainer, num_steps: int) -> dict[str, torch.Tensor]:
 
 
 # Double precision is not how it trains, but there the two must agree to the last digits.
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-12)], ids=["f32", "f64"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)], ids=["f32", "f64"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_each_member_is_an_ordinary_transformer_with_its_own_knobs(text, model: dict, dtype, tolerance) -> None:
     trainer = knobs_pack(text, num_steps=3, **model)
@@ -92,6 +92,31 @@ def test_neighbours_with_knobs_change_no_bit_of_a_member_without(text, precision
         for name in METRICS:
             assert torch.equal(found[name][:, 1], expected[name][:, 0]), name
         assert torch.equal(among.validate([1]), alone.validate([0]))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "sizes",
+    [{"width": 12, "heads": 3, "context": 7, "batch_size": 1, "depth": 1},
+     {"width": 8, "heads": 2, "context": 8, "batch_size": 1, "depth": 2},
+     {"width": 4, "heads": 1, "context": 2, "batch_size": 1, "depth": 2, "norm": "rms", "qk_norm": True}],
+    ids=lambda sizes: f"width {sizes['width']}",
+)  # fmt: skip
+def test_who_shares_a_pack_changes_no_bit_in_any_precision(text, precision: str, sizes: dict) -> None:
+    """One member takes less than torch's products of 16 bits need to change libraries, and 17 of them take more."""
+    shared = {"text": text, "steps": 100, "precision": precision, "init_deviation": 0.5, "validation_batches": 1}
+    configs = [GptConfig(lr=3e-3 * (1 + k), **shared, **sizes) for k in range(17)]
+    seeds = [k % 3 for k in range(17)]
+    together = trainer_of("gpt", configs, seeds)
+    expected, held_out = trained(together, 6), together.validate(everyone(together))
+    for rows in [[k] for k in range(17)] + [[2, 11], [16, 0, 5, 3]]:
+        apart = trainer_of("gpt", [configs[k] for k in rows], [seeds[k] for k in rows])
+        found = trained(apart, 6)
+        for name in METRICS:
+            # The gradient of a step that is skipped in float16 is not finite.
+            assert torch.equal(found[name].nan_to_num(), expected[name][:, rows].nan_to_num()), f"{name} of {rows}"
+        assert torch.equal(apart.validate(everyone(apart)), held_out[rows]), f"validation of {rows}"
+    assert expected["loss"].isfinite().all()
 
 
 def test_knobs_with_their_neutral_values_are_not_there(text) -> None:
@@ -383,11 +408,13 @@ def test_bfloat16_rounds_products_and_keeps_weights_in_single_precision(text) ->
         trainer_of("gpt", [GptConfig(precision=precision, **changes)] * 2, [0, 1])
         for precision in ("float32", "bfloat16")
     )
-    for _ in range(5):
+    for step in range(3):
         found, wanted = rounded.step(), exact.step()
-        for name, tolerance in (("loss", 1e-2), ("grad_norm", 0.1)):
-            assert not torch.equal(found[name], wanted[name]), "bfloat16 changes nothing"
-            torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=0)
+        assert not torch.equal(found["loss"], wanted["loss"]), "bfloat16 changes nothing"
+        torch.testing.assert_close(found["loss"], wanted["loss"], rtol=1e-2, atol=0)
+        if step == 0:  # later gradients are of other weights
+            assert not torch.equal(found["grad_norm"], wanted["grad_norm"]), "nor in the backward pass"
+            torch.testing.assert_close(found["grad_norm"], wanted["grad_norm"], rtol=2e-2, atol=0)
     assert {weight.dtype for weight in rounded.weights.values()} == {torch.float32}
 
 

@@ -83,7 +83,7 @@ def test_every_knob_by_hand_is_that_of_autograd(text, norm: str, norm_place: str
         trainer.step()
     trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
     found, expected = trainer.losses_and_gradient(), PackedTrainer.losses_and_gradient(trainer)
-    assert_close(found, expected, trainer.weights, 2e-5 if dtype == torch.float32 else 1e-11)
+    assert_close(found, expected, trainer.weights, 1e-4 if dtype == torch.float32 else 1e-11)
 
 
 @pytest.mark.parametrize("knobs", [Knobs(), Knobs(context_K=torch.tensor([4, 10, 3]))], ids=["plain", "blocks"])

@@ -125,3 +125,51 @@ def test_a_step_that_is_read_is_the_step_that_would_have_been_taken(config) -> N
         if readings:
             assert readings["lambda_max"].isnan().tolist() == [True, False]
     assert torch.equal(plain.state_dict()["params"], read.state_dict()["params"])
+
+
+METRICS = ("loss", "grad_norm", "update_norm", "lr", "loss_scale", "is_skipped")  # of all members of a pack
+CURVATURE = ("lambda_max", "lambda_grad", "curvature_threshold")
+GPT = {"width": 8, "heads": 2, "context": 8, "batch_size": 2}
+# Members that are neutral beside others that are not: what these need is computed for all.
+BESIDE = ({}, {"residual_scale": 0.5}, {"dropout": 0.2}, {"z_loss": 1e-2}, {"context_start": 2, "context_steps": 9}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "shared", "changes"),
+    [
+        ("gpt", GPT, [{}] * 6),
+        ("gpt", GPT, BESIDE),
+        ("gpt", GPT | {"norm": "rms", "norm_place": "output", "qk_norm": True}, BESIDE),
+        ("gpt", GPT | {"norm_place": "post", "accumulate": 2, "recompute": True}, BESIDE),
+        ("gpt", GPT | {"precision": "bfloat16"}, BESIDE),
+        ("gpt", GPT | {"precision": "float16", "optimizer": "sgd"}, BESIDE),
+        ("gpt", GPT | {"optimizer": "sophia"}, BESIDE),
+        ("function_fit", {"width": 8, "num_points": 20}, [{}] * 6),
+        ("function_fit", {"width": 12, "num_points": 20, "batch_size": 4}, [{}] * 6),
+        ("quadratic", {"noise": 0.1}, [{"curvature": 1.0 + k} for k in range(6)]),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else None,
+)
+def test_who_shares_a_pack_changes_no_bit_of_what_is_read_of_a_member(name: str, shared: dict, changes: list) -> None:
+    """Curvature included, whoever else it is read of, and of a member alone; nor of the run that Sophia makes of it."""
+    config_class = OBJECTIVES[name].config_class
+    configs = [config_class(steps=99, lr=1e-3 * (2 + k), **shared, **changes[k]) for k in range(6)]
+    seeds = [0, 1, 0, 2, 1, 0]
+
+    def read(members: list[int], observed: list[int], curved: list[int]) -> list[dict[str, torch.Tensor]]:
+        trainer = trainer_of(name, [configs[k] for k in members], [seeds[k] for k in members])
+        rows, curved = ([members.index(k) for k in some] for some in (observed, curved))
+        return [metrics | found for metrics, found in (trainer.observed_step(rows, curved, 4) for _ in range(6))]
+
+    everybody = list(range(6))
+    together = read(everybody, everybody, everybody)
+    for members in ([0], [1], [2], [3], [4], [5], [5, 2], [3, 0, 4], everybody):
+        observed, curved = members[-2:], members[-1:]
+        for step, (found, expected) in enumerate(zip(read(members, observed, curved), together, strict=True)):
+            for reading, values in found.items():
+                if reading in CURVATURE:
+                    of_whom, values = curved, values[-1:]
+                else:
+                    of_whom = members if reading in METRICS else observed
+                bits, wanted = values.nan_to_num(), expected[reading][of_whom].nan_to_num()
+                assert torch.equal(bits, wanted), f"{reading} of {members} at step {step}"
