@@ -326,7 +326,8 @@ class SpikeDetector:
         m.mass += np.where(inside_K & (excess_K > 0.5), np.minimum(excess_K, _MASS_LIMIT), 0.0)
         m.calm_since = np.where(inside_K & ~off_K & (m.calm_steps == 0), m.last_step, m.calm_since)
         m.calm_steps = np.where(off_K, 0, m.calm_steps + inside_K)
-        higher_K = inside_K & (loss_K > m.peak)
+        # A loss that is back on the trend may be higher, as the trend is measured anew at each step.
+        higher_K = off_K & (loss_K > m.peak)
         m.peak, m.peak_step = np.where(higher_K, loss_K, m.peak), np.where(higher_K, m.last_step, m.peak_step)
         over_K = inside_K & (m.calm_steps >= config.recovery_steps)
         over_K |= inside_K & (m.off_steps < config.spike_steps) & (m.calm_steps >= _AFTER_ONE)
