@@ -132,6 +132,7 @@ def test_texts_of_an_axis_are_checked_as_a_fixed_one_is(texts: Path, values: str
         assert words in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_sweep_over_texts_goes_through_every_command(texts: Path, monkeypatch, capsys) -> None:
     def call(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["sweep", *arguments])

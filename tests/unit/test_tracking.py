@@ -167,6 +167,7 @@ def real(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_all_that_a_run_and_mlflow_write_is_for_its_owner_alone(real: Path) -> None:
     found = [real / "results", *(real / "results").rglob("*")]
     assert {"mlflow.db", "ledger.db", "heatmap.png", "lock", "mirror.lock", "artifacts", "compare"} <= {
