@@ -150,11 +150,14 @@ def share_told_in_time(before: list[tuple[int | None, int | None]]) -> float:
 
 
 def test_before_a_spike_the_largest_eigenvalue_crosses_then_the_curvature_along_the_gradient() -> None:
-    """The first spike of one run: found are 41 and 15 steps before its peak, asked for 30 to 70 and 12 to 35."""
-    before = crossings_before_spikes([0], 1250, 1500)
+    """The first spikes of eight runs: found are 34 to 46 and 15 to 17 steps before, asked for 30 to 70 and 12 to 35.
+
+    The runs are chaotic: six of them had between two and five spikes in these steps, by the order of rounding.
+    """
+    before = crossings_before_spikes(list(range(8)), 1200, 1500)
     assert before
     assert are_told_in_order(before)
-    assert share_told_in_time(before) == 1
+    assert share_told_in_time(before) >= 0.8
 
 
 @pytest.mark.slow
