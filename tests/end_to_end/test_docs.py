@@ -68,6 +68,7 @@ def test_the_commands_of_the_sweep_file_page_work_on_its_example(tmp_path: Path)
     run_all(commands(SWEEP_FILE), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_diagnosis_page_work_on_its_example(tmp_path: Path) -> None:
     (tmp_path / "start.yaml").write_text(blocks(DIAGNOSIS, "yaml")[0])
     # Without Ray, which the commands of the README start.

@@ -30,6 +30,7 @@ OUTCOMES = {
 }
 LONG = (
     "A script, unmodified",
+    "A Python function",
     "A packed objective of your own",
     "More than one process a trial",
     "Slurm, without Ray on the nodes",

@@ -30,6 +30,7 @@ KILLS = 4  # `make soak` has two hundred
 MOST_TRIES = 8
 
 
+@pytest.mark.slow
 def test_a_driver_killed_at_random_moments_loses_nothing(folder: Path, undisturbed) -> None:
     """A sweep that was over before its kill begins anew, so that the kills do not hang on how quick the machine is."""
     moments = random.Random(0)

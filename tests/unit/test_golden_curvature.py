@@ -149,6 +149,7 @@ def share_told_in_time(before: list[tuple[int | None, int | None]]) -> float:
     return float(np.mean([30 <= of_max <= 70 and 12 <= of_grad <= 35 for of_max, of_grad in before]))
 
 
+@pytest.mark.slow
 def test_before_a_spike_the_largest_eigenvalue_crosses_then_the_curvature_along_the_gradient() -> None:
     """The first spikes of eight runs: found are 34 to 46 and 15 to 17 steps before, asked for 30 to 70 and 12 to 35.
 

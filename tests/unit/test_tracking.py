@@ -181,6 +181,7 @@ def content_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "-shm" not in path.name}
 
 
+@pytest.mark.slow
 def test_a_copy_of_results_has_its_own_artifacts_and_writes_nothing_to_the_old_place(real: Path, tmp_path) -> None:
     old, new = real / "results", tmp_path / "it's a copy" / "results"
     new.parent.mkdir()
@@ -197,6 +198,7 @@ def test_a_copy_of_results_has_its_own_artifacts_and_writes_nothing_to_the_old_p
     assert picture.read_bytes() == (new / "edge" / "heatmap.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_moved_results_have_their_artifacts_where_they_are_now(real: Path, tmp_path: Path) -> None:
     places = [tmp_path / "first results", tmp_path / "then"]
     shutil.copytree(real / "results", places[0])
