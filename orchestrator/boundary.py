@@ -86,22 +86,23 @@ def boundary_lines(stability: StabilityMap) -> list[str]:
     names = [""] * len(rows) if stability.y is None else value_labels(stability.y_values)
     names = [f"{stability.y.name}={name}" if stability.y else "all cells" for name in names]
     width = max(map(len, names), default=0)
+    labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
     return [
-        f"{name:<{width}}  {row_text(row, stability)}" for name, row in reversed(list(zip(names, rows, strict=True)))
+        f"{name:<{width}}  {_row_text(row, stability, labels)}"
+        for name, row in reversed(list(zip(names, rows, strict=True)))
     ]
 
 
-def row_text(row: RowBoundary, stability: StabilityMap) -> str:
-    """What is known of the edge of one row of ``stability``."""
+def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
+    """What is known of the edge of one row of ``stability``; ``labels`` are the texts of the values along x."""
     if all(stability.state((x, row.y)) == "not_run" for x in stability.x_values):
         return "not run"
-    labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
     missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
     shown = missing[:_SHOWN] + ([f"and {len(missing) - _SHOWN} more"] if len(missing) > _SHOWN else [])
     if row.kind == "not known":
         return f"not known at {stability.x.name} {', '.join(shown)}"
     kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
-    edges = "; ".join(edge_text(edge, stability.x.name, labels) for edge in row.edges)
+    edges = "; ".join(_edge_text(edge, stability.x.name, labels) for edge in row.edges)
     what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
     return f"{what} (not known at {', '.join(shown)})" if missing else what
 
@@ -113,7 +114,7 @@ def _missing_text(label: str, cell: MapCell | None) -> str:
     return f"{label} ({', '.join(f'{count} {name}' for name, count in sorted(cell.outcomes.items()))})"
 
 
-def edge_text(edge: Edge, x: str, labels: Mapping[Any, str]) -> str:
+def _edge_text(edge: Edge, x: str, labels: Mapping[Any, str]) -> str:
     """An edge with its bracket; ``labels`` are the texts of the axis's values."""
     bracket = f"{x} {labels[edge.stable]} is stable, {labels[edge.not_stable]} is not"
     if edge.at is None:

@@ -1,6 +1,6 @@
 """Files under results/, for their owner alone: atomic writes and locks; and files that a person has named.
 
-Nothing else writes under results/ but SQLite, MLflow and the trials of a trainer of one's own, each in its folder.
+Nothing else writes under results/ but SQLite, MLflow and the trials of custom trainers, each in its folder.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from sweep_cases import QUADRATIC
 
+from orchestrator import cli
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
@@ -60,6 +62,20 @@ def train(tmp_path: Path) -> Callable[..., Summary]:
         return run_sweep(sweep, tmp_path / sweep.name, make_executor, observers, **options)
 
     return run
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run `sweep` with arguments in this process: exit code and everything it printed."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
+
+    return call
 
 
 @pytest.fixture

@@ -1,32 +1,23 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sweep_cases import QUADRATIC
 
-from orchestrator import cli
 from orchestrator.spec import load_sweep
 
 SHIPPED = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 
 
 @pytest.fixture
-def sweep_command(tmp_path: Path, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
+def sweep_command(tmp_path: Path, monkeypatch, command_line) -> Callable[..., tuple[int, str]]:
     """Run the command line in an empty folder: exit code and everything it printed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edge.yaml").write_text(QUADRATIC)
 
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out + captured.err
-
-    return call
+    return command_line
 
 
 INLINE = ("--executor", "inline")

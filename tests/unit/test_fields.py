@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pack_cases import SMALL
 
 from objectives.base import OBJECTIVES
 from objectives.training_config import PACKED_OPTIMIZERS
-from orchestrator import cli, load
+from orchestrator import load
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.exports import export_heatmap
@@ -133,24 +132,17 @@ def test_texts_of_an_axis_are_checked_as_a_fixed_one_is(texts: Path, values: str
 
 
 @pytest.mark.slow
-def test_a_sweep_over_texts_goes_through_every_command(texts: Path, monkeypatch, capsys) -> None:
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out + captured.err
-
+def test_a_sweep_over_texts_goes_through_every_command(texts: Path, command_line) -> None:
     data = yaml.safe_load(sweep_over("gpt", "text"))
     data["axes"] = {"text": {"values": [[], ["en.txt"], ["en.txt", "fr.txt"]]}, "lr": {"values": [0.01, 1e6]}}
     data |= {"steps": 6, "seeds": [0, 1], "telemetry": {"every": 2}}
     (texts / "every.yaml").write_text(yaml.safe_dump(data))
     here = texts.name
     both = f"{here}/en.txt+{here}/fr.txt"
-    assert call("plan", "every.yaml")[0] == 0
-    code, said = call("run", "every.yaml", "--executor", "inline")
+    assert command_line("plan", "every.yaml")[0] == 0
+    code, said = command_line("run", "every.yaml", "--executor", "inline")
     assert code == 0, said
-    assert call("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
+    assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
     for command in (
         ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
         ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--x", "lr"], ["audit", "every"],
@@ -160,10 +152,10 @@ def test_a_sweep_over_texts_goes_through_every_command(texts: Path, monkeypatch,
         ["diagnose", "every"], ["diagnose", "every", "--cell", f"text={here}/en.txt,lr=1e6"], ["explain", "every"],
         ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"],
     ):  # fmt: skip
-        code, said = call(*command)
+        code, said = command_line(*command)
         assert code == 0, (command, said)
-    assert both[:20] in call("status", "every")[1]
-    code, said = call("boundary", "every", "--x", "text")
+    assert both[:20] in command_line("status", "every")[1]
+    code, said = command_line("boundary", "every", "--x", "text")
     assert code == 2, said
     assert "remedy" in said
     results = load(texts / "results" / "every")
