@@ -125,9 +125,14 @@ class CheckpointWriter:
         self._last = time.perf_counter()
         self._pending = self._thread.submit(self._write, state, copied, dict(ages), self._last - began)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether ``take`` has one now."""
+        return self._pending is not None and self._pending.done()
+
     def take(self, *, wait: bool = False) -> Checkpoint | None:
         """The checkpoint that was begun, once it is there."""
-        if self._pending is None or not (wait or self._pending.done()):
+        if self._pending is None or not (wait or self.is_ready):
             return None
         pending, self._pending = self._pending, None
         try:

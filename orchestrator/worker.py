@@ -41,7 +41,7 @@ def never() -> bool:
 
 
 def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never, places: RankPlaces | None = None) -> Iterator[Report]:
-    """Train ``pack`` to its end, yielding a report about every second and a last one.
+    """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
 
     Once ``wants_pause()``, asked at every report, is true, the last one is a checkpoint. The processes of a
     trainer of one's own are put on ``places``, by default all on this machine.
@@ -90,7 +90,7 @@ class _PackRun:
             self.seconds_per_step = (time.perf_counter() - began) / num_steps
             if roster.training and self.checkpoints.is_due(num_steps):
                 self._begin_checkpoint()
-            if time.perf_counter() - last_report >= _SECONDS_PER_REPORT:
+            if time.perf_counter() - last_report >= _SECONDS_PER_REPORT or self.checkpoints.is_ready:
                 last_report = time.perf_counter()
                 yield self.report(started, checkpoint=self.checkpoints.take())
                 if roster.training and wants_pause():

@@ -21,13 +21,14 @@ from orchestrator.errors import StorageError
 from orchestrator.files import LEDGER
 from orchestrator.ledger import Ledger
 
-# Twelve trials, four seconds together, some beyond the edge; checkpoints as often as they may be.
+# Twelve trials, four seconds together, some beyond the edge. Checkpoints go by steps, so that every pack
+# has written one long before its end however fast the machine is.
 SWEEP = (
     QUADRATIC.replace("steps: 60", "steps: 1000").replace("optimizer: sgd", "optimizer: sgd, noise: 0.1")
-    + "resources: {pack: 4}\ncheckpoint: {every_s: 0.2}\n"
+    + "resources: {pack: 4}\ncheckpoint: {every_s: null, every_steps: 100}\n"
 )
 LONGER = SWEEP.replace("steps: 1000", "steps: 3000")
-DRIVERS: list[int] = []  # all that tests have started, by process
+DRIVERS: list[subprocess.Popen[str]] = []  # all that tests have started
 _INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 _NUMBERS = (
     "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss",
@@ -58,8 +59,16 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str
     """`sweep run edge.yaml` in ``folder``, with what it prints in a pipe."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder} | options
     driver = subprocess.Popen(command("run", "edge.yaml", *arguments), **options)
-    DRIVERS.append(driver.pid)
+    DRIVERS.append(driver)
     return driver
+
+
+def end_drivers() -> None:
+    """Kill what a failed test left running, so that no later test pays for it."""
+    for driver in DRIVERS:
+        if driver.returncode is None:
+            driver.kill()
+            driver.communicate()
 
 
 def run(folder: Path, *arguments: str, timeout: float = 240.0) -> tuple[int, str]:

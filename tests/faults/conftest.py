@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_kit import LONGER, SWEEP, undisturbed_results, write_sweep
+from fault_kit import LONGER, SWEEP, end_drivers, undisturbed_results, write_sweep
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +20,8 @@ def undisturbed_longer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with the sweep file."""
     write_sweep(tmp_path)
-    return tmp_path
+    yield tmp_path
+    end_drivers()

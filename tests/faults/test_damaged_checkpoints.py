@@ -21,7 +21,7 @@ from orchestrator.runner import run_sweep
 from orchestrator.spec import Sweep, build_sweep
 from orchestrator.strict_yaml import parse_document
 
-SHORT = SWEEP.replace("steps: 1000", "steps: 200").replace("every_s: 0.2", "every_steps: 20")
+SHORT = SWEEP.replace("steps: 1000", "steps: 200").replace("every_steps: 100", "every_steps: 20")
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with a sweep file, and no process left in the end."""
     write_sweep(tmp_path, LONGER)
     yield tmp_path
-    ours = {str(pid) for pid in DRIVERS}
+    ours = {str(driver.pid) for driver in DRIVERS}
     wait_until(lambda: not any(mark.split(".")[0] in ours for mark in all_marked().values()), "end of processes", 10)
 
 
