@@ -48,7 +48,7 @@ test-peers: $(READY)
 	PIP_CONSTRAINT= $(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade --no-deps --target build/peers \
 		curvlinops-for-pytorch==3.0.1 backpack-for-pytorch==1.7.1 einconv==0.1.0 einops==0.8.2 linear_operator==0.6.1 \
 		opt_einsum==3.4.0 unfoldNd==0.2.3 torchvision==0.28.0
-	PYTHONPATH=build/peers $(BIN)/python -m pytest -m peers tests/unit/test_curvature.py
+	PYTHONPATH=build/peers $(BIN)/python -m pytest -m peers tests/unit/objectives/instruments/test_curvature.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json

@@ -11,10 +11,10 @@ from benchmarks.crew import WORKERS, Advance, Crew
 from benchmarks.sizes import Size
 from benchmarks.sweep_files import SEEDS, grid_text
 from objectives.base import GptConfig
-from orchestrator.packing import make_packs
-from orchestrator.reports import Pack
-from orchestrator.spec import Sweep, load_sweep
-from orchestrator.worker import run_pack
+from orchestrator.driver.packing import make_packs
+from orchestrator.messages import Pack
+from orchestrator.sweepfile.spec import Sweep, load_sweep
+from orchestrator.worker.run import run_pack
 
 VMAP_MEMBERS = 16
 CELLS = (8, 6)

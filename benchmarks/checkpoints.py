@@ -16,8 +16,8 @@ import time
 import torch
 
 from objectives.base import OBJECTIVES, Way
-from orchestrator.checkpoints import CheckpointWriter, random_states
-from orchestrator.detection import SpikeDetector
+from orchestrator.detection.detector import SpikeDetector
+from orchestrator.worker.checkpoints import CheckpointWriter, random_states
 
 _MEMBERS = 16
 _INTERVAL_S = 30.0

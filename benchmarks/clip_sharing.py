@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from objectives import gpt
-from orchestrator.overrides import Overrides
-from orchestrator.packing import make_packs
-from orchestrator.reports import Pack
-from orchestrator.roster import Roster
-from orchestrator.spec import load_sweep
-from orchestrator.worker import run_pack
+from objectives.models import gpt
+from orchestrator.driver.packing import make_packs
+from orchestrator.messages import Pack
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import load_sweep
+from orchestrator.worker.roster import Roster
+from orchestrator.worker.run import run_pack
 
 SWEEP = Path(__file__).parents[1] / "sweeps" / "lr_clip.yaml"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
 OURS = "ours"

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.exports import REPORT, export_all
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
-from orchestrator.ledger import Ledger
-from orchestrator.packing import make_packs
-from orchestrator.provenance import driver_facts
-from orchestrator.reports import Finished, Report
-from orchestrator.sections import TrackingConfig
-from orchestrator.spec import Sweep, build_sweep
-from orchestrator.strict_yaml import parse_document
-from orchestrator.tracking import Mirror
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Finished, Report
+from orchestrator.pictures.exports import REPORT, export_all
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.tracking.mlflow import Mirror
 
 _STEPS = 1000
 _METRICS = ("loss", "grad_norm", "update_norm", "lr", "a", "b", "c", "d")

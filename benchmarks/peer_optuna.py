@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from benchmarks.crew import WORKERS
 from benchmarks.peers import MlflowRuns, parse_peer, train_and_log
 from objectives.base import GptConfig
-from orchestrator.spec import Sweep, load_sweep
+from orchestrator.sweepfile.spec import Sweep, load_sweep
 
 _STUDY = "peer"
 

@@ -13,7 +13,7 @@ from ray.tune.logger import LoggerCallback
 from benchmarks.crew import WORKERS
 from benchmarks.peers import EXPERIMENT, MlflowRuns, Point, parse_peer, tracking_uri, train_trial
 from objectives.base import GptConfig
-from orchestrator.spec import Sweep, load_sweep
+from orchestrator.sweepfile.spec import Sweep, load_sweep
 
 
 class BatchedMlflow(LoggerCallback):

@@ -1,6 +1,6 @@
 """The trainer that a user would write without sweep: one transformer, torch.optim, one loop.
 
-The same mathematics as objectives/gpt.py from the same initial weights on the same batches, so that
+The same mathematics as objectives/models/gpt.py from the same initial weights on the same batches, so that
 its losses can be checked against those of a pack.
 """
 
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from objectives.base import GptConfig
-from objectives.data import BatchStream, load_corpus
-from objectives.gpt import initial_weights
+from objectives.models.data import BatchStream, load_corpus
+from objectives.models.gpt import initial_weights
 
 # Shapes: B sequences, T positions, D width, H heads, C channels of a head.
 

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
-from orchestrator.ledger import Ledger
-from orchestrator.packing import make_packs
-from orchestrator.provenance import driver_facts
-from orchestrator.reports import Finished, Report
-from orchestrator.spec import build_sweep
-from orchestrator.strict_yaml import parse_document
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Finished, Report
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 _PIECE = 50_000  # steps that are recorded at once
 

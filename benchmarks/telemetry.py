@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.ways import prepare_process
+from orchestrator.worker.ways import prepare_process
 
 _PLAIN = 4  # steps between two that are read
 _PRODUCTS = (2, 3, 4, 6)

@@ -23,7 +23,7 @@ from benchmarks import arms, end_to_end, figures, sizes, sweep_files
 from benchmarks.crew import WORKERS, CrewFailed, interleaved, rotated
 from benchmarks.machine import MALLOC, machine_facts, measured_peak
 from orchestrator.files import atomic_write
-from orchestrator.spec import load_sweep
+from orchestrator.sweepfile.spec import load_sweep
 
 _MAIN_SWEEP = end_to_end.ROOT / "sweeps" / "beta2_eps.yaml"
 _CURVE_ARMS = (end_to_end.OURS, "ray reuse_actors")

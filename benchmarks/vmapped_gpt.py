@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.plain_gpt import PlainGpt
 from objectives.base import GptConfig
-from objectives.data import BatchStream, load_corpus
+from objectives.models.data import BatchStream, load_corpus
 
 # Shapes: K members.
 

@@ -246,9 +246,11 @@ def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
 OBJECTIVES: Mapping[str, Objective] = {
     objective.name: objective
     for objective in (
-        Objective("gpt", GptConfig, "objectives.gpt", spike_rise=0.1, can_compile=True),
-        Objective("function_fit", FunctionFitConfig, "objectives.function_fit", spike_rise=2.0, can_compile=False),
-        Objective("quadratic", QuadraticConfig, "objectives.quadratic", spike_rise=2.0, can_compile=False),
+        Objective("gpt", GptConfig, "objectives.models.gpt", spike_rise=0.1, can_compile=True),
+        Objective(
+            "function_fit", FunctionFitConfig, "objectives.models.function_fit", spike_rise=2.0, can_compile=False
+        ),
+        Objective("quadratic", QuadraticConfig, "objectives.models.quadratic", spike_rise=2.0, can_compile=False),
     )
 }
 

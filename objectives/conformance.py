@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from objectives.base import Objective, Place, Trainer, TrainingConfig, Way
-from objectives.schedules import schedule_factor
+from objectives.optimizers.schedules import schedule_factor
 from objectives.training_config import OPTIMIZERS_WITH_SECOND_MOMENT, PACKED_OPTIMIZERS
 
 STEPS = 12
@@ -117,7 +117,7 @@ class ObjectiveConformance:
     test of a fork by ``clip`` needs. If there is none: "no gradient norm of 30 steps at wild_lr is a record".
 
     ``is_exact``: whether a member has the same bits whoever shares its pack. It is the promise that makes
-    an interrupted sweep end with the numbers of an undisturbed one; objectives/rounding.py helps to keep it.
+    an interrupted sweep end with the numbers of an undisturbed one; objectives/stacking/rounding.py helps to keep it.
     It is tested at the sizes in ``small``: at odd ones it may not hold, as a product's last bits depend on
     where in memory a matrix begins. With False these tests ask for ``rtol`` only, and a run at the edge of
     stability may end otherwise in another pack. Resuming the same pack has to be exact all the same.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.detection import SpikeDetector, StoppingConfig
+    from orchestrator.detection.detector import SpikeDetector, StoppingConfig
+    from orchestrator.detection.watch import TrainingLost, Watch
     from orchestrator.results import load
-    from orchestrator.watch import TrainingLost, Watch
 
 __version__ = "0.1.0"
 __all__ = ["SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__version__", "load"]
@@ -16,11 +16,11 @@ __all__ = ["SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__versio
 def __getattr__(name: str) -> Any:
     """Import what is asked for only then: `sweep --help` must not wait for it."""
     if name in ("SpikeDetector", "StoppingConfig"):
-        from orchestrator import detection
+        from orchestrator.detection import detector
 
-        return getattr(detection, name)
+        return getattr(detector, name)
     if name in ("TrainingLost", "Watch"):
-        from orchestrator import watch
+        from orchestrator.detection import watch
 
         return getattr(watch, name)
     if name == "load":

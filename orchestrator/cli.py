@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from orchestrator.executors import Executor
-    from orchestrator.overrides import Overrides
-from orchestrator.spec import Sweep, refuse_import
+    from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import Sweep, refuse_import
 
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
@@ -117,7 +117,7 @@ def run(
     refuse_import(sweep, allow_import)
     if executor not in ("ray", "inline", "slurm"):
         raise InputError(Problem("--executor", "", f"{executor!r} is unknown", "choose ray, slurm or inline"))
-    from orchestrator.drive import drive
+    from orchestrator.commands.run import drive
 
     folder = results / sweep.name
     raise typer.Exit(drive(sweep, results, lambda: _executor(executor, address, sweep, folder, slurm), retry_errored))
@@ -137,7 +137,7 @@ def plan(
 ) -> None:
     """Show what `run` would train: cells, packs, what exists already, how long it may take."""
     sweep = _load(file, results, _overrides(axis, drop, set_, seeds, steps, name), allow_import)
-    from orchestrator.drive import plan_lines
+    from orchestrator.commands.run import plan_lines
 
     for line in plan_lines(sweep, results):
         typer.echo(printable(line))
@@ -156,7 +156,7 @@ def init(
 ) -> None:
     """Write a commented sweep file to start from."""
     from orchestrator.files import check_output, write_output
-    from orchestrator.starter import starter_file
+    from orchestrator.sweepfile.starter import starter_file
 
     text = starter_file(name, objective, _overrides(axis, drop, set_, seeds, steps, None))
     path = output or Path(f"{name}.yaml")
@@ -173,7 +173,7 @@ def objectives() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from orchestrator.starter import objectives_with_rows
+    from orchestrator.sweepfile.starter import objectives_with_rows
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     for objective, rows in objectives_with_rows():
@@ -188,7 +188,7 @@ def objectives() -> None:
 @app.command()
 def status(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
     """Say where a sweep stands: outcomes, failures, the map as text."""
-    from orchestrator.drive import show_status
+    from orchestrator.commands.run import show_status
     from orchestrator.files import sweep_folder
 
     raise typer.Exit(show_status(sweep_folder(name, results)))
@@ -212,8 +212,8 @@ def export_heatmap(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Draw the stability map: fraction of stable seeds beside a panel of final loss."""
-    from orchestrator.exports import export_heatmap as export
     from orchestrator.files import sweep_folder
+    from orchestrator.pictures.exports import export_heatmap as export
 
     folder = sweep_folder(name, results)
     path = export(
@@ -232,7 +232,7 @@ def boundary(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Say where the map turns from stable to not stable, row by row, with brackets."""
-    from orchestrator.answers import boundary_answer
+    from orchestrator.commands.answers import boundary_answer
     from orchestrator.files import sweep_folder
 
     _print(boundary_answer(sweep_folder(name, results), x, y, _conditions(where), reduce))
@@ -246,7 +246,7 @@ def recommend(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Name the setting of lowest loss that is stable on all seeds and far enough from the edge, or none."""
-    from orchestrator.answers import recommendation_answer
+    from orchestrator.commands.answers import recommendation_answer
     from orchestrator.files import sweep_folder
 
     _print(recommendation_answer(sweep_folder(name, results), margin, metric))
@@ -259,7 +259,7 @@ def sensitivity(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Say what a wrong learning rate costs, for each setting of the other axes."""
-    from orchestrator.answers import sensitivity_answer
+    from orchestrator.commands.answers import sensitivity_answer
     from orchestrator.files import sweep_folder
 
     _print(sensitivity_answer(sweep_folder(name, results), axis))
@@ -277,7 +277,7 @@ def compare(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Say and draw what changed between sweeps on the cells that they share, and how sure that is."""
-    from orchestrator.answers import comparison_answer
+    from orchestrator.commands.answers import comparison_answer
     from orchestrator.files import sweep_folder
 
     _print(comparison_answer([sweep_folder(name, results) for name in names], x, y, reduce, output, results))
@@ -286,8 +286,8 @@ def compare(
 @app.command()
 def report(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
     """Write the sweep's map, picture and self-contained HTML report again."""
-    from orchestrator.exports import export_all
     from orchestrator.files import sweep_folder
+    from orchestrator.pictures.exports import export_all
 
     for path in export_all(sweep_folder(name, results)):
         _print([f"wrote {path}"])
@@ -317,9 +317,9 @@ def replay(
     Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files and text with
     lines such as `step 10 loss 3.2`. Of a finished sweep it shows which outcomes another setting changes.
     """
+    from orchestrator.commands.replay import replay as judge_logs
     from orchestrator.files import REPLAYS
-    from orchestrator.logs import Columns
-    from orchestrator.review import replay as judge_logs
+    from orchestrator.logs.files import Columns
 
     folder = None if no_figures else figures or results / REPLAYS
     raise typer.Exit(judge_logs(paths, Columns(step, loss, grad_norm), set_, results, json_, folder))
@@ -350,7 +350,7 @@ def diagnose(
     Without --trial and --cell it is the most typical trial that is not stable: the earliest of the commonest outcome.
     Where no cell tells whether a change would help, the small sweep that would tell is written beside the picture.
     """
-    from orchestrator.diagnosis_page import diagnosis_answer
+    from orchestrator.commands.diagnose import diagnosis_answer
     from orchestrator.files import sweep_folder
 
     cells = _conditions(cell.split(","), "--cell") if cell is not None else {}
@@ -368,7 +368,7 @@ def explain(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Say which mechanism rules which part of the region that is not stable, and draw it on the map."""
-    from orchestrator.explanation_page import explanation_answer
+    from orchestrator.commands.explain import explanation_answer
     from orchestrator.files import sweep_folder
 
     _print(explanation_answer(sweep_folder(name, results), x, y, output))
@@ -377,8 +377,8 @@ def explain(
 @app.command()
 def audit(name: NameArgument, results: ResultsOption = _RESULTS) -> None:
     """Say what stopping early saved in a sweep, and how often it was wrong (stopping.audit)."""
+    from orchestrator.commands.replay import show_audit
     from orchestrator.files import sweep_folder
-    from orchestrator.review import show_audit
 
     for line in show_audit(sweep_folder(name, results)):
         typer.echo(printable(line))
@@ -391,7 +391,7 @@ def sync(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
 ) -> None:
     """Write to MLflow what it misses of a sweep."""
-    from orchestrator.drive import sync_sweep
+    from orchestrator.commands.run import sync_sweep
     from orchestrator.files import sweep_folder
 
     _print([sync_sweep(sweep_folder(name, results), tracking_uri)])
@@ -405,7 +405,7 @@ def doctor(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Look whether everything is as it should be: the environment, and a sweep's ledger and files."""
-    from orchestrator.drive import show_findings
+    from orchestrator.commands.run import show_findings
     from orchestrator.files import sweep_folder
 
     raise typer.Exit(show_findings(sweep_folder(name, results) if name else None, results, strict=strict, fix=fix))
@@ -419,7 +419,7 @@ def gc(
     results: ResultsOption = _RESULTS,
 ) -> None:
     """Remove what can be made again or nobody needs; never a result."""
-    from orchestrator.cleaning import clean
+    from orchestrator.commands.gc import clean
     from orchestrator.files import sweep_folder
 
     lines = list(clean(sweep_folder(name, results), exports=exports, is_rehearsal=dry_run))
@@ -433,7 +433,7 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")] = 5000,
 ) -> None:
     """Serve MLflow's pages on this machine, to compare stability regions."""
-    from orchestrator.drive import serve_ui
+    from orchestrator.commands.run import serve_ui
 
     raise typer.Exit(serve_ui(results, tracking_uri, port))
 
@@ -468,7 +468,7 @@ def _conditions(where: list[str], option: str = "--where") -> dict[str, str]:
 def _overrides(
     axes: list[str], drops: list[str], sets: list[str], seeds: str | None, steps: int | None, name: str | None
 ) -> Overrides:
-    from orchestrator.overrides import Overrides
+    from orchestrator.sweepfile.overrides import Overrides
 
     return Overrides(tuple(axes), tuple(sets), seeds, steps, name, tuple(drops))
 
@@ -476,7 +476,7 @@ def _overrides(
 def _load(file: str, results: Path, overrides: Overrides, allow_import: bool) -> Sweep:
     """A sweep from a file, or from the folder where it was frozen."""
     from orchestrator.files import FROZEN_SWEEP
-    from orchestrator.spec import load_sweep
+    from orchestrator.sweepfile.spec import load_sweep
 
     path = Path(file)
     for folder in (path, results / file):

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from orchestrator.boundary import RowBoundary, boundary
-from orchestrator.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
-from orchestrator.recommendation import Recommendation, recommend
-from orchestrator.sensitivity import Sensitivity, lr_sensitivity
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.boundary import RowBoundary, boundary
+from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
+from orchestrator.maps.recommendation import Recommendation, recommend
+from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
+from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.space import Axis
-from orchestrator.stability import stability_map, sweep_axes
-from orchestrator.tables import map_table, trial_table
 
 _Result = TypeVar("_Result")
 

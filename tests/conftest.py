@@ -12,13 +12,13 @@ import torch
 from sweep_cases import QUADRATIC
 
 from orchestrator import cli
+from orchestrator.detection.watch import TRIAL_VARIABLE
+from orchestrator.driver.runner import Summary, run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
-from orchestrator.runner import Summary, run_sweep
-from orchestrator.spec import Sweep, build_sweep
-from orchestrator.strict_yaml import parse_document
-from orchestrator.watch import TRIAL_VARIABLE
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 
 @pytest.fixture(autouse=True, scope="session")

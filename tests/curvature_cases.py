@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from objectives.curvature import Curvature, GradientGraph, Losses, measure_curvature, momentum_factor
-from objectives.packed import PackedTrainer
+from objectives.instruments.curvature import Curvature, GradientGraph, Losses, measure_curvature, momentum_factor
+from objectives.training.packed import PackedTrainer
 
 # Shapes: R members, n parameters of one member and zeros that fill its last block.
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.evidence import Evidence, gather
+from orchestrator.diagnosis.evidence import Evidence, gather
+from orchestrator.diagnosis.series import Series, series
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
-from orchestrator.ledger import Ledger
-from orchestrator.packing import make_packs
-from orchestrator.provenance import driver_facts
-from orchestrator.reports import Finished, Report
-from orchestrator.series import Series, series
-from orchestrator.spec import Sweep, build_sweep
-from orchestrator.strict_yaml import parse_document
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Finished, Report
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 # Shapes: N steps, M readings.
 

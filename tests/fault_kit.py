@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from sweep_cases import QUADRATIC
 
-from orchestrator.doctor import examine_sweep
+from orchestrator.commands.doctor import examine_sweep
 from orchestrator.errors import StorageError
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 
 # Twelve trials, four seconds together, some beyond the edge. Checkpoints go by steps, so that every pack
 # has written one long before its end however fast the machine is.

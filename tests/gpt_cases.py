@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from objectives.base import GptConfig
-from objectives.gpt import GptTrainer
-from objectives.seeding import seeded_generator
+from objectives.models.gpt import GptTrainer
+from objectives.stacking.seeding import seeded_generator
 
 # Shapes: B sequences, T positions, S = T + 1 bytes, D width, H heads, C channels of a head.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.ledger import Ledger
-from orchestrator.reports import Pack, Report
-from orchestrator.runner import run_sweep
-from orchestrator.spec import Sweep, build_sweep, load_sweep
-from orchestrator.strict_yaml import parse_document
-from orchestrator.worker import run_pack
+from orchestrator.driver.runner import run_sweep
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Pack, Report
+from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.worker.run import run_pack
 
 # Gradient descent on x^2 / 2, as somebody's script: it diverges above lr = 2, and knows nothing of sweep.
 TRAIN = """
@@ -48,7 +48,7 @@ def only_pack(sweep: Sweep, folder: Path) -> Pack:
     """The pack of the sweep's first trial, ready to run."""
     from dataclasses import replace
 
-    from orchestrator.packing import make_packs
+    from orchestrator.driver.packing import make_packs
 
     pack = make_packs(sweep, sweep.trials[:1], 1)[0]
     return replace(pack, launch=replace(pack.launch, trials_folder=str(folder / "trials")))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
-from orchestrator.detection import StoppingConfig
-from orchestrator.reports import Member, Pack
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.messages import Finished, Member, Pack, Report
 
 STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)
 # Small enough to be quick.
@@ -35,3 +37,21 @@ def trainer_of(
 def everyone(trainer: Trainer) -> list[int]:
     """All rows."""
     return list(range(trainer.num_members))
+
+
+def assert_the_same(found: tuple[dict, dict], expected: tuple[dict, dict]) -> None:
+    """Bit for bit, results as well as curves."""
+    assert found[0] == expected[0]
+    assert found[1].keys() == expected[1].keys()
+    for trial_id in expected[1]:
+        np.testing.assert_array_equal(found[1][trial_id], expected[1][trial_id], err_msg=trial_id)
+
+
+def results(reports: Sequence[Report]) -> dict[str, Finished]:
+    """The finished trials of reports, by id."""
+    return {finished.trial_id: finished for report in reports for finished in report.finished}
+
+
+def curve(reports: Sequence[Report], trial_id: str, column: str = "loss") -> np.ndarray:
+    """A whole curve of a trial from its pieces."""
+    return np.concatenate([report.traces[trial_id][column] for report in reports if trial_id in report.traces])

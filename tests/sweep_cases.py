@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.ledger import Ledger
-from orchestrator.outcomes import OUTCOMES
-from orchestrator.packing import make_packs
-from orchestrator.provenance import driver_facts
-from orchestrator.reports import Finished, Report
-from orchestrator.spec import Sweep, build_sweep
-from orchestrator.strict_yaml import parse_document
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Finished, Report
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 QUADRATIC = """
 name: edge
@@ -119,3 +120,14 @@ def peak_bytes(action: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def sweep_with(*sets: str) -> Sweep:
+    """The small quadratic sweep with settings of `--set`."""
+    return build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=sets))
+
+
+def numbers(rows: list[dict]) -> list[tuple]:
+    """What a row says about training, without times and attempts."""
+    keys = ("trial_id", "status", "outcome", "onset_step", "steps_done", "final_loss", "num_spikes", "verdict_step")
+    return [tuple(row[key] for key in keys) for row in rows]

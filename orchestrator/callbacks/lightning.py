@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.callbacks import gradient_norm
-from orchestrator.detection import StoppingConfig
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.watch import Watch
 from orchestrator.errors import InputError
-from orchestrator.watch import Watch
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

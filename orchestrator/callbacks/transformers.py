@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.detection import StoppingConfig
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.watch import Watch
 from orchestrator.errors import InputError
-from orchestrator.watch import Watch
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -64,7 +64,7 @@ class StabilityCallback(TrainerCallback):
         if self._loss is None:
             raise InputError(
                 "this Trainer takes its steps without `training_step`, so its loss is not seen\n"
-                "    remedy: report each step from its own loop, with orchestrator.watch.Watch"
+                "    remedy: report each step from its own loop, with orchestrator.detection.watch.Watch"
             )
         was_lost = self.watch.is_lost
         if self.watch.report(state.global_step - 1, self._loss, self._norm):
@@ -140,5 +140,5 @@ def _running_trainer() -> Trainer:
         frame = frame.f_back
     raise InputError(
         "this callback works in a transformers.Trainer only\n"
-        "    remedy: in another loop report each step with orchestrator.watch.Watch"
+        "    remedy: in another loop report each step with orchestrator.detection.watch.Watch"
     )

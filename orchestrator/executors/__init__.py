@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.reports import Event, Pack
+from orchestrator.messages import Event, Pack
 
 
 class Executor(Protocol):

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 
 from orchestrator.errors import ExecutorError, SweepError
 from orchestrator.executors import Executor
+from orchestrator.messages import Event, Pack
 from orchestrator.processes import MARK, end_marked, leftovers, new_mark
-from orchestrator.reports import Event, Pack
 
 _START_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 8.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from orchestrator.reports import Event, Pack, PackLost, PackStarted, Report
-from orchestrator.worker import run_pack
+from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.worker.run import run_pack
 
 
 class InlineExecutor:

@@ -46,13 +46,13 @@ from ray.util.scheduling_strategies import (  # noqa: E402
     PlacementGroupSchedulingStrategy,
 )
 
-from orchestrator.child import CannotStart, Child  # noqa: E402
 from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, SweepError  # noqa: E402
 from orchestrator.files import make_folder  # noqa: E402
+from orchestrator.messages import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.processes import SCRATCH, children, is_alive  # noqa: E402
-from orchestrator.ranks import Process, free_port, torchrun_environments  # noqa: E402
-from orchestrator.reports import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
-from orchestrator.worker import run_pack  # noqa: E402
+from orchestrator.worker.child import CannotStart, Child  # noqa: E402
+from orchestrator.worker.ranks import Process, free_port, torchrun_environments  # noqa: E402
+from orchestrator.worker.run import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 4.0
 _CONNECT_TIMEOUT_S = 5.0

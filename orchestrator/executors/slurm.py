@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, printable
+from orchestrator.executors.report_files import from_json
 from orchestrator.executors.slurm_job import REPORTS, TrialJob
 from orchestrator.executors.slurm_options import is_local, submission_parameters
 from orchestrator.files import JOBS, atomic_write, refuse_links, remove, withdraw_jobs
+from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
 from orchestrator.processes import MARK, end_marked, new_mark
-from orchestrator.report_json import from_json
-from orchestrator.reports import Event, Pack, PackLost, PackStarted, Report
 
 try:
     import submitit

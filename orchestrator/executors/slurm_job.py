@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.child import CannotStart
+from orchestrator.executors.report_files import to_json
 from orchestrator.files import atomic_write, make_folder, open_private, storage_errors
+from orchestrator.messages import Pack, Report
 from orchestrator.processes import MARK, new_mark
-from orchestrator.ranks import LocalPlaces, Process
-from orchestrator.report_json import to_json
-from orchestrator.reports import Pack, Report
-from orchestrator.worker import run_pack
+from orchestrator.worker.child import CannotStart
+from orchestrator.worker.ranks import LocalPlaces, Process
+from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
 # By which Slurm may send the signal before the end of a job's time too early.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.fields import did_you_mean
+from orchestrator.sweepfile.fields import did_you_mean
 
 COMMANDS = ("sbatch", "squeue", "scancel", "srun")
 CLUSTERS = ("local", "slurm")

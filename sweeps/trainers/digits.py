@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 from objectives.base import Objective, TrainingConfig, Way, structural
-from objectives.packed import PackedTrainer, Weights
+from objectives.training.packed import PackedTrainer, Weights
 
 # Shapes: K members, N images of 8 x 8, B of them in a batch, C channels, P = 6 x 6 windows in an image.
 

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Page, expect
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.exports import REPORT, export_all
 from orchestrator.files import FROZEN_SWEEP
-from orchestrator.stability import make_map, sweep_axes
+from orchestrator.maps.stability import make_map, sweep_axes
+from orchestrator.pictures.exports import REPORT, export_all
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 THREE_AXES = """

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from sweep_cases import QUADRATIC
 
+from orchestrator.driver.packing import make_packs
 from orchestrator.executors import Executor
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.overrides import Overrides
-from orchestrator.packing import make_packs
-from orchestrator.reports import Event, PackStarted, Report
-from orchestrator.spec import build_sweep
-from orchestrator.strict_yaml import parse_document
-from orchestrator.worker import run_pack
+from orchestrator.messages import Event, PackStarted, Report
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.worker.run import run_pack
 
 
 def make_ray() -> Executor:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnosis import examine
-from orchestrator.drive import drive
+from orchestrator.commands.run import drive
+from orchestrator.diagnosis.diagnosis import examine
+from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH
+from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
+from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW
+from orchestrator.diagnosis.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
-from orchestrator.mechanisms.batches import BAD_BATCH
-from orchestrator.mechanisms.decay import PRECONDITIONER_DECAY
-from orchestrator.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
-from orchestrator.mechanisms.memory import SHORT_MEMORY
-from orchestrator.mechanisms.precision import HALF_PRECISION_OVERFLOW
-from orchestrator.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.spec import load_sweep
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
 PLANTED = {

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.detection import StoppingConfig
-from orchestrator.sections import ResourcesConfig, TelemetryConfig, TrackingConfig
-from orchestrator.spec import build_sweep
-from orchestrator.strict_yaml import parse_document, parse_scalar
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.sweepfile.sections import ResourcesConfig, TelemetryConfig, TrackingConfig
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger import Ledger
-from orchestrator.sections import MetricsConfig
-from orchestrator.spec import build_sweep
-from orchestrator.strict_yaml import parse_document
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.logs.config import MetricsConfig
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-trainer.md").read_text()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 TRAINERS = SWEEPS / "trainers"

@@ -10,7 +10,7 @@ import pytest
 from fault_kit import assert_sound, run, wait_until
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 from orchestrator.processes import is_alive
 
 SCRIPT = """

@@ -28,7 +28,7 @@ from fault_kit import (
 )
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
 LONGEST = SWEEP.replace("steps: 1000", "steps: 5000").replace("pack: 4", "pack: 2")

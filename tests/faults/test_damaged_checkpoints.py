@@ -11,15 +11,15 @@ from fault_kit import SWEEP
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import worker
+from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
-from orchestrator.ledger import Ledger
-from orchestrator.reports import PackLost, Report
-from orchestrator.runner import run_sweep
-from orchestrator.spec import Sweep, build_sweep
-from orchestrator.strict_yaml import parse_document
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import PackLost, Report
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+from orchestrator.worker import run as worker
 
 SHORT = SWEEP.replace("steps: 1000", "steps: 200").replace("every_steps: 100", "every_steps: 20")
 

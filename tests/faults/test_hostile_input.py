@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, QUADRATIC, ledger_at, record, sweep_of
 
-from orchestrator import replay
-from orchestrator.detection import StoppingConfig
+from orchestrator.detection.detector import StoppingConfig
 from orchestrator.errors import InputError, SweepError, printable
-from orchestrator.ledger import Ledger
-from orchestrator.logs import Columns, find_logs, read_log
-from orchestrator.overrides import Overrides
-from orchestrator.replay import Curve, detect, replay_logs
-from orchestrator.sections import SECTIONS
-from orchestrator.spec import Sweep, build_sweep
-from orchestrator.strict_yaml import parse_document
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.logs.files import Columns, find_logs, read_log
+from orchestrator.replay import replay
+from orchestrator.replay.replay import Curve, detect, replay_logs
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.sections import SECTIONS
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 MAX_SECONDS = 3.0  # of the processor; under one on an idle machine, and a busy one is slower

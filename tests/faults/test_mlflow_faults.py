@@ -21,11 +21,11 @@ import pytest
 from fault_kit import command, need, wait_until
 from mlflow import MlflowClient
 
-from orchestrator.drive import sync_sweep
+from orchestrator.commands.run import sync_sweep
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
-from orchestrator.sections import TrackingConfig
-from orchestrator.tracking import Mirror, TrackingError, runs_without_driver, server_command
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.tracking.mlflow import Mirror, TrackingError, runs_without_driver, server_command
 
 pytestmark = pytest.mark.faults
 

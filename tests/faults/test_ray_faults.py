@@ -27,7 +27,7 @@ from fault_kit import (
 )
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 from orchestrator.processes import all_marked, children, is_alive, leftovers, marked
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

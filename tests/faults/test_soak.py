@@ -16,7 +16,7 @@ import pytest
 from fault_kit import assert_sound, results_of, run, start, wait_until, write_sweep
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 from orchestrator.processes import all_marked, marked
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3 * 3600)]

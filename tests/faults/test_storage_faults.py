@@ -11,9 +11,9 @@ import pytest
 from fault_kit import need
 from faults.storage_victim import NEW, OLD
 
-from orchestrator.cleaning import clean
+from orchestrator.commands.gc import clean
 from orchestrator.files import LEDGER, read_checkpoint
-from orchestrator.ledger import Ledger
+from orchestrator.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate", "unlink")

@@ -22,8 +22,8 @@ from benchmarks.crew import Crew, CrewFailed, count_steps, interleaved, rotated
 from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
 from objectives.base import OBJECTIVES, GptConfig, Way
-from objectives.gpt import initial_weights
-from orchestrator.packing import make_packs
+from objectives.models.gpt import initial_weights
+from orchestrator.driver.packing import make_packs
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
@@ -64,7 +64,7 @@ def test_the_plain_model_is_that_of_a_pack_also_far_from_small_weights(text, mon
         return {name: weight * (1 if "norm" in name else 20) for name, weight in initial_weights(shape, seed).items()}
 
     # Activations near zero do not tell one GELU from another, nor one softmax.
-    for module in ("objectives.gpt", "benchmarks.plain_gpt"):
+    for module in ("objectives.models.gpt", "benchmarks.plain_gpt"):
         monkeypatch.setattr(f"{module}.initial_weights", large)
     config = GptConfig(text=text, lr=1e-3, **SHAPE)
     plain = torch.tensor(list(losses(config, 0, Style("default"), "cpu")))

@@ -11,12 +11,13 @@ from typer.main import get_command
 import orchestrator
 from objectives.base import OBJECTIVES
 from orchestrator.cli import app
-from orchestrator.detection import StoppingConfig
-from orchestrator.ledger import Ledger
-from orchestrator.outcomes import OUTCOMES
-from orchestrator.own_trainer import GIVEN
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
-from orchestrator.sections import (
+from orchestrator.sweepfile.own_trainer import GIVEN
+from orchestrator.sweepfile.sections import (
     CheckpointConfig,
     MetricsConfig,
     OwnTrainerSection,
@@ -27,7 +28,6 @@ from orchestrator.sections import (
     TelemetryConfig,
     TrackingConfig,
 )
-from orchestrator.stability import METRICS, REDUCTIONS
 
 SWEEP_OPTIONS = {"--axis", "--drop", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
 LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}

@@ -25,7 +25,7 @@ from benchmarks.detection_rules import (
     worse_than_best,
     z_score_ema,
 )
-from orchestrator.logs import Columns, Log
+from orchestrator.logs.files import Columns, Log
 
 # --- scores --------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from objectives.base import OBJECTIVES, Objective
-from orchestrator.spec import load_sweep
-from orchestrator.starter import objective_rows
-from orchestrator.strict_yaml import parse_document, parse_scalar
+from orchestrator.sweepfile.spec import load_sweep
+from orchestrator.sweepfile.starter import objective_rows
+from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

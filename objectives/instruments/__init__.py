@@ -1,0 +1,1 @@
+"""What is measured of members while they train, besides losses."""

@@ -1,0 +1,216 @@
+"""The curvature that decides whether training is stable: the Hessian as the optimizer's step meets it.
+
+An update of lr * D m, with a diagonal D and an averaged gradient m of decay beta1, is stable along a direction
+while the eigenvalue of c D H there stays below 2 / lr, where H is the Hessian and c = (1 - beta1) / (1 + beta1)
+(Cohen et al., arXiv 2207.14484, whose threshold of 38 / lr at beta1 = 0.9 leaves c out; with the bias correction
+of Bai et al., arXiv 2506.04805, c belongs to the matrix and the threshold is 2 / lr. It is one law: never both).
+D H has the eigenvalues of the symmetric D^1/2 H D^1/2, which is what is measured here. D is 1 / (sqrt(vhat) + eps)
+for Adam and 1 for SGD.
+
+``lambda_max``, the largest eigenvalue, says above the threshold that training can become unstable; ``lambda_grad``
+(Bai et al.), the curvature along the gradient, that it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from objectives.stacking.rounding import alike, rows_of_blocks
+
+# Shapes: R members, n parameters of one member and zeros that fill its last block, P products with the Hessian.
+
+Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+# A vector that others explain but for this many roundings is not a new direction.
+_ROUNDINGS = 1000
+# A small matrix is taken to the power of 16 ** 10 = 1e12: eigenvalues closer than that count as one.
+_ROUNDS, _POWER = 10, 16
+
+
+class GradientGraph:
+    """The gradient of R members with the graph that products with their Hessians need.
+
+    ``loss_R`` and ``gradient_Rn`` are detached. The graph holds the activations of both passes while this object
+    lives, and its parameters must not change meanwhile: a product raises RuntimeError then.
+    """
+
+    def __init__(self, losses: Losses, params_Rn: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """``losses(weights)`` has shape (R,), mixes no members, and is eager: what is compiled has one derivative.
+
+        Row r of ``params_Rn`` holds the weights of member r in the order of ``shapes``, then zeros.
+        """
+        self._sizes = [math.prod(shape) for shape in shapes.values()]
+        pieces = params_Rn.split([*self._sizes, params_Rn.shape[1] - sum(self._sizes)], dim=1)
+        weights = {
+            name: piece.view(-1, *shape).detach().requires_grad_()
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=False)
+        }
+        # Fused attention has one derivative only, on a CPU and on a GPU.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            loss_R = losses(weights)
+        self._weights = list(weights.values())
+        self._gradient = torch.autograd.grad(loss_R.sum(), self._weights, create_graph=True, materialize_grads=True)
+        self.loss_R = loss_R.detach()
+        self.gradient_Rn = rows_of_blocks(piece.detach() for piece in self._gradient)
+
+    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
+        """The Hessian of each member times its row of ``vector_Rn``, (R, n): one backward pass for all members."""
+        pieces = vector_Rn.split([*self._sizes, vector_Rn.shape[1] - sum(self._sizes)], dim=1)
+        # A gradient that is constant, of a loss that is linear in that weight, has no graph.
+        curved = [
+            (gradient, piece.reshape(gradient.shape))
+            for gradient, piece in zip(self._gradient, pieces, strict=False)
+            if gradient.requires_grad
+        ]
+        if not curved:
+            return torch.zeros_like(vector_Rn)
+        gradients, directions = zip(*curved, strict=True)
+        products = torch.autograd.grad(
+            gradients, self._weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return rows_of_blocks(products)
+
+
+def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:
+    """What averaged momentum multiplies curvature by, where the threshold is 2 / lr; float64, shape (R,).
+
+    (1 - beta1) / (1 + beta1) for SGD; Adam's bias correction of the first moment (``debiased``) divides it by
+    1 - beta1^t (Bai et al., arXiv 2506.04805), where the age t >= 1 counts the updates, this one included.
+    """
+    beta1_R, age_R = beta1_R.to(torch.float64), age_R.to(torch.float64)
+    factor_R = (1 - beta1_R) / (1 + beta1_R)
+    return factor_R / (1 - alike(torch.pow, beta1_R, age_R)) if debiased else factor_R
+
+
+@dataclass(frozen=True, slots=True)
+class Curvature:
+    """Curvature of R members in units of 1 / lr: over the edge of stability while it is above 2 / lr.
+
+    ``lambda_grad_R`` = c g.(H D g) / |g|^2 needs one product and is exact, NaN where the gradient is zero.
+    As D H is not symmetric it may exceed the largest eigenvalue. ``lambda_max_R`` is a lower bound of that
+    eigenvalue, NaN where no direction was left to measure. ``warm_Rn`` is where the next measurement starts:
+    unit vectors, zeros where that is to start afresh.
+    """
+
+    lambda_grad_R: torch.Tensor
+    lambda_max_R: torch.Tensor
+    warm_Rn: torch.Tensor
+
+
+def measure_curvature(
+    graph: GradientGraph, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
+) -> Curvature:
+    """Curvature along the gradient and the largest eigenvalue, from ``num_products`` products with the Hessian.
+
+    ``divisor_Rn`` is what the optimizer divides by, sqrt(vhat) + eps > 0, ``factor_R`` that of the momentum, both of
+    the update that takes this gradient; ``warm_Rn`` is that of the last measurement, or zeros. The largest eigenvalue
+    is that of the Hessian as seen in the subspace of the vectors multiplied so far (Rayleigh and Ritz): the gradient,
+    the warm vector, and then what the Hessian makes of the best vector so far; without a warm vector that is Lanczos'
+    method. How many products it takes depends on how much the Hessian changes between two measurements: of a full
+    batch (``function_fit``, every 20 steps) two find 0.999 of the eigenvalue in the median, of batches that are new
+    each time (``gpt``, lr 1e-2) two find 0.2, four 0.9 and six 1.00. Two also need an eigenvalue that is the largest
+    in magnitude.
+
+    A member without a gradient, with a warm vector that adds nothing or with numbers that are not finite gets
+    what is left of its subspace, or NaN, and changes nobody else. Its numbers depend on who shares the stack only where
+    its gradient or the products do. Never waits for a GPU. Raises ValueError for no products.
+    """
+    if num_products < 1:
+        raise ValueError(f"num_products = {num_products}: the curvature along the gradient alone takes one")
+    scale_Rn = divisor_Rn.rsqrt()
+    direction_Rn, _ = _unit(graph.gradient_Rn)
+    vector_Rn, stretch_R = _unit(scale_Rn * direction_Rn)
+    basis_RPn = vector_Rn.new_empty(len(vector_Rn), num_products, vector_Rn.shape[1])
+    image_RPn = torch.empty_like(basis_RPn)
+
+    def multiply(product: int, vector_Rn: torch.Tensor) -> torch.Tensor:
+        curved_Rn = graph.hessian_product(scale_Rn * vector_Rn)
+        basis_RPn[:, product], image_RPn[:, product] = vector_Rn, scale_Rn * curved_Rn
+        return curved_Rn
+
+    lambda_grad_R = stretch_R * (direction_Rn * multiply(0, vector_Rn)).sum(1)
+    for product in range(1, num_products):
+        known_RPn = basis_RPn[:, :product]
+        vector_Rn = _new_direction(_ritz(known_RPn, image_RPn[:, :product])[1], known_RPn)
+        if product == 1:
+            warm_Rn = _new_direction(_finite(warm_Rn), known_RPn)
+            is_cold_R = torch.linalg.vector_norm(warm_Rn, dim=1) == 0
+            vector_Rn = torch.where(is_cold_R[:, None], vector_Rn, warm_Rn)
+        multiply(product, vector_Rn)
+    lambda_max_R, best_image_Rn = _ritz(basis_RPn, image_RPn)
+    factor_R = factor_R.to(lambda_max_R.dtype)
+    return Curvature(
+        lambda_grad_R=(factor_R * lambda_grad_R.masked_fill(stretch_R == 0, math.nan)).to(scale_Rn.dtype),
+        lambda_max_R=(factor_R * lambda_max_R).to(scale_Rn.dtype),
+        warm_Rn=_finite(_unit(best_image_Rn)[0]),
+    )
+
+
+def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest eigenvalue of A within the span of the basis, (R,), and A's image of its eigenvector, (R, n).
+
+    ``image_RPn`` is A's image of the orthonormal basis. Their small matrix, shifted to be positive, is multiplied by
+    itself until only the projection on its largest eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU,
+    and raise where the numbers of a single member are not finite.
+    """
+    images = [_dots(image_Rn, basis_RPn) for image_Rn in image_RPn.unbind(1)]
+    matrix_RPP = torch.stack(images, dim=2).to(torch.float64)
+    matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
+    # A vector of the basis has length 1, or 0 where it had nothing to add. Twice the matrix's size makes the
+    # eigenvalues of those that are there positive, the others stay zero.
+    length_RP = torch.linalg.vector_norm(basis_RPn, dim=2).to(torch.float64)
+    size_R = torch.linalg.matrix_norm(matrix_RPP)
+    power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + torch.diag_embed(2 * length_RP)
+    for _ in range(_ROUNDS):
+        power_RPP = torch.linalg.matrix_power(power_RPP / torch.linalg.matrix_norm(power_RPP, keepdim=True), _POWER)
+    strongest_R = power_RPP.diagonal(dim1=1, dim2=2).argmax(1)
+    vector_RP = torch.nn.functional.normalize(
+        power_RPP[torch.arange(len(power_RPP), device=power_RPP.device), strongest_R], dim=1
+    )
+    value_R = (vector_RP[:, :, None] * matrix_RPP * vector_RP[:, None]).sum((1, 2))
+    return value_R, _combined(vector_RP.to(image_RPn.dtype), image_RPn)
+
+
+def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
+    """The part of each vector that is orthogonal to the basis, as a unit vector; zeros where there is none."""
+    rest_Rn, _ = _unit(vector_Rn)
+    for _ in range(2):  # what rounding leaves the first time is removed the second time
+        rest_Rn = rest_Rn - _combined(_dots(rest_Rn, basis_RPn), basis_RPn)
+    rest_Rn, size_R = _unit(rest_Rn)
+    is_new_R = size_R > _ROUNDINGS * torch.finfo(size_R.dtype).eps
+    return rest_Rn * is_new_R[:, None]
+
+
+def _dots(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
+    """Scalar products with each vector of the basis, (R, P).
+
+    No matrix product: its kernel, and with it the order of its sums, would depend on who is measured beside.
+    """
+    return (basis_RPn * vector_Rn[:, None]).sum(2)
+
+
+def _combined(share_RP: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
+    """The sum of the vectors of the basis, each times its share, (R, n); one after the other, as ``_dots``."""
+    scaled = (share_R[:, None] * vector_Rn for share_R, vector_Rn in zip(share_RP.T, basis_RPn.unbind(1), strict=True))
+    return functools.reduce(torch.add, scaled)
+
+
+def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of length 1 and the lengths they had; a vector of zeros stays as it is."""
+    # Squares of very small or large numbers would be 0 or infinite.
+    largest_R = torch.maximum(vector_Rn.amax(1), -vector_Rn.amin(1))
+    unit_Rn = vector_Rn / torch.where(largest_R == 0, 1.0, largest_R)[:, None]
+    size_R = torch.linalg.vector_norm(unit_Rn, dim=1)
+    return unit_Rn.div_(torch.where(largest_R == 0, 1.0, size_R)[:, None]), largest_R * size_R
+
+
+def _finite(vector_Rn: torch.Tensor) -> torch.Tensor:
+    """Zeros instead of the vectors that are not finite."""
+    is_finite_R = torch.isfinite(vector_Rn.amax(1) - vector_Rn.amin(1))
+    return torch.where(is_finite_R[:, None], vector_Rn, 0.0)

@@ -1,0 +1,86 @@
+"""What is read of members while they train, besides losses: sizes of gradients, updates and moments by layer group.
+
+All of it is a by-product of a step that is taken anyway: a few passes over buffers that are in memory.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from objectives.stacking.layout import Layout
+
+# Shapes: R members that are read, n parameters of one member, T weights, G groups, Q quantities.
+
+READINGS_OF_GROUPS = (
+    "grad_norm", "grad_rms_over_eps", "update_rms", "update_to_weight", "rms_ratio", "v_lag", "share_below_eps",
+    "direction_rms", "share_saturated",
+)  # fmt: skip
+_SATURATED = 0.9
+
+
+def norm_per_member(value_Kn: torch.Tensor) -> torch.Tensor:
+    """Euclidean norm of each member's row, shape (K,)."""
+    return torch.linalg.vector_norm(value_Kn, dim=1)
+
+
+def group_readings(
+    layout: Layout,
+    params_Rn: torch.Tensor,
+    grad_Rn: torch.Tensor,
+    update_Rn: torch.Tensor,
+    first_moment_Rn: torch.Tensor | None,
+    second_moment_Rn: torch.Tensor | None,
+    eps_R: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """Readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
+
+    The gradient g is before clipping, the update u has the learning rate, the moments m and v are those after the
+    step without their bias, None where the optimizer has none; readings that need them are NaN then.
+
+    ``grad_norm`` |g|. ``grad_rms_over_eps`` RMS(g) / eps: where it comes down to 1, eps and not v sets the step
+    (Wortsman et al., arXiv 2309.14322, warn below 10). ``update_rms`` RMS(u). ``update_to_weight`` |u| / |weights|.
+    ``rms_ratio`` sqrt(mean(g^2 / max(v, eps^2))), RMS_t of StableAdamW (Wortsman et al., arXiv 2304.13013).
+    ``v_lag`` |g|^2 / sum(v): far below 1 while v decays on its own, above 1 while it lags behind (Bai et al.,
+    arXiv 2506.04805). ``share_below_eps`` coordinates with sqrt(v) < eps. ``direction_rms`` and ``share_saturated``
+    RMS of m / sqrt(v), and coordinates where it is above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
+    """
+    nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
+    v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
+    if second_moment_Rn is not None:
+        eps_R1 = eps_R.to(grad_Rn.dtype)[:, None]
+        root_Rn = second_moment_Rn.sqrt()
+        v_RT = layout.sums_per_weight(second_moment_Rn)
+        below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
+        if first_moment_Rn is not None:
+            # Where v is zero so is m: a coordinate without any gradient so far.
+            direction_Rn = (first_moment_Rn / root_Rn).nan_to_num_(nan=0.0)
+            direction_RT = layout.norms_per_weight(direction_Rn).square()
+            saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))
+        relative_RT = layout.norms_per_weight(grad_Rn / torch.maximum(root_Rn, eps_R1, out=root_Rn)).square()
+    of_weights = (
+        *(layout.norms_per_weight(value_Rn).square() for value_Rn in (grad_Rn, update_Rn, params_Rn)),
+        v_RT,
+        relative_RT,
+        below_RT,
+        direction_RT,
+        saturated_RT,
+    )
+    sums_QRT = torch.stack(of_weights)
+    readings = {}
+    for group, weights in layout.weights_of_groups().items():
+        size = sum(layout.pieces[t].size for t in weights)
+        sums = sums_QRT[:, :, weights].sum(2)
+        grad_R, update_R, weight_R, v_R, relative_R, below_R, direction_R, saturated_R = sums
+        values = (
+            grad_R.sqrt(),
+            (grad_R / size).sqrt() / eps_R,
+            (update_R / size).sqrt(),
+            (update_R / weight_R).sqrt(),
+            (relative_R / size).sqrt(),
+            grad_R / v_R,
+            below_R / size,
+            (direction_R / size).sqrt(),
+            saturated_R / size,
+        )
+        readings |= {f"{name}/{group}": value for name, value in zip(READINGS_OF_GROUPS, values, strict=True)}
+    return readings

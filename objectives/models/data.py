@@ -1,0 +1,269 @@
+"""Text corpora, the batches that members draw from them, and where a batch came from."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import glob
+import hashlib
+import itertools
+import platform
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from objectives.base import GptConfig
+from objectives.stacking.seeding import seeded_generator
+
+# Shapes: K members, S cohorts, N steps, B sequences, T context length.
+
+_HELD_OUT = 0.1
+_POSITIONS_PER_CHUNK = 256
+_STEPS_PER_DRAW = 32
+# Streams of one seed that must not overlap: which text, which steps are corrupted, and by which bytes.
+_BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
+# Tests quote broken bytes on purpose, and site-packages differ between machines.
+_NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+# Of the origin of a batch: how much of a sequence is quoted, and how many are told in one line.
+_EXCERPT_BYTES, _SEQUENCES_TOLD = 60, 4
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A file of a corpus: its ``size`` bytes begin at byte ``start`` of the text; a line break follows."""
+
+    name: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Bytes to train on and bytes held out; both 1-D uint8 tensors on the CPU.
+
+    ``files`` are in the order of the text, training part first.
+    """
+
+    training: torch.Tensor
+    held_out: torch.Tensor
+    source: str
+    sha256: str
+    files: tuple[TextFile, ...] = ()
+
+
+@functools.lru_cache(maxsize=4)
+def load_corpus(text: tuple[str, ...]) -> Corpus:
+    """Read ``text`` (files, folders or globs); the Python standard library's source when empty.
+
+    The last tenth of the bytes is held out.
+    Raises ValueError when a pattern matches no file or there is too little text.
+    """
+    if text:
+        named, source = [(str(path), path) for pattern in text for path in _matching_files(pattern)], ", ".join(text)
+    else:
+        named, source = _standard_library(), f"Python {platform.python_version()} standard library"
+    contents = [path.read_bytes() for _, path in named]
+    content = b"\n".join(contents)
+    if len(content) < 10_000:
+        raise ValueError(f"text {source} holds {len(content)} bytes: at least 10000 are needed to train")
+    # A read-only buffer makes torch warn; bytearray is the writable copy it wants.
+    tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    split = int(len(tokens) * (1 - _HELD_OUT))
+    sizes = [len(one) for one in contents]
+    starts = itertools.accumulate((size + 1 for size in sizes), initial=0)
+    files = tuple(TextFile(name, start, size) for (name, _), start, size in zip(named, starts, sizes, strict=False))
+    return Corpus(tokens[:split], tokens[split:], source, hashlib.sha256(content).hexdigest(), files)
+
+
+def _matching_files(pattern: str) -> list[Path]:
+    path = Path(pattern).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+    elif path.is_file():
+        files = [path]
+    else:
+        files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+    if not files:
+        raise ValueError(f"text: {pattern!r} matches no file")
+    return files
+
+
+def _standard_library() -> list[tuple[str, Path]]:
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    paths = sorted(
+        file for file in folder.rglob("*.py") if not _NOT_LIBRARY.intersection(file.relative_to(folder).parts)
+    )
+    return [(path.relative_to(folder).as_posix(), path) for path in paths]
+
+
+class BatchStream:
+    """Random sequences for cohorts; what a cohort gets depends on its seed and step alone."""
+
+    def __init__(self, corpus: Corpus, batch_size: int, context: int, device: torch.device):
+        self.batch_size, self.context = batch_size, context
+        self._tokens = corpus.training.to(device)
+        if len(self._tokens) <= context + 1 or len(corpus.held_out) <= context + 1:
+            raise ValueError(f"text {corpus.source} is too short for context = {context}")
+        self._span_T = torch.arange(context + 1, device=device)
+        self._chunk_of: dict[tuple[int, int], torch.Tensor] = {}
+        self._drawn_for: list[tuple[int, int]] = []
+
+    def batch(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs and, shifted by one, targets."""
+        first = cohorts[0][1] - self._drawn_for[0][1] if self._drawn_for else -1
+        expected = [(seed, step + first) for seed, step in self._drawn_for]
+        if not 0 <= first < _STEPS_PER_DRAW or expected != list(cohorts):
+            self._draw(cohorts)
+            first = 0
+        positions_SB = self._positions_SNB[:, first]
+        return self._tokens[positions_SB[..., None] + self._span_T].long()
+
+    def _draw(self, cohorts: Sequence[tuple[int, int]]) -> None:
+        """Positions of the next steps of all cohorts, moved to the device in one piece."""
+        drawn = [self._positions(seed, step) for seed, step in cohorts]
+        self._positions_SNB = torch.stack(drawn).to(self._tokens.device, non_blocking=True)
+        self._drawn_for = list(cohorts)
+        current = {(seed, step // _POSITIONS_PER_CHUNK) for seed, step in cohorts}
+        self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
+
+    def _positions(self, seed: int, step: int) -> torch.Tensor:
+        """Start of each sequence in the steps from ``step`` on, (N, B)."""
+        chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
+        pieces = [self._chunk(seed, chunk)[offset : offset + _STEPS_PER_DRAW]]
+        if len(pieces[0]) < _STEPS_PER_DRAW:
+            pieces.append(self._chunk(seed, chunk + 1)[: _STEPS_PER_DRAW - len(pieces[0])])
+        return torch.cat(pieces)
+
+    def _chunk(self, seed: int, chunk: int) -> torch.Tensor:
+        if (seed, chunk) not in self._chunk_of:
+            num_starts = len(self._tokens) - self.context
+            self._chunk_of[seed, chunk] = _positions_of_chunk(seed, chunk, num_starts, self.batch_size)
+        return self._chunk_of[seed, chunk]
+
+
+def _positions_of_chunk(seed: int, chunk: int, num_starts: int, batch_size: int) -> torch.Tensor:
+    """Start of each sequence in the steps of a chunk, (_POSITIONS_PER_CHUNK, B)."""
+    generator = seeded_generator(seed, _BATCH_PURPOSE, chunk)
+    return torch.randint(num_starts, (_POSITIONS_PER_CHUNK, batch_size), generator=generator)
+
+
+class Corruption:
+    """Random bytes, inputs and targets, in place of the text of a share of each member's batches.
+
+    A whole batch is corrupted where u(seed, step) < share, with u uniform on [0, 1): of two members of one seed
+    the one with the smaller share meets a part of the other's corrupted batches, at the same steps and with the
+    same bytes. Nobody predicts random bytes with a mean loss below log 256, but for chance: a model that has
+    learned sees a spike whose cause is known. Where no member has a share, or nobody's batch is corrupted at this
+    step, nothing is done; a device is never waited for.
+    """
+
+    def __init__(self, shares: Sequence[float], device: torch.device) -> None:
+        """``shares`` of the batches of each member, 0 to 1."""
+        self._largest_share = max(shares)
+        self._share_K = torch.tensor(shares, dtype=torch.float64, device=device)
+
+    def apply(
+        self, tokens_KBS: torch.Tensor, cohorts: Sequence[tuple[int, int]], cohort_of_member_K: torch.Tensor
+    ) -> torch.Tensor:
+        """The bytes that each member trains on; ``cohorts`` are (seed, step), S = T + 1 bytes a sequence."""
+        if self._largest_share == 0:
+            return tokens_KBS
+        draws = [corruption_draw(seed, step) for seed, step in cohorts]
+        if min(draws) >= self._largest_share:
+            return tokens_KBS
+        size, device = tokens_KBS.shape[1:], tokens_KBS.device
+        nothing_BS = torch.zeros(size, dtype=torch.uint8)
+        random_SBS = torch.stack(
+            [
+                random_bytes(seed, step, size) if draw < self._largest_share else nothing_BS
+                for (seed, step), draw in zip(cohorts, draws, strict=True)
+            ]
+        ).to(device)
+        draw_K = torch.tensor(draws, dtype=torch.float64).to(device)[cohort_of_member_K]
+        is_corrupted_K11 = (draw_K < self._share_K)[:, None, None]
+        return torch.where(is_corrupted_K11, random_SBS[cohort_of_member_K].to(tokens_KBS.dtype), tokens_KBS)
+
+
+def corruption_draw(seed: int, step: int) -> float:
+    """u(seed, step), even on [0, 1): a member's batch of this step is corrupted where it is below its share."""
+    chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
+    return _corruption_draws(seed, chunk)[offset]
+
+
+@functools.lru_cache(maxsize=4096)
+def _corruption_draws(seed: int, chunk: int) -> tuple[float, ...]:
+    generator = seeded_generator(seed, _CORRUPTION_PURPOSE, chunk)
+    return tuple(torch.rand(_POSITIONS_PER_CHUNK, generator=generator, dtype=torch.float64).tolist())
+
+
+def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
+    """The bytes of a corrupted batch, uint8 of shape ``size``."""
+    generator = seeded_generator(seed, _RANDOM_BYTES_PURPOSE, step)
+    return torch.randint(256, tuple(size), generator=generator, dtype=torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOrigin:
+    """Where a sequence of a batch was cut: ``length`` bytes from byte ``start`` of the training text on.
+
+    That is byte ``offset`` of ``file``, whose line break after its last byte counts as its own; a sequence that
+    ``is_cut_short`` by the end of the file goes on in the next one. ``excerpt`` is how it begins, on one line. Where
+    ``is_corrupted``, all of it was replaced by random bytes.
+    """
+
+    start: int
+    length: int
+    file: str
+    offset: int
+    excerpt: str
+    is_cut_short: bool
+    is_corrupted: bool
+
+
+def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin]:
+    """Where each sequence of a batch came from, without training anything.
+
+    ``step`` is that of the data, which for a member that was rolled back is ahead of its own
+    (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
+    """
+    corpus = load_corpus(config.text)
+    chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
+    starts_NB = _positions_of_chunk(seed, chunk, len(corpus.training) - config.context, config.batch_size)
+    is_corrupted = corruption_draw(seed, step) < config.corrupted
+    return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_NB[row].tolist()]
+
+
+def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> SequenceOrigin:
+    file = corpus.files[bisect.bisect_right(corpus.files, start, key=lambda file: file.start) - 1]
+    offset = start - file.start
+    excerpt = bytes(corpus.training[start : start + min(length, _EXCERPT_BYTES)].tolist()).decode(errors="replace")
+    is_cut_short = offset + length > file.size
+    return SequenceOrigin(start, length, file.name, offset, " ".join(excerpt.split()), is_cut_short, is_corrupted)
+
+
+def batch_text(config: GptConfig, seed: int, step: int) -> str:
+    """One line on where a batch came from: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
+
+    The bytes are the context and the last target. Raises as ``batch_origin`` does.
+    """
+    origins = batch_origin(config, seed, step)
+    told = ", ".join(_span(origin) for origin in origins[:_SEQUENCES_TOLD])
+    num_more = len(origins) - _SEQUENCES_TOLD
+    more = f" and {num_more} more sequence{'s' if num_more > 1 else ''}" if num_more > 0 else ""
+    return told + more + (", replaced by random bytes" if origins[0].is_corrupted else "")
+
+
+def _span(origin: SequenceOrigin) -> str:
+    if origin.is_cut_short:
+        return f"bytes {origin.offset:,} to the end of {origin.file} and on"
+    return f"bytes {origin.offset:,}-{origin.offset + origin.length - 1:,} of {origin.file}"
+
+
+def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:
+    """Evenly spaced held-out sequences, the same for everyone: int64 (num_batches, B, T + 1)."""
+    starts = torch.linspace(0, len(corpus.held_out) - context - 1, num_batches * batch_size).long()
+    tokens = corpus.held_out[starts[:, None] + torch.arange(context + 1)].long()
+    return tokens.view(num_batches, batch_size, context + 1)

@@ -1,0 +1,75 @@
+"""A small tanh network fitted to sin x + sin 4x: a toy whose map over beta2 and eps is known.
+
+Full batch by default and in double precision, as in the study of Adam's loss spikes by Bai et al.
+(arXiv 2506.04805).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from objectives.base import FunctionFitConfig, Way
+from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, seeded_generator
+
+# Shapes: K members, N points, W hidden units.
+
+
+def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> FunctionFitTrainer:
+    """Begin training a pack of small networks."""
+    return FunctionFitTrainer(configs, seeds, device, way)
+
+
+class FunctionFitTrainer(PackedTrainer):
+    """One hidden layer of tanh units, mean squared error on even points of [-pi, pi]."""
+
+    def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> None:
+        super().__init__(configs, seeds, device, way)
+        self._x_N = torch.linspace(-math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device)
+        self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Uniform in +-1/sqrt(fan in) for weights and biases, as torch.nn.Linear."""
+        width, generator = self.shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
+
+        def uniform(*size: int, fan_in: int) -> torch.Tensor:
+            unit = torch.rand(size, generator=generator, dtype=torch.float64)
+            return (2 * unit - 1) / math.sqrt(fan_in)
+
+        return {
+            "in_weight": uniform(width, fan_in=1),
+            "in_bias": uniform(width, fan_in=1),
+            "out_weight": uniform(width, 1, fan_in=width),
+            "out_bias": uniform(1, fan_in=width),
+        }
+
+    def group_of(self, name: str) -> str:
+        """The two layers."""
+        return "input" if name.startswith("in_") else "output"
+
+    def losses(self) -> torch.Tensor:
+        """Mean squared error of each member, shape (K,)."""
+        if self.shape.batch_size is None:
+            return self._squared_error(self._x_N.expand(self.num_members, -1), self._y_N)
+        num_points, size = self.shape.num_points, (self.shape.batch_size,)
+        index_KN = self.draw(lambda generator: torch.randint(num_points, size, generator=generator))
+        return self._squared_error(self._x_N[index_KN], self._y_N[index_KN])
+
+    @torch.no_grad()
+    def validate(self, rows: Sequence[int]) -> torch.Tensor:
+        """Mean squared error half-way between the training points, of the members in ``rows``."""
+        between_N = (self._x_N[1:] + self._x_N[:-1]) / 2
+        target_N = torch.sin(between_N) + torch.sin(4 * between_N)
+        return self._squared_error(between_N.expand(self.num_members, -1), target_N)[list(rows)]
+
+    def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
+        weights = self.weights
+        if len(x_KN) == 1:
+            # For a member alone there is another kernel for products, with other bits: it gets a double. All of it is
+            # doubled, not the product alone, so that second derivatives add up in one order too.
+            weights = {name: weight.expand(2, *weight.shape[1:]) for name, weight in weights.items()}
+        hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
+        out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
+        return (out_KN - y_KN).square().mean(1)[: len(x_KN)]

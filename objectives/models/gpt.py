@@ -1,0 +1,235 @@
+"""The built-in proxy: a byte-level decoder-only transformer, K of them as one stacked model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from objectives.base import GptConfig, TrainingConfig, Way
+from objectives.instruments.noise_scale import NoiseScale
+from objectives.instruments.telemetry import norm_per_member
+from objectives.models import data
+from objectives.models.curriculum import context_lengths
+from objectives.models.data import BatchStream, Corruption, held_out_batches, load_corpus
+from objectives.models.gpt_gradient import losses_and_gradient
+from objectives.models.gpt_knobs import Knobs, dropout_keys
+from objectives.models.gpt_model import (
+    AUTOCAST,
+    cross_entropy,
+    forward_readings,
+    group_of,
+    initial_weights,
+    with_deviation,
+)
+from objectives.stacking.compiling import Compiled
+from objectives.stacking.rounding import rows_of_blocks
+from objectives.stacking.seeding import seeded_generator
+from objectives.training.loss_scaling import LossScaler
+from objectives.training.packed import PackedTrainer, Weights
+
+# Shapes: K members, R of them that are read, B sequences, T bytes of context, n parameters of one member.
+
+# Of the streams of random numbers of one seed: what is dropped.
+_DROPOUT_PURPOSE = 10
+# Sequences of a batch that the readings of a forward pass are taken on: all of a large batch would take much memory.
+_MOST_SEQUENCES_READ = 2
+
+
+def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> GptTrainer:
+    """Begin training a pack of transformers."""
+    return GptTrainer(configs, seeds, device, way)
+
+
+def batch_text(config: GptConfig, seed: int, step: int) -> str:
+    """Where the text of a batch came from, in one line; ``step`` is that of the data."""
+    return data.batch_text(config, seed, step)
+
+
+class GptTrainer(PackedTrainer):
+    """A transformer with learned positions, GELU, no biases and an untied head.
+
+    The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With
+    ``accumulate`` loss and gradient are the means over as many micro-batches, which is the same but for rounding.
+    In float16 a member's loss is scaled before the backward pass; at a step where its gradient overflows it is held.
+    """
+
+    def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> None:
+        super().__init__(configs, seeds, device, way)
+        self.corpus = load_corpus(self.shape.text)
+        self.batches = BatchStream(self.corpus, self.shape.batch_size, self.shape.context, self.device)
+        is_on_cpu = self.device.type == "cpu"
+        if not is_on_cpu:
+            torch.set_float32_matmul_precision("high" if self.shape.precision == "tf32" else "highest")
+        # Both passes by hand are made for a CPU; a GPU has fused attention, and autocast needs autograd.
+        self._by_hand = is_on_cpu and self.shape.precision not in AUTOCAST
+        self._differentiate = losses_and_gradient
+        self._cross_entropy = functools.partial(cross_entropy, self.shape)
+        if way.compiled and self._by_hand:
+            self._differentiate = Compiled(losses_and_gradient)
+        elif way.compiled:
+            # Launching a kernel costs a GPU more than running it at these sizes: record them as a graph.
+            mode = None if is_on_cpu else "reduce-overhead"
+            self._cross_entropy = Compiled(self._cross_entropy, mode=mode)
+
+    def initial_weights(self, seed: int) -> Weights:
+        """One member's weights as they are drawn."""
+        return initial_weights(self.shape, seed)
+
+    def own_weights(self, drawn: Weights, config: TrainingConfig) -> Weights:
+        """Those of a member, with its ``init_deviation``."""
+        return with_deviation(drawn, config.init_deviation)
+
+    def group_of(self, name: str) -> str:
+        """embedding, attention, mlp, norm or head."""
+        return group_of(name)
+
+    def memory_names(self) -> Sequence[str]:
+        """The loss scale in float16, the averages of the noise scale with micro-batches."""
+        return (
+            *(LossScaler.MEMORY if self.shape.precision == "float16" else ()),
+            *(NoiseScale.MEMORY if self.shape.accumulate > 1 else ()),
+        )
+
+    def members_changed(self) -> None:
+        """Read the numbers of those who are there."""
+        self._fixed = Knobs(
+            z_loss_K=self._numbers_of("z_loss", 0.0),
+            residual_scale_K=self._numbers_of("residual_scale", 1.0),
+            dropout_K=self._numbers_of("dropout", 0.0),
+        )
+        context = self.shape.context
+        starts = [context if config.context_start is None else config.context_start for config in self.configs]
+        self._context_start_K = self._tensor(starts, torch.int64) if min(starts) < context else None
+        self._context_steps_K = self._tensor([config.context_steps for config in self.configs], torch.int64)
+        self._corruption = Corruption([config.corrupted for config in self.configs], self.device)
+        self._scaler = LossScaler(self.configs, self.memory) if self.shape.precision == "float16" else None
+        self._noise = NoiseScale(self.memory) if self.shape.accumulate > 1 else None
+        self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
+
+    def losses(self) -> torch.Tensor:
+        """Loss of each member on this step's data, shape (K,), in nats."""
+        return self._cross_entropy(self.weights, *self._batch())
+
+    def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
+        """Loss on this step's data of the members in ``rows``; in single precision, eager, differentiable twice.
+
+        The attention's backend has to be one that is, which is for the caller to choose.
+        """
+        # Without recomputation: a second derivative would have to run the forward pass anew each time.
+        shape = self.shape.model_copy(update={"precision": "float32", "recompute": False})
+        tokens_KBS, knobs = self._batch()
+        return cross_entropy(shape, weights, tokens_KBS[rows], knobs.of_rows(rows).with_factor(len(rows), self.device))
+
+    def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
+        tokens_KBS, knobs = self._batch()
+        if self._noise is None:
+            loss_K, grad_Kn = self._loss_and_gradient(tokens_KBS, knobs)
+        else:
+            loss_K, grad_Kn = self._mean_of_pieces(tokens_KBS, knobs)
+        if self._scaler is not None:
+            self.held_K = self._scaler.update(loss_K, grad_Kn)
+        return loss_K, grad_Kn
+
+    def own_metrics(self) -> dict[str, torch.Tensor]:
+        """In float16 ``loss_scale`` of the step and ``is_skipped``, 0 or 1."""
+        if self._scaler is None:
+            return {}
+        return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
+
+    def own_readings(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """``attention_logit`` and ``log_z`` of this step's forward pass, ``noise_scale`` of the steps before it."""
+        tokens_KBS, knobs = self._batch()
+        tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
+        knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
+        weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
+        noise = {} if self._noise is None else {"noise_scale": self._noise.estimate()[rows]}
+        return forward_readings(self.shape, weights, tokens_RBS, knobs) | noise
+
+    @torch.no_grad()
+    def validate(self, rows: Sequence[int]) -> torch.Tensor:
+        """Mean next-byte cross-entropy on held-out text of the members in ``rows``, in nats; no dropout, no z-loss."""
+        shape, index = self.shape, torch.tensor(rows, device=self.device)
+        weights = {name: weight[index] for name, weight in self.weights.items()}
+        knobs = self._fixed.of_validation().of_rows(index)
+        batches = held_out_batches(self.corpus, shape.validation_batches, shape.batch_size, shape.context)
+        tokens = (tokens_BS.to(self.device).expand(len(rows), -1, -1) for tokens_BS in batches)
+        return torch.stack([cross_entropy(shape, weights, tokens_KBS, knobs) for tokens_KBS in tokens]).mean(0)
+
+    def describe(self) -> Mapping[str, str]:
+        """Which text was trained on, and why nothing is compiled where it should be."""
+        tried = (self._differentiate, self._cross_entropy)
+        failures = [function.failure for function in tried if isinstance(function, Compiled) and function.failure]
+        return {
+            **({"compilation": failures[0]} if failures else {}),
+            "text": self.corpus.source,
+            "text_sha256": self.corpus.sha256,
+            "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),
+        }
+
+    def _mean_of_pieces(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss and gradient, one micro-batch after the other; their noise is noted."""
+        num_pieces, num_sequences = self.shape.accumulate, self.shape.batch_size
+        size = num_sequences // num_pieces
+        losses, squares, sum_Kn = [], [], None
+        for first in range(0, num_sequences, size):
+            piece_KBS, knobs_of_piece = tokens_KBS[:, first : first + size], knobs.of_sequences(first, first + size)
+            loss_K, grad_Kn = self._loss_and_gradient(piece_KBS, knobs_of_piece)
+            losses.append(loss_K)
+            squares.append(norm_per_member(grad_Kn).square())
+            sum_Kn = grad_Kn if sum_Kn is None else sum_Kn.add_(grad_Kn)
+        mean_Kn = sum_Kn.div_(num_pieces)
+        of_pieces_K = torch.stack(squares, dim=1).mean(1)
+        self._noise.update(of_pieces_K, norm_per_member(mean_Kn).square(), size, num_sequences)
+        return torch.stack(losses, dim=1).mean(1), mean_Kn
+
+    def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a part of the batch."""
+        if self._by_hand:
+            weights = {name: weight.detach() for name, weight in self.weights.items()}
+            with torch.no_grad():
+                return self._differentiate(weights, tokens_KBS, self.shape, self.way.kernels, knobs)
+        loss_K = self._cross_entropy(self.weights, tokens_KBS, knobs)
+        # Members do not mix, so the gradient of the sum holds each member's own gradient.
+        summed = (loss_K if self._scaler is None else self._scaler.scaled(loss_K)).sum()
+        grad_Kn = rows_of_blocks(torch.autograd.grad(summed, list(self.weights.values())))
+        if self._scaler is not None:
+            self._scaler.unscale(grad_Kn)
+        # A recorded graph of a GPU writes the next loss over this one.
+        return loss_K.detach().clone(), grad_Kn
+
+    def _batch(self) -> tuple[torch.Tensor, Knobs]:
+        """This step's bytes and knobs, also when what the optimizer counts has gone on already."""
+        if self._drawn is None or self._drawn[0] != self.num_steps:
+            self._drawn = self.num_steps, self._tokens(), self._knobs()
+        return self._drawn[1:]
+
+    def _tokens(self) -> torch.Tensor:
+        """This step's bytes of each member, (K, B, T + 1)."""
+        cohorts = self.cohorts()
+        tokens_KBS = self.batches.batch(cohorts)[self.cohort_of_member_K]
+        return self._corruption.apply(tokens_KBS, cohorts, self.cohort_of_member_K)
+
+    def _knobs(self) -> Knobs:
+        """This step's knobs of each member."""
+        knobs = self._fixed
+        if knobs.dropout_K is not None:
+            keys = [seeded_generator(seed, _DROPOUT_PURPOSE, step).initial_seed() for seed, step in self.cohorts()]
+            key_S = torch.tensor([key % 2**32 for key in keys]).to(self.device, non_blocking=True)
+            key_KB = dropout_keys(key_S[self.cohort_of_member_K], self.shape.batch_size)
+            knobs = replace(knobs, dropout_key_KB=key_KB)
+        if self._context_start_K is not None:
+            step_K, context = self.optimizer.step_K, self.shape.context
+            context_K = context_lengths(self._context_start_K, self._context_steps_K, step_K, context)
+            knobs = replace(knobs, context_K=context_K)
+        return knobs
+
+    def _numbers_of(self, field: str, neutral: float) -> torch.Tensor | None:
+        values = [getattr(config, field) for config in self.configs]
+        return None if all(value == neutral for value in values) else self._tensor(values, torch.float64)
+
+    def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)

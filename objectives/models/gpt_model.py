@@ -1,0 +1,205 @@
+"""The transformer: from the weights of K members to their losses, differentiable, as one stacked model.
+
+A sublayer f adds to the residual stream: x + f(norm(x)) with ``norm_place`` pre; norm(x + f(x)) with post, where
+the last block ends with a norm and no other follows (Vaswani et al., arXiv 1706.03762); x + norm(f(x)) with output
+(OLMo 2, arXiv 2501.00656). What is added is first multiplied by ``objectives.models.gpt_knobs.branch_factor``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from objectives.base import GptConfig
+from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
+from objectives.stacking.rounding import autocast_product, in_blocks
+from objectives.stacking.seeding import seeded_generator
+from objectives.training.packed import WEIGHT_PURPOSE, Weights
+
+# Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels of a head, V bytes.
+
+# What autocast rounds the operands of products to.
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_NUM_BYTES = 256
+_EPS = 1e-5  # of both norms; torch's default of layer norm
+_DEVIATION = 0.02  # of initial weights, as those of GPT-2
+
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+def group_of(name: str) -> str:
+    """The layer group of the weight ``name``: embedding, attention, mlp, norm or head."""
+    part = name.split(".")[-1]
+    if part in ("embedding", "position"):
+        return "embedding"
+    if part.endswith("norm"):
+        return "norm"
+    return "mlp" if part.startswith("mlp") else "head" if part == "head" else "attention"
+
+
+def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL) -> torch.Tensor:
+    """Mean next-byte cross-entropy of each member and its z-loss, (K,), in nats; S = T + 1 bytes a sequence."""
+    dtype, device = AUTOCAST.get(shape.precision), tokens_KBS.device.type
+    with torch.autocast(device, dtype, enabled=dtype is not None):
+        logits_KNV = _logits(shape, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
+        logits_KNV = logits_KNV.to(weights["head"].dtype)
+    targets = tokens_KBS[..., 1:].reshape(-1)
+    losses = F.cross_entropy(logits_KNV.reshape(-1, _NUM_BYTES), targets, reduction="none")
+    loss_K = losses.view(logits_KNV.shape[0], -1).mean(1)
+    if knobs.z_loss_K is None:
+        return loss_K
+    return with_z_loss(loss_K, logits_KNV.logsumexp(-1), knobs.z_loss_K.to(loss_K.dtype))
+
+
+@torch.no_grad()
+def forward_readings(
+    shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+) -> dict[str, torch.Tensor]:
+    """``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
+
+    The largest |q.k| / sqrt(C) of a position and one that it attends to, over all layers and heads, and the mean of
+    |log Z| of the logits. Wortsman et al. (arXiv 2309.14322): runs whose attention logits exceed 1e4 diverge, and
+    logits far from log Z = 0 come before a late divergence.
+    """
+    largest_K = []
+
+    def attention(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
+    ) -> torch.Tensor:
+        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if may_attend_1TT is None:
+            may_attend_1TT = torch.ones(score.shape[-2:], dtype=torch.bool, device=score.device).tril()
+        seen = score.abs().masked_fill(~may_attend_1TT, 0.0)
+        largest_K.append(seen.view(len(tokens_KBS), -1).amax(1))
+        return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
+
+    logits_KNV = _logits(shape, weights, tokens_KBS[..., :-1], knobs, attention)
+    return {
+        "attention_logit": torch.stack(largest_K).amax(0),
+        "log_z": logits_KNV.logsumexp(-1).abs().mean(1),
+    }
+
+
+def _logits(
+    shape: GptConfig, weights: Weights, tokens_KBT: torch.Tensor, knobs: Knobs, attention: Attention
+) -> torch.Tensor:
+    """Logits of the next byte, (K, N, V)."""
+    (K, B, T), D = tokens_KBT.shape, shape.width
+    member_K11 = torch.arange(K, device=tokens_KBT.device)[:, None, None]
+    embedding = weights["embedding"].reshape(K * _NUM_BYTES, D)
+    x_KBTD = F.embedding(tokens_KBT + member_K11 * _NUM_BYTES, embedding)
+    if knobs.context_K is None:
+        position_KTD, may_attend_1TT = weights["position"][:, :T], None
+    else:
+        position_KTD = weights["position"][member_K11[..., 0], block_positions(knobs.context_K, T)]
+        # Members fold into the batch of one fused attention.
+        may_attend_1TT = may_attend(knobs.context_K, T).repeat_interleave(B, dim=0)[:, None]
+    x_KND = (x_KBTD + position_KTD[:, None]).view(K, B * T, D)
+    for layer in range(shape.depth):
+        block = functools.partial(_block, shape, weights, layer, B, knobs, attention, may_attend_1TT)
+        if shape.recompute and torch.is_grad_enabled():
+            x_KND = checkpoint(block, x_KND, use_reentrant=False, preserve_rng_state=False)
+        else:
+            x_KND = block(x_KND)
+    if shape.norm_place != "post":
+        x_KND = _norm(shape, x_KND) * weights["final_norm"][:, None]
+    return autocast_product(x_KND, weights["head"])
+
+
+def _block(
+    shape: GptConfig,
+    weights: Weights,
+    layer: int,
+    num_sequences: int,
+    knobs: Knobs,
+    attention: Attention,
+    may_attend_1TT: torch.Tensor | None,
+    x_KND: torch.Tensor,
+) -> torch.Tensor:
+    """One transformer block: the residual stream after it."""
+    (K, N, D), B, H, place = x_KND.shape, num_sequences, shape.heads, shape.norm_place
+    T = N // B
+
+    def norm(x_KND: torch.Tensor, name: str) -> torch.Tensor:
+        return _norm(shape, x_KND) * weights[f"{layer}.{name}"][:, None]
+
+    def attended(x_KND: torch.Tensor) -> torch.Tensor:
+        # Heads split the channels.
+        qkv = autocast_product(x_KND, weights[f"{layer}.qkv"])
+        q, k, v = qkv.view(K * B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
+        if shape.qk_norm:
+            q, k = (_head_norm(shape, z, weights[f"{layer}.{name}_norm"]) for z, name in ((q, "q"), (k, "k")))
+            q, k = q.to(v.dtype), k.to(v.dtype)
+        mixed = attention(q, k, v, may_attend_1TT)
+        return autocast_product(mixed.transpose(1, 2).reshape(K, N, D), weights[f"{layer}.attention_out"])
+
+    def mlp(x_KND: torch.Tensor) -> torch.Tensor:
+        hidden = in_blocks(F.gelu, autocast_product(x_KND, weights[f"{layer}.mlp_in"]))
+        return autocast_product(hidden, weights[f"{layer}.mlp_out"])
+
+    for branch, sublayer, name in ((2 * layer, attended, "attention_norm"), (2 * layer + 1, mlp, "mlp_norm")):
+        out_KND = sublayer(norm(x_KND, name) if place == "pre" else x_KND)
+        if place == "output":
+            out_KND = norm(out_KND.to(x_KND.dtype), name)
+        factor = branch_factor(knobs, branch, x_KND, B)
+        x_KND = x_KND + (out_KND if factor is None else out_KND * factor)
+        x_KND = norm(x_KND, name) if place == "post" else x_KND
+    return x_KND
+
+
+def _fused_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
+) -> torch.Tensor:
+    """Causal where no mask is given; on a CPU the causal mask gives the same bits."""
+    if may_attend_1TT is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT)
+
+
+def _norm(shape: GptConfig, x: torch.Tensor) -> torch.Tensor:
+    """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last size; no gain."""
+    if shape.norm == "layer":
+        return F.layer_norm(x, x.shape[-1:])
+    return F.rms_norm(x, x.shape[-1:], eps=_EPS)
+
+
+def _head_norm(shape: GptConfig, z: torch.Tensor, gain_KC: torch.Tensor) -> torch.Tensor:
+    """The norm over the channels of each head; z is (K * B, H, T, C)."""
+    normed = _norm(shape, z).reshape(len(gain_KC), -1, *z.shape[1:])
+    return (normed * gain_KC[:, None, None, None]).view(z.shape)
+
+
+def initial_weights(shape: GptConfig, seed: int) -> Weights:
+    """One member's weights: normal with deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
+    D, generator = shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
+
+    def normal(*size: int, deviation: float = _DEVIATION) -> torch.Tensor:
+        return torch.randn(size, generator=generator) * deviation
+
+    residual = _DEVIATION / math.sqrt(2 * shape.depth)
+    weights = {"embedding": normal(_NUM_BYTES, D), "position": normal(shape.context, D)}
+    for layer in range(shape.depth):
+        weights[f"{layer}.attention_norm"] = torch.ones(D)
+        weights[f"{layer}.qkv"] = normal(D, 3 * D)
+        if shape.qk_norm:
+            weights[f"{layer}.q_norm"] = torch.ones(D // shape.heads)
+            weights[f"{layer}.k_norm"] = torch.ones(D // shape.heads)
+        weights[f"{layer}.attention_out"] = normal(D, D, deviation=residual)
+        weights[f"{layer}.mlp_norm"] = torch.ones(D)
+        weights[f"{layer}.mlp_in"] = normal(D, 4 * D)
+        weights[f"{layer}.mlp_out"] = normal(4 * D, D, deviation=residual)
+    if shape.norm_place != "post":  # there the last block ends with one
+        weights["final_norm"] = torch.ones(D)
+    weights["head"] = normal(D, _NUM_BYTES)
+    return weights
+
+
+def with_deviation(weights: Weights, deviation: float) -> Weights:
+    """``initial_weights`` with another deviation: matrices times deviation / 0.02, which is exactly 1 at 0.02."""
+    factor = deviation / _DEVIATION
+    return {name: weight if group_of(name) == "norm" else weight * factor for name, weight in weights.items()}

@@ -1,0 +1,53 @@
+"""The loss curvature * |x|^2 / 2: an analytic objective whose stability edge is ground truth.
+
+With the preconditioner held still (eps far above the gradients, so that the update is
+m / eps), averaged momentum beta1 is stable exactly while
+lr / eps < 2 (1 + beta1) / ((1 - beta1) curvature)   (Cohen et al., arXiv 2207.14484; for sgd, eps = 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from objectives.base import QuadraticConfig, Way
+from objectives.stacking.rounding import rows_of_blocks
+from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, hyperparameter, seeded_generator
+
+# Shapes: K members, n coordinates.
+
+
+def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, way: Way) -> QuadraticTrainer:
+    """Begin training a pack of quadratics."""
+    return QuadraticTrainer(configs, seeds, device, way)
+
+
+class QuadraticTrainer(PackedTrainer):
+    """Double precision; gradient noise falls with the square root of the batch size."""
+
+    def initial_weights(self, seed: int) -> Weights:
+        """A point at distance 1 from the minimum, in a random direction."""
+        generator = seeded_generator(seed, WEIGHT_PURPOSE)
+        x = torch.randn(self.shape.dimension, generator=generator, dtype=torch.float64)
+        return {"x": x / x.norm()}
+
+    def losses(self) -> torch.Tensor:
+        """Exact loss of each member, shape (K,)."""
+        return self._curvature_K * self.weights["x"].square().sum(1) / 2
+
+    def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
+        """Add this step's noise, a function of seed and step, to every member that has some."""
+        if not self._is_noisy:
+            return grad_Kn
+        size = self.shape.dimension
+        noise_Kn = self.draw(lambda generator: torch.randn(size, generator=generator, dtype=torch.float64))
+        return grad_Kn + rows_of_blocks([noise_Kn * self._noise_K[:, None]])
+
+    def members_changed(self) -> None:
+        """Read the numbers of those who are (still) there."""
+        self._curvature_K = hyperparameter(self.configs, "curvature", self.device, torch.float64)
+        noise_K = hyperparameter(self.configs, "noise", self.device, torch.float64)
+        self._noise_K = noise_K / math.sqrt(self.shape.batch_size)
+        self._is_noisy = any(config.noise > 0 for config in self.configs)

@@ -1,0 +1,295 @@
+"""The optimizers of torch and pytorch_optimizer, one instance for each member.
+
+``optimizer: torch.optim.NAdam`` names a class as it is imported. It is made with what its signature has of lr,
+betas = (beta1, beta2), eps and momentum = beta1, and keeps its own defaults for everything else: three betas too, or an
+eps that is not one number. Schedule, clipping, weight decay and masking are sweep's, as for every optimizer: the
+library's own weight decay is set to 0.
+
+A library knows one model at a time, so these packs train one member at a time and wait for a GPU at every step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from objectives.base import TrainingConfig
+from objectives.optimizers.libraries import REMEDY, problem_with
+from objectives.optimizers.packed_optimizer import PackedOptimizer
+from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
+from objectives.stacking.layout import Layout
+from objectives.stacking.seeding import seeded_generator
+
+# Shapes: K members, n parameters of one member.
+
+_FIELDS = ("beta1", "beta2", "eps")
+# The stream of random numbers that a library's optimizer draws from.
+_PURPOSE = 11
+_PLAIN = (bool, int, float, str, type(None))
+_REHEARSED_STEPS = 2
+_CALM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
+
+
+class ForeignOptimizer(PackedOptimizer):
+    """A ``PackedOptimizer`` whose updates are those of a library, and whose states are too.
+
+    Raises ValueError in one line where the library's optimizer needs more than gradients, or cannot go on exactly
+    from what it saves.
+    """
+
+    rule: ForeignRule
+
+    def __init__(
+        self,
+        params_Kn: torch.Tensor,
+        configs: Sequence[TrainingConfig],
+        layout: Layout,
+        *,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        """``seeds`` are for optimizers that draw random numbers."""
+        super().__init__(params_Kn, configs, layout, compiled=False, seeds=seeds)
+        self.rule.begin(params_Kn, self.numbers, seeds)
+
+    def _make_rule(self) -> ForeignRule:
+        return ForeignRule(self.shape, self.layout)
+
+    def _step(
+        self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, held_K: torch.Tensor | None
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+        self.rule.is_held = [False] * len(loss_K) if held_K is None else held_K.tolist()
+        return super()._step(loss_K, grad_Kn, held_K)
+
+    def arrange(
+        self,
+        rows: torch.Tensor,
+        params_Kn: torch.Tensor,
+        configs: Sequence[TrainingConfig],
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        """As that of any optimizer; a member that goes on has the library's own state with it."""
+        super().arrange(rows, params_Kn, configs, seeds)
+        self.rule.arrange(rows.tolist(), params_Kn, self.numbers, seeds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As that of any optimizer, and what the library saves of each member."""
+        return super().state_dict() | {"library": [member.state_dict() for member in self.rule.members]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state_dict`` of an optimizer with the same members."""
+        super().load_state_dict(state)
+        for member, saved in zip(self.rule.members, state["library"], strict=True):
+            member.load_state_dict(saved)
+
+
+class ForeignRule(UpdateRule):
+    """Asks the library for each member in turn; questions about moments are answered with None."""
+
+    fields = _FIELDS
+
+    def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
+        super().__init__(shape, layout)
+        self.members: list[LibraryOptimizer] = []
+        # Those whose state must not move at this step.
+        self.is_held: list[bool] = []
+        self._lrs: list[float] = []
+        self._ages: list[float] = []
+
+    def begin(self, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None) -> None:
+        """Fresh members. Raises ValueError where the library's optimizer is of no use here."""
+        _rehearse(self.shape.optimizer, params_Kn[0], self.layout)
+        self.arrange([-1] * len(params_Kn), params_Kn, numbers, seeds)
+
+    def arrange(
+        self, rows: Sequence[int], params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None
+    ) -> None:
+        """Members that continue ``rows``, -1 for a fresh one."""
+        before = [member.state_dict() for member in self.members]
+        self.members = []
+        for k, row in enumerate(rows):
+            seed = seeds[k] if seeds is not None else 0
+            member = LibraryOptimizer(self.shape.optimizer, params_Kn[k], self.layout, _values(numbers, k), seed)
+            if row >= 0:
+                member.load_state_dict(before[row])
+            self.members.append(member)
+
+    def state_sizes(self) -> Mapping[str, int]:
+        """The library keeps its own."""
+        return {}
+
+    def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
+        """Nothing is rounded to the parameters' type: libraries compute with numbers in double precision."""
+        self._lrs, self._ages = lr_K.tolist(), age_K.tolist()
+        return {}
+
+    def update(
+        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
+    ) -> torch.Tensor:
+        """What the library's step takes away from each member's parameters."""
+        update_Kn = torch.zeros_like(params_Kn)
+        for k, member in enumerate(self.members):
+            if not self.is_held[k]:
+                update_Kn[k] = member.step(params_Kn[k], grad_Kn[k], self._lrs[k], int(self._ages[k]))
+        return update_Kn
+
+
+class LibraryOptimizer:
+    """The optimizer ``name`` of a library for one member, on a copy of its parameters."""
+
+    def __init__(
+        self, name: str, params_n: torch.Tensor, layout: Layout, values: Mapping[str, float], seed: int
+    ) -> None:
+        """``values`` are lr, beta1, beta2 and eps; ``seed`` is for what the library draws."""
+        self._pieces, self._seed, self._size = layout.pieces, seed, layout.size
+        self._params = [torch.nn.Parameter(weight.clone()) for weight in self._weights(params_n)]
+        module, _, class_name = name.rpartition(".")
+        optimizer_class = getattr(importlib.import_module(module), class_name)
+        self._given = _arguments(optimizer_class, values)
+        with self._randomness(0):
+            self._optimizer: torch.optim.Optimizer = optimizer_class(self._params, **self._given)
+
+    def step(self, params_n: torch.Tensor, grad_n: torch.Tensor, lr: float, age: int) -> torch.Tensor:
+        """What is to be subtracted from ``params_n`` at the member's update number ``age``, (n,).
+
+        All NaN where the library raises what a member that blows up makes it raise.
+        """
+        weights = self._weights(params_n)
+        with torch.no_grad():
+            for parameter, weight in zip(self._params, weights, strict=True):
+                parameter.copy_(weight)
+        for parameter, grad in zip(self._params, self._weights(grad_n), strict=True):
+            parameter.grad = grad.clone()
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        try:
+            with self._randomness(age):
+                self._optimizer.step()
+        except (RuntimeError, OverflowError) as error:
+            if not _is_of_numbers(error):
+                raise
+            return torch.full_like(params_n, torch.nan)
+        moved = [weight - parameter.detach() for weight, parameter in zip(weights, self._params, strict=True)]
+        return torch.nn.functional.pad(torch.cat([one.flatten() for one in moved]), (0, self._filling))
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of what the library saves: tensors, numbers, strings, and lists and dictionaries of them.
+
+        Raises ValueError where it holds anything else.
+        """
+        return _plain_copy(self._optimizer.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state_dict``, with the numbers that this member was made with."""
+        state = _plain_copy(state)
+        self._optimizer.load_state_dict(_plain_copy(state))
+        # Libraries change types of what they load.
+        states, groups = self._optimizer.state, self._optimizer.param_groups
+        for number, parameter in enumerate(parameter for group in groups for parameter in group["params"]):
+            if number in state["state"]:
+                states[parameter] = _as_saved(states[parameter], state["state"][number])
+        for group in groups:
+            group.update({name: value for name, value in self._given.items() if name in group})
+
+    @property
+    def _filling(self) -> int:
+        return self._size - self._pieces[-1].end
+
+    def _weights(self, value_n: torch.Tensor) -> list[torch.Tensor]:
+        return [value_n[piece.start : piece.end].view(piece.shape) for piece in self._pieces]
+
+    @contextlib.contextmanager
+    def _randomness(self, age: int) -> Iterator[None]:
+        """What is drawn is a function of seed and age, whoever else draws in this process."""
+        device = self._params[0].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seeded_generator(self._seed, _PURPOSE, age).initial_seed())
+            yield
+
+
+def _values(numbers: Numbers, k: int) -> dict[str, float]:
+    """Hyperparameters of member k."""
+    return {name: float(numbers[name][k]) for name in ("lr", *_FIELDS)}
+
+
+def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, Any]:
+    """Which of our numbers the constructor takes: those whose defaults are numbers like them."""
+    numbers = {
+        "lr": values["lr"],
+        "beta1": values["beta1"],
+        "beta2": values["beta2"],
+        "eps": values["eps"],
+        "momentum": values["beta1"],
+        "weight_decay": 0.0,
+    }
+    defaults = {name: one.default for name, one in inspect.signature(optimizer_class).parameters.items()}
+    taken: dict[str, Any] = {
+        name: value
+        for name, value in numbers.items()
+        if isinstance(defaults.get(name), (int, float)) or defaults.get(name) is inspect.Parameter.empty
+    }
+    if isinstance(defaults.get("betas"), tuple) and len(defaults["betas"]) == 2:
+        taken["betas"] = (values["beta1"], values["beta2"])
+    return taken
+
+
+def _rehearse(name: str, params_n: torch.Tensor, layout: Layout) -> None:
+    """Some calm steps on made-up gradients, stopped and resumed. Raises ValueError with what goes wrong."""
+    if problem := problem_with(name):
+        raise ValueError(f"{problem[0]}; {problem[1]}")
+    generator = torch.Generator().manual_seed(0)
+    grads = [torch.randn(params_n.shape, generator=generator).to(params_n) for _ in range(2 * _REHEARSED_STEPS)]
+
+    def make() -> LibraryOptimizer:
+        return LibraryOptimizer(name, params_n, layout, _CALM, seed=0)
+
+    def steps(optimizer: LibraryOptimizer, ages: range, params_n: torch.Tensor) -> torch.Tensor:
+        for age in ages:
+            params_n = params_n - optimizer.step(params_n, grads[age], _CALM["lr"], age + 1)
+        return params_n
+
+    try:
+        straight = make()
+        params_n = steps(straight, range(_REHEARSED_STEPS), params_n)
+        resumed = make()
+        resumed.load_state_dict(straight.state_dict())
+        later = range(_REHEARSED_STEPS, 2 * _REHEARSED_STEPS)
+        is_exact = torch.equal(steps(straight, later, params_n), steps(resumed, later, params_n))
+    except Exception as error:  # a library raises whatever it likes
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{name} cannot be used here: {cause}; {REMEDY}") from error
+    if not is_exact:
+        raise ValueError(f"{name} does not go on exactly from what it saves; {REMEDY}")
+
+
+def _plain_copy(value: Any) -> Any:
+    """A deep copy of what a checkpoint can hold. Raises ValueError for anything else."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: _plain_copy(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain_copy(inner) for inner in value)
+    if type(value) not in _PLAIN:
+        raise ValueError(f"it keeps a {type(value).__name__}, which no checkpoint can hold")
+    return value
+
+
+def _is_of_numbers(error: Exception) -> bool:
+    """Whether numbers too large for their type, or a matrix that is not finite, are behind ``error``."""
+    return isinstance(error, (OverflowError, torch.linalg.LinAlgError)) or "without overflow" in str(error)
+
+
+def _as_saved(loaded: Any, saved: Any) -> Any:
+    """What was saved, with tensors of the type they had, on the device where the library has them."""
+    if isinstance(loaded, torch.Tensor) and isinstance(saved, torch.Tensor):
+        return saved.to(loaded.device)
+    if isinstance(loaded, Mapping) and isinstance(saved, Mapping):
+        return {key: _as_saved(loaded.get(key), inner) for key, inner in saved.items()}
+    if isinstance(saved, (list, tuple)) and isinstance(loaded, (list, tuple)) and len(saved) == len(loaded):
+        return type(saved)(_as_saved(mine, inner) for mine, inner in zip(loaded, saved, strict=True))
+    return saved

@@ -1,0 +1,353 @@
+"""Packed optimizers: one fused pass over flat (K, n) buffers, every hyperparameter a (K,) tensor.
+
+All parameters of member k are row k of one (K, n) tensor, so clipping, masking and the update are a
+few elementwise operations whatever the number of layers or members, with no host synchronisation.
+
+A step: the gradient is multiplied by ``embedding_grad`` and the like, clipped, and joined by coupled weight decay; the
+rule makes an update of it, which is multiplied by ``embedding_lr`` and the like; any other weight decay acts; the
+update is subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from objectives.base import TrainingConfig
+from objectives.instruments.telemetry import norm_per_member
+from objectives.optimizers.clipping import Clipping
+from objectives.optimizers.rules import RULES
+from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
+from objectives.optimizers.schedules import schedule_factor
+from objectives.optimizers.second_moment import SecondMomentStart
+from objectives.stacking.compiling import Compiled
+from objectives.stacking.layout import Layout
+
+# Shapes: K members, R of them that are observed, n parameters of one member, T weights.
+
+_COMMON_FIELDS = ("lr", "warmup", "weight_decay", *Clipping.fields, *SecondMomentStart.fields)
+
+
+Rows = torch.Tensor | slice  # members as an index: their numbers, or all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one step did to some members, (R, n) each, to be read before the next: for telemetry.
+
+    The gradient is as clipping gets it. The update has the learning rate, and no weight decay but a coupled one.
+    ``clip_factor_R`` is the share that clipping left of the gradient's norm.
+    """
+
+    params_Rn: torch.Tensor
+    grad_Rn: torch.Tensor
+    update_Rn: torch.Tensor
+    clip_factor_R: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """What a gradient passes through on its way to the parameters."""
+
+    layout: Layout
+    clipping: Clipping
+    start: SecondMomentStart
+    rule: UpdateRule
+    # Whether reading a flag is cheaper than a pass over memory that would change nothing.
+    may_look: bool
+
+
+@dataclass(frozen=True)
+class _StepNumbers:
+    """The hyperparameters of one step for each of the stages; None for a stage that is off for everybody."""
+
+    clip: Numbers
+    coupled_decay_K1: torch.Tensor | None
+    start_K1: Numbers
+    rule_K1: Numbers
+    lr_factor_KT: torch.Tensor | None
+    kept_K1: torch.Tensor | None  # share of the parameters that weight decay leaves, (K, T) where it differs
+
+
+class PackedOptimizer:
+    """An update rule for K members, each with its own warmup, schedule, clipping and weight decay.
+
+    ``weight_decay`` w is decoupled, theta <- (1 - lr w) theta (Loshchilov & Hutter, arXiv 1711.05101); coupled, so that
+    w theta joins the clipped gradient; or independent of the peak learning rate, theta <- (1 - s w) theta with the
+    factor s of the schedule (Wortsman et al., arXiv 2309.14322).
+
+    A field ``<group>_lr`` of the configuration multiplies the learning rate of the layer group of that name, in its
+    update and its decoupled decay, as that of a parameter group of ``torch.optim``. A field ``<group>_grad`` multiplies
+    the group's gradient before clipping, so that ``grad_norm`` is the norm with it (as GLM-130B has it in its backward
+    pass: Zeng et al., arXiv 2210.02414).
+    """
+
+    def __init__(
+        self,
+        params_Kn: torch.Tensor,
+        configs: Sequence[TrainingConfig],
+        layout: Layout,
+        *,
+        compiled: bool,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        """``seeds`` are for a second moment that starts at random: ValueError if they are missing there."""
+        self.shape, self.layout = configs[0], layout
+        self.rule = self._make_rule()
+        self.start = SecondMomentStart(self.shape.second_moment_start, layout)
+        self.params_Kn = params_Kn
+        self._read_numbers(configs)
+        device = params_Kn.device
+        self.alive_K = torch.ones(len(configs), dtype=torch.bool, device=device)
+        # Updates that each member has behind it, and steps: those in which it was held are steps only.
+        # A member may join a pack that has begun.
+        self.age_K = torch.zeros(len(configs), dtype=torch.float64, device=device)
+        self.step_K = torch.zeros_like(self.age_K)
+        self.states = self._empty_states()
+        self.start.begin(self.states, range(len(configs)), self.numbers, seeds)
+        self._advance = Compiled(_advance) if compiled else _advance
+        # Reading a flag costs nothing on a CPU, where it saves passes over memory that would change nothing.
+        self._may_look = device.type == "cpu" and not compiled
+        self.lr_K = self.numbers["lr"]
+
+    def _make_rule(self) -> UpdateRule:
+        return RULES[self.shape.optimizer](self.shape, self.layout)
+
+    def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
+        # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision would already
+        # be off by 6e-4. They are rounded only where they meet the parameters.
+        def numbers(values: Sequence[Any]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=self.params_Kn.device)
+
+        def factors(purpose: str) -> torch.Tensor | None:
+            """The field of every weight's group, (K, T); None where there is none but 1."""
+            names = [f"{piece.group}_{purpose}" for piece in self.layout.pieces]
+            values = [[getattr(config, name, 1.0) for name in names] for config in configs]
+            return None if all(value == 1 for row in values for value in row) else numbers(values)
+
+        fields = (*_COMMON_FIELDS, *self.rule.fields)
+        self.numbers = {name: numbers([_number(config, name) for config in configs]) for name in fields}
+        self.clipping = Clipping(configs, self.layout)
+        self._lr_factor_KT, self._grad_factor_KT = factors("lr"), factors("grad")
+        self._has_decay = any(config.weight_decay > 0 for config in configs)
+
+    def _empty_states(self) -> States:
+        """All zeros."""
+        dtypes, params_Kn = self.rule.state_types, self.params_Kn
+        of_rule = {
+            name: params_Kn.new_zeros(len(params_Kn), size, dtype=dtypes.get(name, params_Kn.dtype))
+            for name, size in self.rule.state_sizes().items()
+        }
+        return of_rule | self.clipping.states(params_Kn) | self.start.states(params_Kn)
+
+    def take_hessian(self, rows: torch.Tensor, hessian_Rn: torch.Tensor) -> None:
+        """Before a step, for a rule that ``needs_hessian``: estimates of the Hessian's diagonal for members ``rows``.
+
+        They are those for whom ``rule.hessian_is_due``. The estimates, (R, n), belong to the parameters and the data
+        of the step that follows: u (H u) with u normal and a function of seed and step (Hutchinson).
+        """
+        self.rule.take_hessian(self.states, rows, hessian_Rn, self.numbers)
+
+    def step(
+        self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, *, held_K: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """One update in place, which overwrites ``grad_Kn``; the step's metrics, shape (K,) each.
+
+        A member whose loss or gradient norm is not finite is masked from this very update on: its
+        parameters stay, and from the next step on its metrics are NaN.
+
+        Members in ``held_K`` are not updated at this step: but for their schedule, which goes on, all is as if it
+        had not been taken. No gradient masks them, a loss that is not finite does.
+        """
+        return self._step(loss_K, self._weighted(grad_Kn), held_K)[0]
+
+    def observed_step(
+        self,
+        loss_K: torch.Tensor,
+        grad_Kn: torch.Tensor,
+        rows: Rows,
+        *,
+        held_K: torch.Tensor | None = None,
+    ) -> tuple[dict[str, torch.Tensor], Observed]:
+        """A ``step``, and what it did to the members in ``rows``."""
+        before = (self.params_Kn[rows], self._weighted(grad_Kn)[rows])
+        # Of everybody these are views of what the step overwrites.
+        params_Rn, grad_Rn = (value.clone() for value in before) if isinstance(rows, slice) else before
+        metrics, update_Kn, clip_factor_K = self._step(loss_K, grad_Kn, held_K)
+        return metrics, Observed(params_Rn, grad_Rn, update_Kn[rows], clip_factor_K[rows])
+
+    def _weighted(self, grad_Kn: torch.Tensor) -> torch.Tensor:
+        """The gradient times the factors of its layer groups, in place."""
+        if self._grad_factor_KT is not None:
+            self.layout.scale(grad_Kn, self._grad_factor_KT.to(grad_Kn.dtype))
+        return grad_Kn
+
+    def _step(
+        self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, held_K: torch.Tensor | None
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+        """Metrics, the update, and what clipping left of the gradient's norm."""
+        was_alive_K = self.alive_K
+        schedule_K = schedule_factor(self.shape, self.step_K, self.numbers["warmup"])
+        self.lr_K = lr_K = self.numbers["lr"] * schedule_K
+        age_K = self.age_K + 1
+        self.alive_K, grad_norm_K, update_norm_K, update_Kn, clip_factor_K = self._advance(
+            _Stages(self.layout, self.clipping, self.start, self.rule, self._may_look),
+            self._step_numbers(schedule_K, lr_K, age_K),
+            self.states,
+            self.params_Kn,
+            grad_Kn,
+            loss_K,
+            was_alive_K,
+            held_K,
+        )
+        self.step_K = self.step_K + 1
+        self.age_K = age_K if held_K is None else torch.where(held_K, self.age_K, age_K)
+        lr_K = lr_K.to(self.params_Kn.dtype)
+        metrics = {"loss": loss_K, "grad_norm": grad_norm_K, "update_norm": update_norm_K, "lr": lr_K}
+        metrics = {name: value.masked_fill(~was_alive_K, float("nan")) for name, value in metrics.items()}
+        return metrics, update_Kn, clip_factor_K
+
+    def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
+        """Computed in double precision, rounded to that of the parameters."""
+        dtype, number, kind = self.params_Kn.dtype, self.numbers, self.shape.weight_decay_kind
+
+        def rows(values_K: Numbers) -> Numbers:
+            return {name: value_K.to(dtype)[:, None] for name, value_K in values_K.items()}
+
+        coupled_K1 = kept_K1 = None
+        if kind == "coupled":
+            coupled_K1 = number["weight_decay"].to(dtype)[:, None]
+        elif self._has_decay:
+            decay_K1 = ((lr_K if kind == "decoupled" else schedule_K) * number["weight_decay"])[:, None]
+            if kind == "decoupled" and self._lr_factor_KT is not None:
+                decay_K1 = decay_K1 * self._lr_factor_KT
+            kept_K1 = (1 - decay_K1).to(dtype)
+        return _StepNumbers(
+            clip={name: number[name] for name in Clipping.fields},
+            coupled_decay_K1=coupled_K1,
+            start_K1=rows(self.start.scalars(number, age_K)),
+            rule_K1=rows(self.rule.scalars(number, lr_K, age_K)),
+            lr_factor_KT=None if self._lr_factor_KT is None else self._lr_factor_KT.to(dtype),
+            kept_K1=kept_K1,
+        )
+
+    def arrange(
+        self,
+        rows: torch.Tensor,
+        params_Kn: torch.Tensor,
+        configs: Sequence[TrainingConfig],
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        """Go on with members that continue ``rows`` of the old pack, -1 for a fresh one.
+
+        ``params_Kn`` is their parameter buffer, ``configs`` their numbers, ``seeds`` as at the beginning.
+        """
+        fresh_K = rows < 0
+        source = rows.clamp(min=0)
+        self.params_Kn = params_Kn
+        self._read_numbers(configs)
+        self.alive_K = self.alive_K[source] | fresh_K
+        self.age_K = self.age_K[source].masked_fill(fresh_K, 0.0)
+        self.step_K = self.step_K[source].masked_fill(fresh_K, 0.0)
+        self.lr_K = self.lr_K[source]
+        kept = {name: state[source].masked_fill(fresh_K[:, None], 0) for name, state in self.states.items()}
+        # What was off for everybody had nothing to remember.
+        self.states = {name: kept.get(name, empty) for name, empty in self._empty_states().items()}
+        self.start.begin(self.states, [k for k, row in enumerate(rows.tolist()) if row < 0], self.numbers, seeds)
+
+    def live(self) -> dict[str, torch.Tensor]:
+        """What members go on from, (K, ...) each, to be read and written in place: counts, mask and states."""
+        return {"age": self.age_K, "step": self.step_K, "alive": self.alive_K, **self.states}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, mask and ages; the hyperparameters come from the configs."""
+        states = {name: state.clone() for name, state in self.states.items()}
+        counts = {"age": self.age_K.clone(), "step": self.step_K.clone()}
+        return counts | {"alive": self.alive_K.clone(), "states": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state_dict`` of an optimizer with the same members."""
+        self.age_K, self.step_K, self.alive_K = (state[name].clone() for name in ("age", "step", "alive"))
+        for name, value in self.states.items():
+            value.copy_(state["states"].get(name, torch.zeros_like(value)))
+
+    def of_rows(self, rows: Rows) -> tuple[States, Numbers, torch.Tensor]:
+        """States, numbers and ages of the members in ``rows``: what the questions to a rule are asked with."""
+        states = {name: state[rows] for name, state in self.states.items()}
+        return states, {name: value[rows] for name, value in self.numbers.items()}, self.age_K[rows]
+
+    def divisor(self, rows: torch.Tensor) -> torch.Tensor | None:
+        """What lr times the first moment was divided by at the last step, (R, n); None where that is no diagonal.
+
+        That of the rule, over the learning rates of the layer groups; infinite where these are zero.
+        """
+        divisor_Rn = self.rule.divisor(*self.of_rows(rows))
+        if divisor_Rn is None or self._lr_factor_KT is None:
+            return divisor_Rn
+        return divisor_Rn / self.layout.spread(self._lr_factor_KT[rows].to(divisor_Rn.dtype))
+
+
+def _number(config: TrainingConfig, name: str) -> float:
+    """A field as a number, null as infinite."""
+    value = config.second_moment_decay if name == "beta2" else getattr(config, name)
+    return float("inf") if value is None else value
+
+
+def _advance(
+    stages: _Stages,
+    numbers: _StepNumbers,
+    states: States,
+    params_Kn: torch.Tensor,
+    grad_Kn: torch.Tensor,
+    loss_K: torch.Tensor,
+    alive_K: torch.Tensor,
+    held_K: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step in place: who is alive, norms of gradient and update, the update, what clipping left of the norm."""
+    may_look = stages.may_look
+    norm_K = norm_per_member(grad_Kn)
+    is_sound_K = torch.isfinite(norm_K)
+    if held_K is not None:
+        is_sound_K = is_sound_K | held_K
+    alive_K = alive_K & torch.isfinite(loss_K) & is_sound_K
+    updated_K = alive_K if held_K is None else alive_K & ~held_K
+    held_rows, before = _of_the_held(states, held_K, may_look)
+
+    clip_factor_K = stages.clipping.clip(states, numbers.clip, grad_Kn, norm_K, updated_K, may_look)
+    if numbers.coupled_decay_K1 is not None:
+        grad_Kn.add_(params_Kn * numbers.coupled_decay_K1)
+    grad_Kn = _masked(grad_Kn, updated_K, may_look)
+    stages.start.learn(states, grad_Kn, numbers.start_K1, may_look)
+    update_Kn = stages.rule.update(states, grad_Kn, params_Kn, numbers.rule_K1)
+    if numbers.lr_factor_KT is not None:
+        stages.layout.scale(update_Kn, numbers.lr_factor_KT)
+    update_Kn = _masked(update_Kn, updated_K, may_look)
+    if numbers.kept_K1 is not None:
+        kept_K1 = numbers.kept_K1.masked_fill(~updated_K[:, None], 1.0)
+        if kept_K1.shape[1] > 1:
+            stages.layout.scale(params_Kn, kept_K1)
+        elif not (may_look and bool((kept_K1 == 1).all())):
+            params_Kn.mul_(kept_K1)
+    params_Kn.sub_(update_Kn)
+    for name, state in before.items():
+        states[name][held_rows] = torch.where(held_K[held_rows][:, None], state, states[name][held_rows])
+    return alive_K, norm_K, norm_per_member(update_Kn), update_Kn, clip_factor_K
+
+
+def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) -> tuple[torch.Tensor | slice, States]:
+    """Rows in which members are held, or all where looking costs more, and what these go back to."""
+    if held_K is None or (may_look and not bool(held_K.any())):
+        return slice(None), {}
+    rows = held_K.nonzero()[:, 0] if may_look else slice(None)
+    return rows, {name: state[rows].clone() for name, state in states.items()}
+
+
+def _masked(values_Kn: torch.Tensor, kept_K: torch.Tensor, may_look: bool) -> torch.Tensor:
+    """``values_Kn`` with nothing in the rows of members that are not in ``kept_K``, in place."""
+    if may_look and bool(kept_K.all()):
+        return values_Kn
+    # A masked fill, not a product: 0 * nan would be nan.
+    return values_Kn.masked_fill_(~kept_K[:, None], 0.0)

@@ -1,0 +1,52 @@
+"""AdaBelief: Adam that divides by how far gradients are from what was expected (Zhuang et al., arXiv 2010.07468)."""
+
+from __future__ import annotations
+
+import torch
+
+from objectives.optimizers.rules.adamw import AdamW
+from objectives.optimizers.rules.rule import Numbers, States
+from objectives.stacking.rounding import alike
+
+# Shapes: K members, n parameters of one member.
+
+
+class AdaBelief(AdamW):
+    """The second moment s is that of g - m:
+
+        s = beta2 s + (1 - beta2) (g - m)^2 + eps
+        lr * mhat / (sqrt(s / (1 - beta2^t)) + eps)
+
+    As in the paper, eps is added twice, and what is added to s piles up to eps / (1 - beta2). So it is a field of
+    its own, ``adabelief_eps``, with the default of the authors. Equal to ``pytorch_optimizer.AdaBelief``.
+    """
+
+    fields = ("beta1", "beta2", "adabelief_eps")
+
+    def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
+        """The root of the bias correction is moved out of the divisor, as in AdamW."""
+        beta1_K, beta2_K, eps_K = numbers["beta1"], numbers["beta2"], numbers["adabelief_eps"]
+        root_K = (1 - alike(torch.pow, beta2_K, age_K)).sqrt()
+        return {
+            "first_weight": 1 - beta1_K,
+            "second_weight": 1 - beta2_K,
+            "inner_eps": eps_K,
+            "eps": eps_K * root_K,
+            "step_size": lr_K * root_K / (1 - alike(torch.pow, beta1_K, age_K)),
+        }
+
+    def update(
+        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
+    ) -> torch.Tensor:
+        """In the memory of the gradient."""
+        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
+        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
+        surprise_Kn = grad_Kn.sub_(first_Kn).square_()
+        second_Kn.lerp_(surprise_Kn, scalars_K1["second_weight"]).add_(scalars_K1["inner_eps"])
+        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
+        return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+
+    def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """sqrt(s / (1 - beta2^t)) + eps."""
+        second_Kn = self.second_moment(states, numbers, age_K)
+        return second_Kn.sqrt().add_(numbers["adabelief_eps"].to(second_Kn.dtype)[:, None])

@@ -1,0 +1,63 @@
+"""AdamW: decoupled Adam (Loshchilov & Hutter, arXiv 1711.05101), as in ``torch.optim.AdamW``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
+from objectives.stacking.rounding import alike
+
+
+class AdamW(UpdateRule):
+    """Bias-corrected moments, eps added after the root."""
+
+    fields = ("beta1", "beta2", "eps")
+    is_debiased = True
+
+    def state_sizes(self) -> Mapping[str, int]:
+        """Both moments, a number for each parameter."""
+        return {"first_moment": self.layout.size, "second_moment": self.layout.size}
+
+    def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
+        """The root of the bias correction of v is moved out of the divisor, which saves a pass:
+
+        m / (sqrt(v) / root + eps) = root * m / (sqrt(v) + root * eps).
+        """
+        beta1_K, beta2_K = numbers["beta1"], numbers["beta2"]
+        root_K = (1 - alike(torch.pow, beta2_K, age_K)).sqrt()
+        return {
+            "first_weight": 1 - beta1_K,
+            "second_weight": 1 - beta2_K,
+            "eps": numbers["eps"] * root_K,
+            "step_size": lr_K * root_K / (1 - alike(torch.pow, beta1_K, age_K)),
+        }
+
+    def update(
+        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
+    ) -> torch.Tensor:
+        """lr * m / (sqrt(v) + eps), in the memory of the gradient."""
+        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
+        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
+        second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
+        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
+        return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+
+    def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """sqrt(v) + eps with v bias-corrected."""
+        second_Kn = self.second_moment(states, numbers, age_K)
+        return second_Kn.sqrt().add_(numbers["eps"].to(second_Kn.dtype)[:, None])
+
+    def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """v / (1 - beta2^t)."""
+        return debiased(states["second_moment"], numbers["beta2"], age_K)
+
+    def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """m / (1 - beta1^t)."""
+        return debiased(states["first_moment"], numbers["beta1"], age_K)
+
+
+def debiased(moment_Kn: torch.Tensor, beta_K: torch.Tensor, age_K: torch.Tensor) -> torch.Tensor:
+    """A moving average that began at zero, with the bias taken out: moment / (1 - beta^t)."""
+    return moment_Kn / (1 - alike(torch.pow, beta_K, age_K)).to(moment_Kn.dtype)[:, None]

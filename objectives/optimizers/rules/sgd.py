@@ -1,0 +1,35 @@
+"""SGD that follows an average of the gradients: ``torch.optim.SGD`` with momentum = dampening = beta1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
+
+
+class Sgd(UpdateRule):
+    """lr * m, m an average of the gradients by beta1."""
+
+    def state_sizes(self) -> Mapping[str, int]:
+        """One moment, a number for each parameter."""
+        return {"first_moment": self.layout.size}
+
+    def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
+        """The first gradient is taken whole."""
+        return {"weight": torch.where(age_K == 1, 1.0, 1 - numbers["beta1"]), "lr": lr_K}
+
+    def update(
+        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
+    ) -> torch.Tensor:
+        """lr * m."""
+        return states["first_moment"].lerp_(grad_Kn, scalars_K1["weight"]) * scalars_K1["lr"]
+
+    def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """Nothing is divided."""
+        return torch.ones_like(states["first_moment"])
+
+    def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """m, which has no bias."""
+        return states["first_moment"]

@@ -1,0 +1,76 @@
+"""StableAdamW: AdamW whose step is cut where the second moment is too small (Wortsman et al., arXiv 2304.13013)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from objectives.optimizers.rules.adamw import AdamW
+from objectives.optimizers.rules.rule import Numbers, States
+from objectives.stacking.layout import Layout
+from objectives.stacking.rounding import alike
+
+# Shapes: K members, n parameters of one member, T weights.
+
+
+class StableAdamW(AdamW):
+    """AdamW with Adafactor's clipping of the update, for each weight by itself:
+
+        RMS_t = sqrt(mean(g^2 / max(vhat, eps^2))), with this step's g in vhat
+        lr / max(1, RMS_t / stableadamw_clip) * mhat / (sqrt(vhat) + eps)
+
+    Equal to ``pytorch_optimizer.StableAdamW``, in which the paper's threshold of 1 is fixed; without a threshold
+    it is AdamW. Weight decay here is the optimizer's, by the whole lr; there and in the paper it is by the cut one.
+    """
+
+    fields = ("beta1", "beta2", "eps", "stableadamw_clip")
+
+    def state_sizes(self) -> Mapping[str, int]:
+        """Both moments, and the last RMS_t of each weight."""
+        return {**super().state_sizes(), "rms": len(self.layout.pieces)}
+
+    def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
+        """``correction`` is that of the second moment."""
+        correction_K = 1 - alike(torch.pow, numbers["beta2"], age_K)
+        return {
+            **super().scalars(numbers, lr_K, age_K),
+            "clip": numbers["stableadamw_clip"],
+            "correction": correction_K,
+            "floor": correction_K * numbers["eps"].square(),
+        }
+
+    def update(
+        self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
+    ) -> torch.Tensor:
+        """In the memory of the gradient."""
+        first_Kn, second_Kn = states["first_moment"], states["second_moment"]
+        first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
+        second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
+        # g^2 / max(vhat, eps^2), but for the bias correction c: vhat = v / c. In single precision the floor may
+        # round to zero, and columns without a gradient would be 0 / 0.
+        floor_K1 = scalars_K1["floor"].clamp(min=torch.finfo(grad_Kn.dtype).tiny)
+        ratio_Kn = grad_Kn.div_(torch.maximum(second_Kn, floor_K1))
+        rms_KT = (_mean_of_weights(self.layout, ratio_Kn) * scalars_K1["correction"]).sqrt()
+        states["rms"].copy_(rms_KT)
+        denominator_Kn = torch.sqrt(second_Kn, out=grad_Kn).add_(scalars_K1["eps"])
+        update_Kn = torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
+        self.layout.scale(update_Kn, 1 / _excess(rms_KT, scalars_K1["clip"]))
+        return update_Kn
+
+    def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
+        """(sqrt(vhat) + eps) * max(1, RMS_t / stableadamw_clip)."""
+        clip_K1 = numbers["stableadamw_clip"].to(states["rms"].dtype)[:, None]
+        divisor_Kn = super().divisor(states, numbers, age_K)
+        self.layout.scale(divisor_Kn, _excess(states["rms"], clip_K1))
+        return divisor_Kn
+
+
+def _mean_of_weights(layout: Layout, value_Kn: torch.Tensor) -> torch.Tensor:
+    """Mean over the columns of each weight, (K, T)."""
+    return torch.stack([value_Kn[:, piece.start : piece.end].mean(1) for piece in layout.pieces], dim=1)
+
+
+def _excess(rms_KT: torch.Tensor, clip_K1: torch.Tensor) -> torch.Tensor:
+    """How many times too large the step of each weight would be, at least 1."""
+    return (rms_KT / clip_K1).clamp(min=1.0)

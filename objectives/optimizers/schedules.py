@@ -1,0 +1,55 @@
+"""Learning-rate schedules: a factor on the peak learning rate, per member and per step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from objectives.base import TrainingConfig
+from objectives.stacking.rounding import alike
+
+# Shapes: K members.
+
+_NO_LENGTH = 1e-9  # steps; instead of none, to divide by
+
+
+def schedule_factor(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
+    """Factor on the peak learning rate at each member's step (0, 1, ... steps - 1), shape (K,), float64.
+
+    ``shape`` has the structural fields: ``schedule``, ``steps``, ``final_lr_fraction`` and so on.
+    The last step of a warmup of w reaches the peak: step t has (t + 1) / w, or along half a cosine
+    (1 - cos(pi (t + 1) / w)) / 2. Afterwards the factor is constant or falls, so that at ``steps`` it would be the
+    final fraction f. With p the share of the steps since the warmup that is done it is
+
+    linear      1 - (1 - f) p
+    cosine      f + (1 - f) (1 + cos(pi p)) / 2                   (Loshchilov & Hutter, arXiv 1608.03983)
+    polynomial  f + (1 - f) (1 - p)^power                         (with f = 0 ``torch.optim.lr_scheduler.PolynomialLR``)
+    wsd         1, and linear in the last ``decay_share`` of all steps, which never begins within the warmup
+                (warmup, stable, decay: Hu et al., arXiv 2404.06395; a linear decay: Haegele et al., arXiv 2405.18392)
+    """
+    step_K, warmup_K = step_K.to(torch.float64), warmup_K.to(torch.float64)
+    return torch.where(step_K < warmup_K, _rising(shape, step_K, warmup_K), _falling(shape, step_K, warmup_K))
+
+
+def _rising(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
+    progress_K = (step_K + 1) / warmup_K.clamp(min=1)
+    if shape.warmup_shape == "linear":
+        return progress_K
+    return 0.5 * (1 - alike(torch.cos, math.pi * progress_K))
+
+
+def _falling(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
+    final = shape.final_lr_fraction
+    if shape.schedule == "constant":
+        return torch.ones_like(warmup_K)
+    begin_K = warmup_K
+    if shape.schedule == "wsd":
+        begin_K = warmup_K.clamp(min=(1 - shape.decay_share) * shape.steps)
+    progress_K = ((step_K - begin_K) / (shape.steps - begin_K).clamp(min=_NO_LENGTH)).clamp(0, 1)
+    if shape.schedule == "cosine":
+        return final + (1 - final) * 0.5 * (1 + alike(torch.cos, math.pi * progress_K))
+    if shape.schedule == "polynomial":
+        power_K = torch.full_like(progress_K, shape.schedule_power)
+        return final + (1 - final) * alike(torch.pow, 1 - progress_K, power_K)
+    return 1 - (1 - final) * progress_K

@@ -1,0 +1,59 @@
+"""Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740), a scale for each member of a pack.
+
+Gradients of a loss in float16 are lost where they are below 6e-8. So the loss is multiplied by a scale before the
+backward pass, and its gradient is divided by it. Too large a scale makes the gradient overflow: such a step is
+skipped and the scale halved. After ``loss_scale_growth`` steps in a row without overflow it is doubled. This is
+``torch.amp.GradScaler`` but for two things: the scale never falls below 1, and a gradient that overflows at a
+scale of 1, or of a loss that is not finite itself, is not skipped: there is nothing to be gained by another scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from objectives.base import GptConfig
+from objectives.instruments.telemetry import norm_per_member
+
+# Shapes: K members, n parameters of one member.
+
+
+class LossScaler:
+    """Scales of K members; what is to be remembered of each is in ``memory``, (K,) each, and changed in place."""
+
+    # A scale, 0 for a member that has none yet, and its steps in a row without overflow.
+    MEMORY = ("loss_scale", "loss_scale_streak")
+
+    def __init__(self, configs: Sequence[GptConfig], memory: Mapping[str, torch.Tensor]) -> None:
+        """A member without a scale begins with the ``loss_scale`` of its config."""
+        self.scale_K, self._streak_K = (memory[name] for name in self.MEMORY)
+        first_K = self.scale_K.new_tensor([config.loss_scale for config in configs])
+        self.scale_K.copy_(torch.where(self.scale_K == 0, first_K, self.scale_K))
+        # With which the last gradient was computed.
+        self.used_K = self.scale_K.clone()
+        # The loss of one of several micro-batches counts for its share of the batch.
+        self._num_pieces = configs[0].accumulate
+        self._growth_K = self.scale_K.new_tensor([config.loss_scale_growth for config in configs])
+
+    def scaled(self, loss_K: torch.Tensor) -> torch.Tensor:
+        """What is to be differentiated of the loss of a micro-batch, or of the batch where it is in one."""
+        return loss_K / self._num_pieces * self.scale_K
+
+    def unscale(self, grad_Kn: torch.Tensor) -> None:
+        """From the gradient of the scaled loss to that of the loss, in place."""
+        grad_Kn.mul_((self._num_pieces / self.scale_K)[:, None])
+
+    def update(self, loss_K: torch.Tensor, grad_Kn: torch.Tensor) -> torch.Tensor:
+        """Scales of the next step, from this step's unscaled gradient; who is to skip this step, bool (K,)."""
+        self.used_K = self.scale_K.clone()
+        has_overflowed_K = ~torch.isfinite(norm_per_member(grad_Kn))
+        is_skipped_K = has_overflowed_K & torch.isfinite(loss_K) & (self.scale_K > 1)
+        self._streak_K.add_(1).masked_fill_(has_overflowed_K, 0.0)
+        doubled_K = self.scale_K * 2
+        may_grow_K = (self._streak_K >= self._growth_K) & torch.isfinite(doubled_K)
+        halved_K = (self.scale_K / 2).clamp(min=1.0)
+        grown_K = torch.where(may_grow_K, doubled_K, self.scale_K)
+        self._streak_K.masked_fill_(self._streak_K >= self._growth_K, 0.0)
+        self.scale_K.copy_(torch.where(has_overflowed_K, halved_K, grown_K))
+        return is_skipped_K

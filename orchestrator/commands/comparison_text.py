@@ -1,0 +1,110 @@
+"""What a comparison of sweeps says, in words: the shared cells, what differs, what changed and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
+from orchestrator.space import format_value
+
+_SIGNIFICANT = 0.05
+_FEW_SEEDS = 5  # from which on a bootstrap over them has some hundred different draws
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """The comparison in words."""
+    first = comparison.sides[0]
+    axes = " x ".join(axis.name for axis in comparison.axes if len(axis.values) > 1) or "one setting"
+    lines = [f"shared: {comparison.num_cells} cells ({axes})"]
+    lines += [
+        f"  left out: {_count(side.num_left_out, 'cell')} of {side.name} that the others do not have"
+        for side in comparison.sides
+        if side.num_left_out
+    ]
+    if comparison.num_unknown:
+        cells = _count(comparison.num_unknown, "cell")
+        lines.append(f"  not compared: {cells} with seeds that have no result in one of them")
+    for field, values in comparison.changed.items():
+        lines.append(f"differs: {field} = {', '.join(map(format_value, values))}")
+    if not comparison.changed:
+        lines.append("differs: nothing but the cells left out")
+    for side in comparison.sides:
+        lines.append(f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}")
+    objectives = comparison.changed.get("objective", ())
+    return lines + [paragraph(first, difference, objectives) for difference in comparison.differences]
+
+
+def _interval_text(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return " (one seed: no interval)"
+    low, high = interval
+    return f" (95 % interval over seeds {low:.1%} to {high:.1%})"
+
+
+def paragraph(first: Side, new: Difference, objectives: Sequence[str] = ()) -> str:
+    """What changed from ``first`` to the other sweep and how sure that is; ``objectives`` are those that differ."""
+    change = 100 * new.area_change
+    sentences = [f"{new.name} against {first.name}:"]
+    if new.area_interval is not None:
+        low, high = (100 * end for end in new.area_interval)
+        rough = f", rough with {new.num_seeds} seeds" if new.num_seeds < _FEW_SEEDS else ""
+        sentences.append(
+            f"the stable area changes by {change:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}{rough})."
+        )
+    else:
+        sentences.append(f"the stable area changes by {change:+.1f} points; without two seeds it has no interval.")
+    if new.p_value is None:
+        sentences.append("They share no seeds, so trials are not paired.")
+    else:
+        sentences.append(
+            f"Of {new.num_pairs} trials of the same cell and seed, {new.num_gained} became stable and {new.num_lost} "
+            f"stopped being so (McNemar's exact p = {new.p_value:.2g}, trials taken as independent)."
+        )
+    if new.shift is not None:
+        sentences.append(_shift_text(new.shift))
+    if objectives:
+        unlike = f"They train different objectives ({', '.join(dict.fromkeys(objectives))})"
+        sentences.append(f"{unlike}, so no setting explains the difference.")
+    else:
+        sentences.append(_how_sure(new))
+    return " ".join(sentences)
+
+
+def _shift_text(shift: EdgeShift) -> str:
+    scale = f"The edge along {shift.axis}"
+    if not shift.factors:
+        return f"{scale} cannot be compared: none of {shift.num_rows} rows has exactly one edge in both."
+    middle = float(np.median(shift.factors))
+    spread = f"from {min(shift.factors):.3g} to {max(shift.factors):.3g}"
+    moved = sum(not math.isclose(factor, 1.0, rel_tol=1e-9) for factor in shift.factors)
+    rest = f"; {_count(shift.num_other, 'row')} with no edge or several in one of them" if shift.num_other else ""
+    if not moved:
+        what = f"is in the same bracket in all of {_count(len(shift.factors), 'row')} that have one"
+        return f"{scale} {what} (brackets up to a factor {shift.resolution:.3g}){rest}."
+    return (
+        f"{scale} moves by a factor {middle:.3g} (median of {_count(len(shift.factors), 'row')}, {spread}; "
+        f"brackets up to a factor {shift.resolution:.3g}){rest}."
+    )
+
+
+def _count(num: int, noun: str) -> str:
+    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
+
+
+def _how_sure(new: Difference) -> str:
+    if new.p_value is None or new.area_interval is None:
+        return "How sure that is cannot be said without two seeds that both have."
+    excludes_zero = new.area_interval[0] > 0 or new.area_interval[1] < 0
+    if new.p_value < _SIGNIFICANT and excludes_zero:
+        return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
+    if new.p_value >= _SIGNIFICANT and not excludes_zero:
+        if new.num_turned:
+            moved = f"{_count(new.num_turned, 'cell')} with all seeds stable in one of them and none in the other"
+            return f"The area changes by no more than chance would give, but not the map: {moved}."
+        if not new.num_gained and not new.num_lost:
+            return "No difference was seen on these trials."
+        return "No more than chance would give: more seeds would tell."
+    return "The two tests disagree: take it as a hint, and add seeds."

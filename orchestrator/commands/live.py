@@ -1,0 +1,152 @@
+"""What a person sees while a sweep runs: the map filling in, throughput, time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.driver.runner import Progress
+from orchestrator.errors import printable
+from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.stability import StabilityMap, axis_values, make_map
+from orchestrator.messages import Finished
+from orchestrator.space import Axis, Trial
+
+_SECONDS_PER_LINE = 10.0
+_SECONDS_PER_FRAME = 0.5
+_MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; beyond them it is left out
+_MAX_HEAD = 24
+# Letter-like marks that differ without colour, and on a terminal with ASCII alone.
+_MARKS = {
+    "stable": ("o", "blue"),
+    "spiked": ("^", "yellow"),
+    "diverged": ("X", "red"),
+    "stalled": ("-", "magenta"),
+    "errored": ("!", "red"),
+    "unknown": ("?", "default"),
+    "running": (":", "default"),
+    "not_run": (".", "bright_black"),
+}
+_MEANINGS = {"stable": "all stable", "unknown": "seeds missing", "not_run": "not run"}
+
+
+class LiveView:
+    """Draws progress on a terminal, or plain lines where there is none. An observer of the run."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._next = 0.0
+        self._num_notes_said = 0
+
+    def began(self, progress: Progress) -> None:
+        """Training begins."""
+        workers = f"{progress.workers} worker{'s' if progress.workers != 1 else ''}"
+        self._console.print(f"training {progress.to_train} trials on {workers}", highlight=False)
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+        """Show where the run stands, at most twice a second (plain: every ten seconds)."""
+        for note in progress.notes[self._num_notes_said :]:
+            self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
+        self._num_notes_said = len(progress.notes)
+        now = time.monotonic()
+        if now < self._next:
+            return
+        if self._live is not None:
+            self._next = now + _SECONDS_PER_FRAME
+            map_text = text_map([_row(progress, trial) for trial in progress.sweep.trials])
+            line = Text(progress_line(progress))
+            self._live.update(Group(map_text, line) if map_text else line, refresh=True)
+        else:
+            self._next = now + _SECONDS_PER_LINE
+            self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
+
+    def ended(self, progress: Progress) -> None:
+        """Training is over."""
+        if self._live is not None:
+            self._live.stop()
+        else:
+            self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
+
+
+def progress_line(progress: Progress) -> str:
+    """One line: trials done, outcomes, throughput, time left."""
+    counts = progress.counts
+    done = len(progress.outcomes)
+    words = [f"{done}/{len(progress.statuses)} trials"]
+    words += [f"{name} {counts[name]}" for name in (*OUTCOMES, "errored", "lost") if counts[name]]
+    speed = progress.member_steps_per_second
+    if speed:
+        words.append(f"{speed:,.0f} member-steps/s")
+        if progress.steps_left:
+            words.append(f"{format_seconds(progress.steps_left / speed)} left")
+    return " | ".join([format_seconds(progress.seconds), *words])
+
+
+def format_seconds(seconds: float) -> str:
+    """Minutes and seconds, with hours when there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def text_map(rows: Sequence[Mapping[str, Any]]) -> Text | None:
+    """The stability map over the first two axes as text of at most 80 columns, or None when it would not fit.
+
+    ``rows`` hold, for every trial, its cell, outcome and status; of further axes it shows the worst cell.
+    """
+    values = axis_values([row["cell"] for row in rows])
+    names = list(values)
+    if not names:
+        return None
+    xs, ys = values[names[0]], values[names[1]] if len(names) > 1 else (None,)
+    heads = [label[:_MAX_HEAD] for label in value_labels(ys)] if len(names) > 1 else [""]
+    margin = max(len(head) for head in heads)
+    gap = " " if margin + 2 * len(xs) < _MAX_WIDTH else ""
+    if margin + 2 + len(xs) > _MAX_WIDTH or len(ys) > _MAX_ROWS:
+        return None
+    axes = {name: Axis(name, "values", of_axis) for name, of_axis in values.items()}
+    y_name = names[1] if len(names) > 1 else None
+    stability = make_map(rows, axes, names[0], y_name, "final_loss", "worst", "")
+    text = Text(no_wrap=True)
+    if y_name is not None:
+        text.append(f"{y_name}\n")
+    for y, head in reversed(list(zip(ys, heads, strict=True))):
+        text.append(f"{head:>{margin}}  ")
+        for i, x in enumerate(xs):
+            mark, colour = _MARKS[_state(stability, (x, y))]
+            text.append(gap if i else "")
+            text.append(mark, style=colour)
+        text.append("\n")
+    labels = value_labels(xs)
+    note = f", {stability.note}" if stability.note else ""
+    text.append(f"{'':>{margin}}  {names[0]}: {labels[0]} .. {labels[-1]}{note}\n")
+    shown = dict.fromkeys(_state(stability, key) for key in stability.cells)
+    key = "  ".join(f"{_MARKS[state][0]} {_MEANINGS.get(state, state)}" for state in shown)
+    text.append(f"{'':>{margin}}  {key}\n")
+    return text
+
+
+def _row(progress: Progress, trial: Trial) -> dict[str, Any]:
+    """What the map asks of a trial."""
+    identity = trial.trial_id
+    return {
+        "cell": trial.cell,
+        "outcome": progress.outcomes.get(identity),
+        "status": progress.statuses[identity],
+    }
+
+
+def _state(stability: StabilityMap, key: tuple[Any, Any]) -> str:
+    state = stability.state(key)
+    is_running = key in stability.cells and "running" in stability.cells[key].outcomes
+    return "running" if state == "not_run" and is_running else state

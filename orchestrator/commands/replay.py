@@ -1,0 +1,299 @@
+"""What `sweep replay` and `sweep audit` do and print: looking back at runs, without training."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
+from orchestrator.files import (
+    FROZEN_SWEEP,
+    LEDGER,
+    REPLAYS,
+    atomic_write,
+    check_output,
+    refuse_links,
+    storage_errors,
+    write_output,
+)
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.logs.files import Columns, Log, find_logs, read_log
+from orchestrator.replay.audit import audit, audit_lines
+from orchestrator.replay.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
+from orchestrator.space import format_value
+from orchestrator.sweepfile.overrides import Overrides, parse_set
+from orchestrator.sweepfile.spec import load_sections
+
+MLFLOW_PREFIX = "mlflow:"
+_EPISODES_SHOWN = 3
+_LONGEST_NAME = 200  # of a file; beyond 255 bytes it could not be made
+_CHANGES_SHOWN = 20
+_UNCLEAR_SHOWN = 5
+_WIDE = 1000
+
+
+def replay(
+    paths: Sequence[str],
+    wanted: Columns,
+    sets: Sequence[str],
+    results: Path,
+    json_file: Path | None,
+    figures: Path | None,
+) -> int:
+    """Judge logs and finished sweeps; print, and write ``json_file`` and pictures; returns the exit code.
+
+    Without ``figures``, a folder, there are no pictures. Raises InputError, also where a file cannot be written.
+    """
+    check_output(json_file, "--json")
+    is_own = figures == results / REPLAYS
+    if is_own:
+        refuse_links(figures)
+    elif figures is not None and not figures.is_dir():
+        check_output(figures, "--figures")
+    console = Console(soft_wrap=False)
+    sweeps = [folder for path in paths if (folder := _sweep_folder(path, results))]
+    others = [path for path in paths if not _sweep_folder(path, results)]
+    found: list[dict[str, object]] = []
+    for folder in sweeps:
+        trials = _replay_sweep(folder, sets)
+        _show_sweep(console, folder, trials)
+        found += [{"sweep": folder.name, **_trial_json(trial)} for trial in trials]
+    problems: list[InputError] = []
+    notes: list[str] = []
+    if others:
+        config = logs_config(sets)
+        logs = list(_read_all(others, wanted, results, problems, notes))
+        replayed = _with_progress(console, logs, config)
+        if replayed:
+            _show_logs(console, replayed)
+            found += [one.as_json() for one in replayed]
+        if figures is not None and replayed:
+            if not is_own:
+                with storage_errors(figures):
+                    figures.mkdir(exist_ok=True)
+            for one, name in zip(replayed, _picture_names(replayed), strict=True):
+                from orchestrator.pictures.traces import trace_figure
+
+                write = atomic_write if is_own else write_output
+                write(figures / name, trace_figure(one))
+            console.print(f"pictures: {figures}/", highlight=False, markup=False)
+    if json_file is not None:
+        write_output(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
+        console.print(f"wrote {json_file}", highlight=False, markup=False)
+    for note in notes:
+        console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
+    for error in problems:
+        console.print(printable(f"error: {error}"), highlight=False, markup=False, soft_wrap=True)
+    return EXIT_BAD_INPUT if problems else EXIT_OK
+
+
+def logs_config(sets: Sequence[str]) -> StoppingConfig:
+    """The detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
+    changes = {}
+    for text in sets:
+        path, value = parse_set(text)
+        if len(path) != 2 or path[0] != "stopping":
+            raise InputError(Problem(f"--set {text}", "", "is not a key of stopping", "write e.g. stopping.window=100"))
+        changes[path[1]] = value
+    try:
+        return StoppingConfig(**changes)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        known = f"keys: {', '.join(StoppingConfig.model_fields)}" if details["type"] == "extra_forbidden" else ""
+        raise InputError(Problem("--set", f"stopping.{key}", details["msg"], known)) from None
+
+
+def _sweep_folder(path: str, results: Path) -> Path | None:
+    for folder in (Path(path), results / path):
+        if os.path.isfile(folder / LEDGER):  # of a name that is too long it says no
+            return folder
+    return None
+
+
+def _read_all(
+    paths: Sequence[str], wanted: Columns, results: Path, problems: list[InputError], notes: list[str]
+) -> Iterator[Log]:
+    """The logs of all paths. In a folder, files that are no logs are counted; one that is named is an error."""
+    for path in paths:
+        if path.startswith(MLFLOW_PREFIX):
+            from orchestrator.tracking.mlflow import read_run
+
+            yield read_run(path.removeprefix(MLFLOW_PREFIX), results, wanted)
+            continue
+        is_folder = os.path.isdir(path)
+        others: list[InputError] = []
+        num_logs = 0
+        for file in find_logs(Path(path)):
+            try:
+                yield read_log(file, wanted)
+                num_logs += 1
+            except InputError as error:
+                (others if is_folder else problems).append(error)
+        if is_folder and num_logs:
+            unclear = [error for error in others if "--loss" in str(error)]
+            for error in unclear[:_UNCLEAR_SHOWN]:
+                notes.append(f"left out: {error}")
+            if len(others) > len(unclear):
+                notes.append(f"left out: {len(others) - len(unclear)} files in {path} that are no logs")
+        elif is_folder:
+            problems.append(InputError(Problem(path, "", f"none of its {len(others)} files is a log"), *others[:3]))
+
+
+def _with_progress(console: Console, logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
+    """Judge the logs a few at a time, so that a long wait shows how far it is."""
+    batches = _batches(sorted(logs, key=lambda log: len(log.step_N)))
+    replayed: dict[str, Replayed] = {}
+    shown = track(batches, "judging", console=console, transient=True, disable=not console.is_terminal)
+    for batch in shown:
+        replayed |= {one.log.name: one for one in replay_logs(batch, config)}
+    return [replayed[log.name] for log in logs]
+
+
+def _batches(logs: Sequence[Log], size: int = 32) -> list[Sequence[Log]]:
+    return [logs[start : start + size] for start in range(0, len(logs), size)]
+
+
+def _show_logs(console: Console, replayed: Sequence[Replayed]) -> None:
+    table = Table("log", "points", "outcome", "episodes", "would stop", "saves", box=None, pad_edge=False)
+    for column in (1, 5):
+        table.columns[column].justify = "right"
+    for one, name in zip(replayed, _shown_names(replayed), strict=True):
+        stop = "-" if one.record.lost_step is None else f"step {one.record.lost_step:,}"
+        table.add_row(
+            _escaped(name),
+            f"{len(one.log.step_N):,}",
+            one.verdict.outcome,
+            _episodes_text(one),
+            f"{stop} (wrong: it came back)" if one.is_wrong_stop else stop,
+            f"{one.share_saved:.0%}" if one.record.lost_step is not None else "-",
+        )
+    _print_wide(console, table)
+    for one in replayed:
+        for note in one.log.notes:
+            console.print(printable(f"note: {one.log.name}: {note}"), highlight=False, markup=False, soft_wrap=True)
+    columns = sorted(
+        {(str(o.log.columns.step), str(o.log.columns.loss), str(o.log.columns.grad_norm)) for o in replayed}
+    )
+    for step, loss, norm in columns:
+        text = f"columns: step={step} loss={loss} grad-norm={norm}"
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
+    """Names without the folders that all of them share."""
+    parts = [Path(one.log.name).parts for one in replayed]
+    shared = 0
+    if len(parts) > 1:
+        while all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
+            shared += 1
+    return [str(Path(*p[shared:])) if shared else one.log.name for p, one in zip(parts, replayed, strict=True)]
+
+
+def _print_wide(console: Console, table: Table) -> None:
+    """Tables are cut to a terminal's width, never to a file's."""
+    if console.is_terminal:
+        console.print(table)
+    else:
+        Console(file=console.file, width=_WIDE).print(table)
+
+
+def _episodes_text(one: Replayed) -> str:
+    def shown(step: int | None) -> str:
+        return "end" if step is None else f"{step:,}"
+
+    episodes = one.record.episodes
+    texts = [f"{shown(e.onset_step)} to {shown(e.recovery_step)}" for e in episodes[:_EPISODES_SHOWN]]
+    if len(episodes) > _EPISODES_SHOWN:
+        texts.append(f"{len(episodes) - _EPISODES_SHOWN} more")
+    return f"{len(episodes)}: {', '.join(texts)}" if episodes else "none"
+
+
+def _escaped(text: str) -> str:
+    return printable(text).replace("[", r"\[")
+
+
+def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
+    """A file name for each picture: the log's, with as many folders before it as tell it from others."""
+    names: list[str] = []
+    for one in replayed:
+        parts = [re.sub(r"[^\w.=-]+", "_", part) for part in Path(one.log.name).parts if part not in ("/", "..", ".")]
+        for num in range(1, len(parts) + 1):
+            name = _ending("__".join(parts[-num:])) + ".png"
+            if name not in names:
+                break
+        names.append(name if name not in names else f"{name.removesuffix('.png')}_{len(names)}.png")
+    return names
+
+
+def _ending(name: str) -> str:
+    """The end of ``name`` that is short enough for a file."""
+    return name.encode()[-_LONGEST_NAME:].decode(errors="ignore")
+
+
+def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
+    for text in sets:
+        if parse_set(text)[0][0] != "stopping":
+            raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
+    stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        # What null stands for is the objective's to say, and was said when the sweep was run.
+        was = json.loads(ledger.facts()["stopping"])
+        return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
+
+
+def _show_sweep(console: Console, folder: Path, trials: Sequence[ReplayedTrial]) -> None:
+    def say(text: str) -> None:
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+    changed = [trial for trial in trials if trial.is_changed]
+    say(f"{folder.name}: {len(trials)} finished trials, {len(changed)} with another outcome")
+    for (before, after), count in sorted(Counter((t.outcome, t.new_outcome) for t in changed).items()):
+        say(f"  {before} -> {after}: {count}")
+    trained, needed = sum(t.steps_done for t in trials), sum(t.new_steps_done for t in trials)
+    say(f"member-steps: {trained:,} trained, {needed:,} until the new verdicts")
+    if any(trial.new_outcome == UNKNOWN for trial in trials):
+        say("unknown: training was stopped before the new settings would have judged")
+    if not changed:
+        return
+    table = Table("trial", "seed", "was", "is", "at step", "because", box=None, pad_edge=False)
+    for trial in changed[:_CHANGES_SHOWN]:
+        cell = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
+        row = (cell, str(trial.seed), trial.outcome, trial.new_outcome, f"{trial.new_steps_done - 1:,}", trial.reason)
+        table.add_row(*map(_escaped, row))
+    _print_wide(console, table)
+    if len(changed) > _CHANGES_SHOWN:
+        say(f"... and {len(changed) - _CHANGES_SHOWN} more; --json FILE has all")
+
+
+def _trial_json(trial: ReplayedTrial) -> dict[str, object]:
+    return {
+        "trial_id": trial.trial_id,
+        "cell": dict(trial.cell),
+        "seed": trial.seed,
+        "outcome": trial.outcome,
+        "new_outcome": trial.new_outcome,
+        "steps_done": trial.steps_done,
+        "new_steps_done": trial.new_steps_done,
+        "reason": trial.reason,
+    }
+
+
+def show_audit(folder: Path) -> Iterable[str]:
+    """Lines that say what early stopping saved in the sweep in ``folder`` and how often it was wrong."""
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        balance = audit(ledger.trials(), ledger.member_steps_per_second())
+    yield from audit_lines(balance)
+    for row in balance.wrong[:_CHANGES_SHOWN]:
+        cell = " ".join(f"{key}={format_value(value)}" for key, value in row["cell"].items())
+        yield f"  {cell} seed={row['seed']}: lost at step {row['verdict_step']}, ended {row['outcome']}"

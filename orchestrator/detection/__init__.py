@@ -1,0 +1,1 @@
+"""From losses and gradient norms to episodes, verdicts and outcomes."""

@@ -1,0 +1,280 @@
+"""The detector for a training loop of one's own: it is told of each step and says when the run is lost.
+
+    watch = Watch()
+    for step in range(num_steps):
+        ...
+        if watch.report(step, loss, grad_norm):
+            break
+
+Where a sweep runs the process, the same lines report to the sweep and `watch.config` has the trial's values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
+from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.errors import InputError, Problem, StorageError
+
+TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process trains
+
+
+class TrainingLost(Exception):
+    """Raised by ``Watch(raises=True)`` when the run is lost. Let it pass: it is what ends the training."""
+
+
+class _Trial(BaseModel):
+    """What a sweep asks of this process."""
+
+    model_config = ConfigDict(frozen=True, strict=True)  # a newer sweep may say more
+
+    trial_id: str
+    config: dict[str, Any]
+    seed: int
+    steps: int
+    stopping: StoppingConfig
+    rows: Path
+    folder: Path
+
+
+class Watch:
+    """Watches one run. ``report`` tells it of a step and returns whether the run is lost and should stop.
+
+    In a sweep the sweep's own stopping settings hold and ``stopping`` is ignored, so that a script serves both.
+    Nulls in ``stopping`` stand for what `sweep replay` takes for a log of unknown origin. With ``raises`` a lost run
+    raises ``TrainingLost`` instead.
+
+    In a sweep each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
+    variable RANK, or torch.distributed once it is initialised). Where that file has rows of an earlier attempt, this
+    run goes on from them: they are judged first, and reports up to the last of them are ignored.
+
+    Where torch.distributed is initialised with several processes, each of them must report each step. What rank 0
+    reports is judged, and all get its answer, or its error.
+    """
+
+    def __init__(self, stopping: StoppingConfig | None = None, *, raises: bool = False) -> None:
+        self._trial = _this_trial()
+        self._stopping = (stopping or StoppingConfig()) if self._trial is None else self._trial.stopping
+        self._raises = raises
+        self._detector = SpikeDetector(1, self._stopping)
+        self._is_lost = False
+        self._last_step: int | None = None
+        self._is_shared = False  # whether all processes know what rank 0 knows
+        if self._trial is not None:
+            for row in read_rows(self._trial.rows):
+                if self._last_step is None or row["step"] > self._last_step:
+                    self._judge(row)
+        self._resumed_step = self._last_step
+
+    def report(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
+        """Tell of one step; True when the run is lost. Numbers may be tensors of one element.
+
+        Raises ValueError where ``step`` does not increase, TypeError for what is no number, StorageError where a
+        sweep's row cannot be written, and TrainingLost for a lost run if the watch raises.
+        """
+        row = _row(step, loss, grad_norm, metrics)
+        processes = _processes()
+        if processes is None:
+            self._take(row, writes=int(os.environ.get("RANK", "0")) == 0)
+        else:
+            self._report_together(row, processes)
+        if self._raises and self._is_lost:
+            raise TrainingLost(f"the run is lost: {self.lost_reason}")
+        return self._is_lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the run should stop; never where ``early_stop`` is false."""
+        return self._is_lost
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the run is lost."""
+        return self.record().lost_reason if self._is_lost else None
+
+    @property
+    def is_run_by_sweep(self) -> bool:
+        """Whether a sweep started this process for a trial."""
+        return self._trial is not None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The trial's values in a sweep, else empty."""
+        return {} if self._trial is None else dict(self._trial.config)
+
+    @property
+    def folder(self) -> Path | None:
+        """The trial's own folder in a sweep, for what the training wants to keep."""
+        return None if self._trial is None else self._trial.folder
+
+    @property
+    def seed(self) -> int | None:
+        """The trial's seed in a sweep."""
+        return None if self._trial is None else self._trial.seed
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps the trial has in a sweep."""
+        return None if self._trial is None else self._trial.steps
+
+    def record(self) -> MemberRecord:
+        """All that the detector knows of the run by now."""
+        return self._detector.record()
+
+    def verdict(self) -> Verdict:
+        """The outcome of the run if it ended now; raises ValueError before the first report."""
+        record = self.record()
+        if record.num_steps == 0:
+            raise ValueError("a run of which no step was reported has no outcome")
+        return judge(record, self._stopping)
+
+    def _report_together(self, row: Mapping[str, Any], processes: ModuleType) -> None:
+        """Rank 0 judges its row and tells the others; their detectors follow, for their records."""
+        news: list[Any] = [None]
+        is_first, self._is_shared = not self._is_shared, True
+        if processes.get_rank() == 0:
+            error = None
+            try:
+                self._take(row, writes=True)
+            except Exception as raised:  # the others wait for news, also for bad news
+                error = raised
+            # Rows of an earlier attempt may be out of the others' sight, so they get what came of them.
+            past = (self._detector.state_dict(), self._last_step, self._resumed_step) if is_first else None
+            news = [(row, self._is_lost, past, error)]
+        processes.broadcast_object_list(news, src=0)
+        seen, is_lost, past, error = news[0]
+        if error is not None:
+            raise error
+        if seen["step"] != row["step"]:
+            raise ValueError(f"step {row['step']} was reported while rank 0 reported step {seen['step']}")
+        if processes.get_rank() != 0:
+            if past is None:
+                self._take(seen, writes=False)
+            else:
+                state, self._last_step, self._resumed_step = past
+                self._detector.load_state_dict(state)
+            self._is_lost = is_lost
+
+    def _take(self, row: Mapping[str, Any], *, writes: bool) -> None:
+        step = row["step"]
+        if self._resumed_step is not None and step <= self._resumed_step:
+            return
+        if self._last_step is not None and step <= self._last_step:
+            raise ValueError(
+                f"step {step} was reported after step {self._last_step}: steps must increase. "
+                "A run that starts again needs a new Watch"
+            )
+        if writes and self._trial is not None:
+            _append(self._trial.rows, row)
+        self._judge(row)
+
+    def _judge(self, row: Mapping[str, Any]) -> None:
+        # A norm that nobody measured is taken for a sound one, as in `sweep replay`.
+        lost_K = self._detector.update(row["loss"], row.get("grad_norm", 1.0), row["step"])
+        self._is_lost = self._stopping.early_stop and bool(lost_K[0])
+        self._last_step = row["step"]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows that watches wrote to ``path``, without lines that a crash cut short; none where there is no file."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    return [row for row in map(_parsed, lines) if row is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    is_row = isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("loss"), int | float)
+    return row if is_row else None
+
+
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one line to ``path`` in one write; raises StorageError.
+
+    The file is opened each time, so that a watch can be copied to another process, and closing it shows the row
+    to other machines that share the disk.
+    """
+    line = json.dumps(row).encode() + b"\n"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last row short
+                line = b"\n" + line
+            num_written = os.write(handle, line)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    if num_written < len(line):
+        raise StorageError(f"{path}: no room for a row")
+
+
+def _this_trial() -> _Trial | None:
+    """The trial that a sweep runs in this process, if any; raises InputError where its file is no trial's."""
+    name = os.environ.get(TRIAL_VARIABLE)
+    if not name:
+        return None
+    remedy = f"{TRIAL_VARIABLE} is set by a sweep for the training that it starts; unset it for a run of your own"
+    try:
+        return _Trial.model_validate_json(Path(name).read_bytes())
+    except OSError as error:
+        raise InputError(Problem(name, TRIAL_VARIABLE, error.strerror or str(error), remedy)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(Problem(name, key, first["msg"], remedy)) from error
+
+
+def _row(step: int, loss: Any, grad_norm: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written of one step, all of it plain numbers."""
+    try:
+        row: dict[str, Any] = {"step": operator.index(step)}
+    except TypeError:
+        raise TypeError(f"step must be a whole number, not {step!r}") from None
+    row["loss"] = _number("loss", loss)
+    if grad_norm is not None:
+        row["grad_norm"] = _number("grad_norm", grad_norm)
+    return row | {name: _number(name, value) for name, value in metrics.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    """``value`` as a plain number, be it a tensor of one element or a part of one that is spread over processes."""
+    if hasattr(value, "full_tensor"):
+        value = value.full_tensor()
+    if hasattr(value, "detach"):  # a tensor with a gradient warns when it is made a number
+        value = value.detach()
+    shape = tuple(getattr(value, "shape", ()))
+    if math.prod(shape) != 1:
+        raise TypeError(f"{name} must be one number, not an array of shape {shape}")
+    if hasattr(value, "item"):
+        value = value.item()
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+def _processes() -> ModuleType | None:
+    """torch.distributed where several processes train together. Who has not imported torch does not do so here."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed if distributed.get_world_size() > 1 else None

@@ -1,0 +1,1 @@
+"""Why a trial became unstable, and what to change."""

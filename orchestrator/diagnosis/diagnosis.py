@@ -1,0 +1,187 @@
+"""Why a trial became unstable: which trial is looked at, what each mechanism says, and which of them leads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from objectives.base import OBJECTIVES, data_step
+from orchestrator.detection.outcomes import Outcome
+from orchestrator.diagnosis.evidence import BatchText, Evidence, gather
+from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
+from orchestrator.diagnosis.mechanisms.finding import Finding
+from orchestrator.diagnosis.series import Series, series
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.neighbours import Row
+from orchestrator.maps.stability import sweep_axes, trials_where
+from orchestrator.sweepfile.own_trainer import OWN_KINDS
+
+# The worse outcome first, where two are as common.
+_BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
+# What decides which batches a trial sees, besides its seed.
+_DATA = ("batch_size", "context", "text", "num_points", "corrupted", "rollback")
+_MOST_COMPARED = 8  # other trials whose losses are read
+_SHOWN = 5
+
+# Of a trial's row, and the steps after which it was rolled back.
+BatchTexts = Callable[[Row, np.ndarray], BatchText]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the evidence says of one trial.
+
+    ``cause`` is the supported mechanism that leads, None where none is: not enough evidence, or nothing to explain.
+    ``along`` are supported ones that it brings about or that go with it, ``others`` those that it may be instead
+    (unknown) and those that it is not (excluded), in the order of the mechanisms. ``chosen`` says why this trial.
+    """
+
+    sweep: str
+    evidence: Evidence
+    chosen: str
+    findings: tuple[Finding, ...]
+    cause: Finding | None
+    along: tuple[Finding, ...]
+
+    @property
+    def trial(self) -> Row:
+        """The row of the trial."""
+        return self.evidence.trial
+
+    def of(self, verdict: str) -> list[Finding]:
+        """The findings of one verdict."""
+        return [finding for finding in self.findings if finding.verdict == verdict]
+
+
+def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchText:
+    """What the objective of a trial knows of the text of its batches; each rollback at (N,) has moved on in them."""
+    objective = OBJECTIVES.get(trial["objective"])
+    if objective is None:
+        return lambda step: None
+
+    def text(step: int) -> str | None:
+        try:
+            config = objective.config_class.model_validate_json(json.dumps(trial["config"]))
+            moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
+            return objective.batch_text(config, trial["seed"], moved_on)
+        except (ValueError, OSError):  # the configuration of an older version, or a text that is not there any more
+            return None
+
+    return text
+
+
+def diagnose(
+    ledger: Ledger,
+    trial_id: str | None = None,
+    cell: Mapping[str, Any] | None = None,
+    batch_texts: BatchTexts = batch_texts_of_objectives,
+) -> Diagnosis | None:
+    """The diagnosis of one trial: that of ``trial_id`` (or its beginning), or the most typical one of ``cell``.
+
+    Without either it is the most typical of the sweep: the earliest onset of the commonest outcome that is not
+    stable; None where all are stable. ``batch_texts`` gives, for a trial's row, what says where the batch of a step
+    came from. Raises InputError where there is no such trial or cell, or it has no result.
+    """
+    rows = ledger.trials()
+    if trial_id is not None and cell:
+        raise InputError(Problem("--trial", trial_id, "names one trial already", "leave out --cell"))
+    if trial_id is not None:
+        return examine(ledger, trial_by_id(rows, trial_id), "it was asked for", rows, batch_texts)
+    found = rows
+    if cell:
+        found, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
+    finished = [row for row in found if row["outcome"] is not None]
+    if not finished:
+        raise InputError(Problem(ledger.path.parent.name, "", "no trial of it has finished", "`sweep run` trains it"))
+    typical = most_typical(finished)
+    if typical is None:
+        return examine(ledger, finished[0], "all trials of the cell are stable", rows, batch_texts) if cell else None
+    alike = sum(row["outcome"] == typical["outcome"] for row in finished)
+    common = f"{typical['outcome']}, as are {alike} of {len(finished)} trials of the {'cell' if cell else 'sweep'}"
+    chosen = f"the earliest onset of the commonest outcome that is not stable ({common})"
+    return examine(ledger, typical, chosen, rows, batch_texts)
+
+
+def examine(
+    ledger: Ledger, trial: Row, chosen: str, rows: Sequence[Row], batch_texts: BatchTexts = batch_texts_of_objectives
+) -> Diagnosis:
+    """The diagnosis of ``trial``, one of ``rows``, which has finished."""
+    trace = ledger.trace(trial["trial_id"])
+    rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
+    evidence = gather(
+        trial,
+        trace,
+        ledger.telemetry(trial["trial_id"]),
+        rows,
+        _same_data(ledger, trial, rows),
+        batch_texts(trial, rollback_step_N),
+    )
+    return rank(evidence, ledger.facts().get("name", ledger.path.parent.name), chosen)
+
+
+def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
+    """What every mechanism says, and which one leads: the first in their order that is supported.
+
+    A stable trial has findings, and no cause: a risk that came to nothing is none.
+    """
+    findings = tuple(mechanism.look(evidence) for mechanism in MECHANISMS)
+    companions = {mechanism.key for mechanism in MECHANISMS if mechanism.is_companion}
+    supported = [finding for finding in findings if finding.verdict == "supported"]
+    causes = [finding for finding in supported if finding.mechanism not in companions]
+    cause = causes[0] if causes and evidence.outcome != "stable" else None
+    return Diagnosis(sweep, evidence, chosen, findings, cause, tuple(one for one in supported if one is not cause))
+
+
+def most_typical(rows: Sequence[Row]) -> Row | None:
+    """The finished trial that is not stable and stands for the others; None where all are stable.
+
+    Of the commonest outcome that is not stable, the one with the earliest onset.
+    """
+    counts = Counter(row["outcome"] for row in rows if row["outcome"] in _BAD)
+    if not counts:
+        return None
+    commonest = max(_BAD, key=lambda outcome: counts[outcome])
+    of_it = [row for row in rows if row["outcome"] == commonest]
+    return min(of_it, key=lambda row: math.inf if row["onset_step"] is None else row["onset_step"])
+
+
+def trial_by_id(rows: Sequence[Row], beginning: str) -> Row:
+    """The finished trial whose id is, or alone begins with, ``beginning``. Raises InputError."""
+    found = [row for row in rows if row["trial_id"].startswith(beginning)] if beginning else []
+    exact = [row for row in found if row["trial_id"] == beginning]
+    if len(exact or found) != 1:
+        what = f"{len(found)} trials begin with it" if found else "the sweep has no such trial"
+        ids = ", ".join(row["trial_id"] for row in (found or rows)[:_SHOWN])
+        remedy = f"give more of the id: {ids}" if found else f"ids are such as {ids}"
+        raise InputError(Problem("--trial", beginning, what, remedy))
+    (trial,) = exact or found
+    if trial["outcome"] is None:
+        raise InputError(
+            Problem("--trial", beginning, f"has no result, it is {trial['status']}", "`sweep run` trains it")
+        )
+    return trial
+
+
+def _same_data(ledger: Ledger, trial: Row, rows: Sequence[Row]) -> list[Series]:
+    """Losses of other trials that saw the same batches: those of its seed and data, where a step decides the batch."""
+    has_moved_on = trial["config"].get("rollback") is not None
+    if trial["objective"] in OWN_KINDS or trial["onset_step"] is None or has_moved_on:
+        return []
+
+    def data(row: Row) -> list[Any]:
+        return [row["seed"], *(row["config"].get(name) for name in _DATA)]
+
+    others = [
+        row["trial_id"]
+        for row in rows
+        if row["outcome"] is not None and row["trial_id"] != trial["trial_id"] and data(row) == data(trial)
+    ]
+    traces = [ledger.trace(other) for other in others[:_MOST_COMPARED]]
+    return [series(trace["step"], trace["loss"]) for trace in traces if "loss" in trace]

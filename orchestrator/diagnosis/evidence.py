@@ -1,0 +1,326 @@
+"""What is known of one trial, in the form in which the mechanisms of an instability ask for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from objectives.training_config import PACKED_OPTIMIZERS
+from orchestrator.diagnosis.moments import second_moment_sums, v_lags
+from orchestrator.diagnosis.series import NOTHING, Series, series
+from orchestrator.maps.neighbours import Neighbour, Row, neighbours
+from orchestrator.space import is_number
+from orchestrator.sweepfile.own_trainer import OWN_KINDS
+
+# Shapes: N steps.
+
+ALL = "all"
+# Layer groups from the input to the output, as the objectives name them; a gain of a norm is neither.
+DEPTH_ORDER = ("embedding", "input", "attention", "mlp", "head", "output")
+# Settings that change what goes into v, so that it cannot be told from the norms.
+_INTO_V = ("zclip", "adagc", "rollback")
+# Optimizers that divide by the root of an average of g^2 as Adam does: ours, and those of libraries. With 8 bits that
+# average is rounded down to zero in places, and steps are as long whatever its memory is.
+_WITH_AVERAGED_SQUARES = ("adamw", "stableadamw", "spam")
+_OF_LIBRARIES = ("Adam", "AdamW", "NAdam", "StableAdamW")
+_FULL_RATE = 0.9  # of the highest learning rate before the onset
+# A blow-up at the start: how far above the first loss, and in how many steps; a run that has been back for this many
+# times as long is judged by what comes later.
+_BLOW_UP, _START, _BACK, _SMOOTHED = 0.5, 50, 3, 5
+_ONSET_REACH = 50  # steps after the onset in which its peak is looked for
+
+BatchText = Callable[[int], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One trial's row of the ledger, its curves, its telemetry, and the sweep's other trials.
+
+    ``curves`` and ``telemetry`` map a column to its readings, ``v_lag`` is |g|^2 / sum(vhat) of all parameters at as
+    many steps as can be, ``effective_step`` the learning rate over the root of the second moment. ``edge`` is the
+    measured curvature over its threshold: above 1 a step is over the edge of stability. ``same_data`` are the losses
+    of other trials that saw the same batches. ``batch_text`` says where the batch of a step stands in the text.
+    """
+
+    trial: Row
+    sisters: tuple[Row, ...]
+    curves: Mapping[str, Series]
+    telemetry: Mapping[str, Series]
+    v_lag: Series
+    effective_step: Series
+    edge: Series
+    same_data: tuple[Series, ...]
+    batch_text: BatchText
+    has_every_step: bool
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The trial's full configuration."""
+        return self.trial["config"]
+
+    @property
+    def is_own_trainer(self) -> bool:
+        """Whether a trainer of the user's made it, whose settings may mean anything."""
+        return self.trial["objective"] in OWN_KINDS
+
+    @property
+    def outcome(self) -> str:
+        """stable, spiked, diverged or stalled."""
+        return self.trial["outcome"]
+
+    @property
+    def is_adam(self) -> bool | None:
+        """Whether steps are divided by the root of a second moment; None where nobody says."""
+        return is_adam(self.config)
+
+    @property
+    def loss(self) -> Series:
+        """The training loss."""
+        return self.curves.get("loss", NOTHING)
+
+    @property
+    def grad_norm(self) -> Series:
+        """The norm of the gradient before clipping."""
+        return self.curves.get("grad_norm", NOTHING)
+
+    @property
+    def onset(self) -> int | None:
+        """The first step off the trend, which is that of a blow-up at the start where the run was not back for long.
+
+        The detector has no trend to leave in the first steps, so that its onset comes later. None for a run that
+        stayed on its trend, or stalled without a blow-up.
+        """
+        found, start = self.trial["onset_step"], self.blow_up
+        if start is None or self.outcome == "stable":
+            return found
+        first, end = start
+        return first if found is None or found - end < _BACK * (end - first) else found
+
+    @property
+    def blow_up(self) -> tuple[int, int] | None:
+        """The steps from which to which the loss was far above its first one at the start; None without that."""
+        initial, onset = self.trial["initial_loss"], self.trial["onset_step"]
+        if initial is None:
+            return None
+        first = self.loss.between(0, _START).first(lambda loss_N: loss_N > initial + _BLOW_UP * abs(initial))
+        if first is None or (onset is not None and onset <= first):
+            return None
+        until = self.end if onset is None else onset
+        high = self.loss.between(first, until).smoothed(_SMOOTHED)
+        back = high.first(lambda loss_N: loss_N <= initial)
+        return first, until if back is None else back
+
+    @property
+    def until(self) -> int:
+        """Where that which led to the onset ends: the onset, or the run's end."""
+        return self.end if self.onset is None else self.onset
+
+    @property
+    def end(self) -> int:
+        """One more than the last step."""
+        steps = self.trial["steps_done"]
+        return steps if steps is not None else int(self.loss.step_N[-1]) + 1 if len(self.loss) else 0
+
+    @property
+    def episodes(self) -> list[tuple[int, int | None]]:
+        """Onset and recovery of each time off the trend; no recovery while it lasts."""
+        return [(onset, recovery) for onset, recovery in json.loads(self.trial.get("episodes") or "[]")]
+
+    @property
+    def reach(self) -> int:
+        """One more than the last step that belongs to the first rise after the onset."""
+        recovery = next((end for onset, end in self.episodes if onset == self.onset and end is not None), self.end)
+        return min(recovery + 1, self.until + _ONSET_REACH, self.end)
+
+    @property
+    def peak(self) -> int | None:
+        """The step of the highest loss in the first rise after the onset."""
+        rise = self.loss.between(self.until, self.reach)
+        return None if self.onset is None or not len(rise) else int(rise.step_N[rise.value_N.argmax()])
+
+    def rate_step(self, share: float) -> int:
+        """The first step at which the learning rate was ``share`` of the highest before the onset."""
+        rate = self.curves.get("lr", NOTHING).between(0, self.until + 1)
+        highest = rate.largest()
+        if highest is None:
+            return int(min(share * (self.number("warmup") or 0), self.until))
+        return rate.first(lambda rate_N: rate_N >= share * highest) or 0
+
+    @property
+    def full_rate_step(self) -> int:
+        """The first step at which the learning rate was about as high as it got before the onset."""
+        return self.rate_step(_FULL_RATE)
+
+    @property
+    def num_full_rate_steps(self) -> int:
+        """Steps that it trained at about the full learning rate before the onset."""
+        return self.until - self.full_rate_step
+
+    @property
+    def memory(self) -> float | None:
+        """Steps that the second moment averages over, 1 / (1 - beta2); None without one."""
+        return None if self.beta2 is None else 1 / (1 - self.beta2)
+
+    @property
+    def beta1(self) -> float | None:
+        """The decay of the first moment; None where nobody says."""
+        beta1 = number_of(self.config, "beta1")
+        return beta1 if beta1 is not None and 0 <= beta1 < 1 else None
+
+    @property
+    def beta2(self) -> float | None:
+        """The decay of the second moment; None where there is none, or nobody says."""
+        return None if is_adam(self.config) is False else beta2_of(self.config)
+
+    @property
+    def memory_setting(self) -> str:
+        """The setting that says how long the second moment remembers: a half-life takes the place of beta2."""
+        return "beta2" if self.config.get("beta2_half_life") is None else "beta2_half_life"
+
+    @property
+    def step_size(self) -> Series:
+        """RMS of the update over the highest learning rate of a layer group, where it was read: 1 is sign descent.
+
+        Without the steps that were not taken, as those that float16 skips.
+        """
+        share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in DEPTH_ORDER)])
+        updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
+        sizes = _joined(updates, rate, lambda update_N, rate_N: update_N / (share * rate_N))
+        is_taken_N = sizes.value_N > 0
+        return Series(sizes.step_N[is_taken_N], sizes.value_N[is_taken_N])
+
+    def number(self, name: str) -> float | None:
+        """The setting ``name`` where it is a finite number."""
+        return number_of(self.config, name)
+
+    def column(self, name: str) -> Series:
+        """The readings of a column of telemetry; none where it was not read."""
+        return self.telemetry.get(name, NOTHING)
+
+    def groups(self, name: str) -> dict[str, Series]:
+        """The column ``name`` of each layer group, all parameters together left out."""
+        columns = [column.partition("/") for column in self.telemetry]
+        groups = [group for kind, _, group in columns if kind == name and group != ALL]
+        return {group: self.column(f"{name}/{group}") for group in groups}
+
+    def cells(self, setting: str) -> list[Neighbour]:
+        """The cells that differ from the trial's own in ``setting`` alone, its own left out."""
+        own = self.config.get(setting)
+        return [cell for cell in neighbours(self.sisters, self.trial, setting) if cell.value != own]
+
+
+def gather(
+    trial: Row,
+    trace: Mapping[str, np.ndarray],
+    telemetry: Mapping[str, np.ndarray],
+    sisters: Iterable[Row] = (),
+    same_data: Sequence[Series] = (),
+    batch_text: BatchText = lambda step: None,
+) -> Evidence:
+    """The evidence on one finished trial: its row and curves as the ledger has them.
+
+    ``telemetry`` has a ``step`` and columns with NaN where they were not read; empty without any. ``sisters`` are
+    rows of the sweep, the trial's own among them or not.
+    """
+    steps_N = trace.get("step", np.zeros(0, dtype=np.int64))
+    curves = {name: series(steps_N, values) for name, values in trace.items() if name != "step"}
+    readings = {name: series(telemetry["step"], values) for name, values in telemetry.items() if name != "step"}
+    readings = {name: values for name, values in readings.items() if len(values)}
+    norm, rate = curves.get("grad_norm", NOTHING), curves.get("lr", NOTHING)
+    has_every_step = len(steps_N) > 0 and bool((steps_N == np.arange(len(steps_N))).all())
+    v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
+    if has_every_step and len(norm) and _is_plain_adam(trial["config"]):
+        beta2, clip = beta2_of(trial["config"]), number_of(trial["config"], "clip")
+        v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
+        total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
+    elif len(v_lag):
+        # What was read is of the gradient before clipping, and v has seen it after.
+        total = _joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
+        factor = readings.get("clip_factor", NOTHING)
+        v_lag = _joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
+    effective = rate if is_adam(trial["config"]) is False else _joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
+    return Evidence(
+        trial=trial,
+        sisters=tuple(sisters),
+        curves=curves,
+        telemetry=readings,
+        v_lag=v_lag,
+        effective_step=effective,
+        edge=_edge(readings),
+        same_data=tuple(same_data),
+        batch_text=batch_text,
+        has_every_step=has_every_step,
+    )
+
+
+def number_of(config: Mapping[str, Any], name: str) -> float | None:
+    """The setting ``name`` where it is a finite number."""
+    value = config.get(name)
+    return float(value) if is_number(value) and math.isfinite(value) else None
+
+
+def is_adam(config: Mapping[str, Any]) -> bool | None:
+    """Whether steps are divided by the root of a second moment; None of an optimizer that does not say."""
+    optimizer = config.get("optimizer")
+    if not isinstance(optimizer, str):
+        return None
+    return False if optimizer.lower().endswith("sgd") else True if "adam" in optimizer.lower() else None
+
+
+def averages_squares(config: Mapping[str, Any]) -> bool | None:
+    """Whether steps are divided by the root of an average of g^2 with decay beta2; None where nobody says."""
+    optimizer = config.get("optimizer")
+    if not isinstance(optimizer, str):
+        return None
+    if optimizer == "radam":
+        # Its divisor is never used where its average is too short, whatever the step.
+        beta2, threshold = beta2_of(config), number_of(config, "radam_threshold")
+        return None if beta2 is None or threshold is None else 2 / (1 - beta2) - 1 > threshold
+    if optimizer in PACKED_OPTIMIZERS:
+        return optimizer in _WITH_AVERAGED_SQUARES
+    return True if optimizer.rpartition(".")[2] in _OF_LIBRARIES else None
+
+
+def beta2_of(config: Mapping[str, Any]) -> float | None:
+    """The decay of the second moment, also where it was given as a half-life in tokens. None where unknown."""
+    half_life, batch = number_of(config, "beta2_half_life"), number_of(config, "batch_size")
+    batch = number_of(config, "num_points") if batch is None else batch
+    if half_life is not None and half_life > 0 and batch is not None:
+        return 0.5 ** (batch * (number_of(config, "context") or 1) / half_life)
+    beta2 = number_of(config, "beta2")
+    return beta2 if beta2 is not None and 0 <= beta2 < 1 else None
+
+
+def _is_plain_adam(config: Mapping[str, Any]) -> bool:
+    """Whether v follows from the norms: Adam from v = 0, with global clipping at most."""
+    if config.get("optimizer") != "adamw" or beta2_of(config) is None or any(config.get(name) for name in _INTO_V):
+        return False
+    decays_gradient = config.get("weight_decay_kind") == "coupled" and config.get("weight_decay")
+    return not decays_gradient and config.get("second_moment_start", "zero") == "zero"
+
+
+def _edge(readings: Mapping[str, Series]) -> Series:
+    """Curvature over threshold where it was measured: the larger of lambda_max and lambda_grad, lower bounds both."""
+    threshold = readings.get("curvature_threshold", NOTHING)
+    ratios = [
+        _joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)
+        for name in ("lambda_max", "lambda_grad")
+    ]
+    steps_N = np.union1d(ratios[0].step_N, ratios[1].step_N)
+    value_N = np.full(len(steps_N), -np.inf)
+    for ratio in ratios:
+        places = np.searchsorted(steps_N, ratio.step_N)
+        value_N[places] = np.maximum(value_N[places], ratio.value_N)
+    return Series(steps_N, value_N)
+
+
+def _joined(a: Series, b: Series, make: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Series:
+    """``make`` of both where both were read."""
+    steps_N, in_a, in_b = np.intersect1d(a.step_N, b.step_N, return_indices=True)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return series(steps_N, make(a.value_N[in_a], b.value_N[in_b]))

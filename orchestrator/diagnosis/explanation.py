@@ -1,0 +1,74 @@
+"""What rules the part of a map that is not stable: the leading mechanism of each of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.detection.outcomes import is_known
+from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.neighbours import Row
+from orchestrator.maps.stability import StabilityMap, stability_map
+
+UNEXPLAINED = "not enough evidence"
+
+Key = tuple[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What rules a cell: a mechanism, or UNEXPLAINED; and whether measured curvature might tell more.
+
+    Without the evidence, whose curves would be too much to keep for every cell.
+    """
+
+    mechanism: str
+    lacks_curvature: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A map, and for each of its cells that is not stable what rules its most typical trial."""
+
+    stability: StabilityMap
+    rulings: Mapping[Key, Ruling]
+
+    def ruling(self, key: Key) -> str | None:
+        """The mechanism that rules the cell ``key``, UNEXPLAINED where none is supported, None where it is stable."""
+        return self.rulings[key].mechanism if key in self.rulings else None
+
+
+def explain(
+    ledger: Ledger, x: str | None = None, y: str | None = None, batch_texts: BatchTexts = batch_texts_of_objectives
+) -> Explanation:
+    """The map over axes ``x`` and ``y`` (by default the first two), and what rules its cells that are not stable.
+
+    Where there are more axes, their worst cell stands for them on the map, and the most typical of all their trials
+    is diagnosed. Raises InputError as ``stability_map`` does.
+    """
+    stability = stability_map(ledger, x, y)
+    rows = ledger.trials()
+    grouped: dict[Key, list[Row]] = {}
+    for row in rows:
+        key = (row["cell"][stability.x.name], row["cell"][stability.y.name] if stability.y else None)
+        grouped.setdefault(key, []).append(row)
+    typical = {
+        key: most_typical(group)
+        for key, group in grouped.items()
+        if is_known(stability.state(key)) and stability.state(key) != "stable"
+    }
+    return Explanation(
+        stability,
+        {
+            key: _ruling(examine(ledger, trial, "the most typical of its cell", rows, batch_texts))
+            for key, trial in typical.items()
+            if trial is not None
+        },
+    )
+
+
+def _ruling(found: Diagnosis) -> Ruling:
+    mechanism = found.cause.mechanism if found.cause is not None else UNEXPLAINED
+    return Ruling(mechanism, not len(found.evidence.edge) and not found.evidence.is_own_trainer)

@@ -1,0 +1,106 @@
+"""A single bad batch: the loss of one step stands out, and the step after it is as before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from orchestrator.diagnosis.evidence import Evidence
+from orchestrator.diagnosis.mechanisms import thresholds as at
+from orchestrator.diagnosis.mechanisms.finding import Finding, finding_for
+from orchestrator.diagnosis.series import Series
+
+BAD_BATCH = "bad_batch"
+_MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+_TINY = 1e-12  # the noise of losses that are all the same
+
+
+def bad_batch(evidence: Evidence) -> Finding:
+    """One step's loss jumps away from its neighbours, under the threshold of curvature, and falls back.
+
+    Supported where the loss at the onset jumps within one step, half of the jump is gone a few steps later, and the
+    curvature was below its threshold before or other trials jump at the same step on the same batch. The batch is
+    named by its text position where the objective knows it. Excluded where all steps see the same data, or the
+    loss rose over several steps, or trials that saw the same batch do not notice it.
+    """
+    found = finding_for(BAD_BATCH, evidence)
+    if evidence.onset is None:
+        return found("excluded", "the loss never left its trend upwards")
+    if _is_full_batch(evidence):
+        return found("excluded", "every step sees the same data")
+    if not evidence.has_every_step:
+        return found("unknown", "losses of single steps are not there (telemetry: {curves: 1} keeps them)")
+    step = jump_near(evidence.loss, evidence.onset)
+    if step is None:
+        return found("excluded", "no single step jumps away from those before it")
+    numbers = [_jump_text(evidence, step)]
+    falls_back = _falls_back(evidence.loss, step)
+    others = [jump for losses in evidence.same_data if (jump := jumps_at(losses, step)) is not None]
+    share = float(np.mean(others)) if others else None
+    if share is not None:
+        numbers.append(f"{sum(others)} of {len(others)} other trials that saw this batch jump at this step too")
+    readings = evidence.edge.between(0, step).last(at.EDGE_READINGS)
+    edge = readings.median()
+    if edge is not None:
+        numbers.append(f"curvature before it {edge:.2g} times the threshold (median of {len(readings)} readings)")
+    where = evidence.batch_text(step)
+    if where is not None:
+        numbers.append(f"the batch of step {step}: {where}")
+    is_shared = share is not None and share >= at.SHARED_JUMP
+    if not falls_back and not is_shared:
+        return found("excluded", "the loss did not fall back after the step that jumped", numbers)
+    if share is not None and not is_shared:
+        return found("excluded", "others that saw this batch did not notice it", numbers)
+    if is_shared or (edge is not None and edge <= at.EDGE):
+        return found("supported", f"the loss jumped at step {step} alone", numbers, step)
+    if edge is not None:
+        return found("excluded", "the run was over the edge before", numbers)
+    return found("unknown", "one step jumped; whether the run was over the edge then was not measured", numbers)
+
+
+def jump_near(loss: Series, onset: int) -> int | None:
+    """The step within reach of the onset at which the loss jumps away from those before it, if one does."""
+    near = range(max(0, onset - at.JUMP_REACH), onset + at.JUMP_REACH + 1)
+    return next((step for step in near if jumps_at(loss, step)), None)
+
+
+def jumps_at(loss: Series, step: int) -> bool | None:
+    """Whether the loss at ``step`` is far above those before it, and the last of these are not.
+
+    None without enough of a past.
+    """
+    past = loss.between(step - at.JUMP_HISTORY, step)
+    here = loss.between(step, step + 1)
+    if len(past) < at.LEAST_HISTORY or len(here) == 0:
+        return None
+    level, deviation = float(np.median(past.last(at.LEAST_HISTORY).value_N)), _noise(past)
+    is_calm = past.last(at.NEIGHBOURS).largest() < level + at.CALM_BEFORE * deviation
+    return bool(is_calm and here.value_N[0] > level + at.JUMP * deviation)
+
+
+def _noise(past: Series) -> float:
+    """The robust deviation of ``past`` from the line through it: a descent is no noise."""
+    steps_N = past.step_N - past.step_N[-1]
+    slope, level = np.polyfit(steps_N, past.value_N, 1)
+    rest_N = past.value_N - (level + slope * steps_N)
+    return max(_MAD_TO_DEVIATION * float(np.median(np.abs(rest_N - np.median(rest_N)))), _TINY)
+
+
+def _falls_back(loss: Series, step: int) -> bool:
+    """Whether soon after ``step`` half of its jump is gone, and no loss until then was much higher."""
+    past, here = loss.between(step - at.LEAST_HISTORY, step).median(), loss.at(step)
+    after = loss.between(step + 1, step + 1 + at.FALLS_BACK_STEPS)
+    if past is None or here is None or len(after) == 0:
+        return False
+    return after.smallest() - past < at.FALLS_BACK * (here - past) and after.largest() - past < 2 * (here - past)
+
+
+def _is_full_batch(evidence: Evidence) -> bool:
+    objective = evidence.trial["objective"]
+    return objective == "quadratic" or (objective == "function_fit" and evidence.config.get("batch_size") is None)
+
+
+def _jump_text(evidence: Evidence, step: int) -> str:
+    before, here = evidence.loss.between(step - at.LEAST_HISTORY, step).median(), evidence.loss.at(step)
+    text = f"the loss at step {step} is {here:.4g}, before it {before:.4g}"
+    norm, past = evidence.grad_norm.at(step), evidence.grad_norm.between(step - at.LEAST_HISTORY, step).median()
+    return f"{text}; the gradient norm {norm:.3g}, before it {past:.3g}" if norm is not None and past else text

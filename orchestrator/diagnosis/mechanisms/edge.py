@@ -1,0 +1,156 @@
+"""Steps that overshoot: over the edge of stability from the start, or while the second moment is young."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.diagnosis.evidence import ALL, Evidence
+from orchestrator.diagnosis.mechanisms import thresholds as at
+from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, finding_for, seeds_text, steps
+from orchestrator.diagnosis.mechanisms.precision import stable_with_more_bits
+from orchestrator.maps.neighbours import Neighbour, above, below
+from orchestrator.space import format_value, is_number
+
+OVER_THE_EDGE = "over_the_edge"
+WARMUP_TOO_SHORT = "warmup_too_short"
+
+
+def over_the_edge(evidence: Evidence) -> Finding:
+    """The learning rate is too high for the loss from the first steps that have it.
+
+    Supported where the run leaves its trend (or never finds one) soon after the learning rate is full, and either
+    the curvature is over the threshold at most readings or the same run with a lower rate is stable; also where
+    it is over the threshold at most readings for longer. Excluded where a longer warmup gets it through its start,
+    where more bits do so, where it trained long and under the threshold before, or where the curvature never came
+    near it.
+    """
+    found = finding_for(OVER_THE_EDGE, evidence)
+    if evidence.onset is None:
+        return found("excluded", "the loss never left its trend upwards")
+    numbers = [_age_text(evidence)]
+    readings = evidence.edge.between(evidence.rate_step(at.HALF_RATE), evidence.onset + 1)
+    share = readings.share(lambda ratio_N: ratio_N > at.EDGE)
+    if share is not None:
+        numbers.append(
+            f"curvature over the threshold at {share:.0%} of {len(readings)} readings since it was half of that, "
+            f"{readings.largest():.3g} times it at most"
+        )
+    slower, longer = below(evidence.cells("lr"), evidence.config.get("lr")), helped_by_warmup(evidence)
+    numbers += _cells_text("lr", slower)
+    began = readings.first(lambda ratio_N: ratio_N > at.EDGE)
+    is_early = evidence.num_full_rate_steps <= at.START_STEPS or not has_learned(evidence)
+    if is_early and longer is not None:
+        return found("excluded", f"with a warmup of {format_value(longer.value)} it does not fail so early", numbers)
+    wider = stable_with_more_bits(evidence)
+    if wider is not None:
+        return found("excluded", f"with precision {wider.value} it is stable", numbers)
+    is_over = share is not None and share >= at.MOSTLY_OVER
+    if is_early and len(readings) > 1 and readings.largest() < at.NEAR_EDGE:
+        return found("excluded", "the curvature was far below the threshold before the onset", numbers)
+    if is_early and (is_over or any(cell.is_stable for cell in slower)):
+        began = evidence.full_rate_step if began is None else began
+        return found("supported", "it left its trend as soon as the learning rate was this high", numbers, began)
+    lag = evidence.v_lag.between(evidence.full_rate_step, evidence.onset).median()
+    if not is_early and is_over and len(readings) >= at.EDGE_READINGS and (lag is None or lag >= at.DECAYED):
+        return found("supported", "the step was over the edge most of the time", numbers, began)
+    if not is_early:
+        return found("excluded", "it trained at this learning rate before", numbers)
+    missing = "the curvature was over the threshold now and then"
+    if share is None:
+        missing = "the curvature was not measured at this learning rate" if len(evidence.edge) else NOT_MEASURED
+    tried = "no cell has a lower learning rate" if not slower else "no lower learning rate is stable either"
+    return found("unknown", f"{missing}, and {tried}", numbers)
+
+
+def warmup_too_short(evidence: Evidence) -> Finding:
+    """The learning rate is high while the second moment has seen few gradients: steps of its full size, by sign.
+
+    Supported where the onset falls within 1 / (1 - beta2) steps, the warmup is shorter than the rule of Ma and
+    Yarats (arXiv 1910.04209), the direction was near sign descent at a high learning rate, and the same run with a
+    longer warmup is stable or fails much later, or the curvature is under the threshold once v is older. Excluded
+    where one of the first three does not hold, or where a warmup by the rule does not help.
+    """
+    found = finding_for(WARMUP_TOO_SHORT, evidence)
+    warmup, memory = evidence.number("warmup"), evidence.memory
+    if evidence.onset is None:
+        return found("excluded", "the loss never left its trend upwards")
+    if memory is None:
+        has_none = evidence.is_adam is False
+        reason = "the optimizer has no second moment" if has_none else "beta2 is not known"
+        return found("excluded" if has_none else "unknown", reason)
+    if warmup is None:
+        return found("unknown", "the warmup is not known")
+    young, needed = max(memory, at.LEAST_YOUNG), at.WARMUP_RULE * memory
+    numbers = [
+        f"onset at step {evidence.onset}, v is young for {steps(young)}",
+        f"warmup {format_value(int(warmup))}, the rule 2 / (1 - beta2) asks for {needed:.0f}",
+    ]
+    if warmup >= needed:
+        return found("excluded", "the warmup is as long as the rule asks for", numbers)
+    if evidence.onset >= young + warmup:
+        return found("excluded", "v was no longer young at the onset", numbers)
+    direction = sign_descent(evidence)
+    numbers.append(f"RMS of mhat / sqrt(vhat) up to {direction:.2f} shortly before the onset (1 is sign descent)")
+    if direction < at.SIGN_DESCENT:
+        return found("excluded", "the steps before the onset were far from sign descent", numbers)
+    longer = with_longer_warmup(evidence)
+    if (helped := helped_by_warmup(evidence)) is not None:
+        numbers += _cells_text("warmup", [cell for cell in longer if cell is helped or cell.is_stable])
+        return found("supported", "with a longer warmup the same learning rate does not fail so early", numbers, 0)
+    numbers += _cells_text("warmup", longer)
+    if any(cell.value >= needed for cell in longer):
+        return found("excluded", "with a warmup as long as the rule asks for it fails as early", numbers)
+    later = evidence.edge.between(young, evidence.end)
+    if len(later) > 1 and later.share(lambda ratio_N: ratio_N > at.EDGE) <= at.SELDOM_OVER:
+        began = evidence.edge.first(lambda ratio_N: ratio_N > at.EDGE)
+        if began is not None and began < young:
+            return found("supported", "it was over the edge only while v was young", numbers, began)
+    return found("unknown", "no cell with a longer warmup tells whether that would be enough", numbers)
+
+
+def with_longer_warmup(evidence: Evidence) -> list[Neighbour]:
+    """The cells with a longer warmup, all else equal, the nearest first."""
+    return [cell for cell in above(evidence.cells("warmup"), evidence.config.get("warmup")) if is_number(cell.value)]
+
+
+def helped_by_warmup(evidence: Evidence) -> Neighbour | None:
+    """The nearest cell with a longer warmup, all else equal, that gets through its warmup and the time after it.
+
+    All its seeds are stable, or leave their trend so much later that it is another story.
+    """
+    young = max(evidence.memory or 0.0, at.LEAST_YOUNG)
+
+    def gets_through(cell: Neighbour) -> bool:
+        return all(onset is not None and onset > cell.value + young + at.START_STEPS for onset in cell.onsets)
+
+    return next((cell for cell in with_longer_warmup(evidence) if gets_through(cell)), None)
+
+
+def has_learned(evidence: Evidence) -> bool:
+    """Whether the loss had fallen by a good part of its start before the onset."""
+    initial, best = evidence.trial["initial_loss"], evidence.loss.between(0, evidence.until).smallest()
+    return initial is not None and best is not None and initial - best > at.LEARNED * abs(initial)
+
+
+def sign_descent(evidence: Evidence) -> float:
+    """The largest RMS of mhat / sqrt(vhat) shortly before the onset, at half of the full learning rate or more.
+
+    Adam's first step is the sign of the gradient whatever the gradient is, which needs no reading.
+    """
+    first = max(evidence.rate_step(at.HALF_RATE), evidence.until - at.START_STEPS)
+    read = evidence.column(f"direction_rms/{ALL}").between(first, evidence.until + 1).largest()
+    return max(read or 0.0, 1.0 if first == 0 else 0.0)
+
+
+def _age_text(evidence: Evidence) -> str:
+    return (
+        f"onset at step {evidence.onset}, {steps(evidence.num_full_rate_steps)} after the learning rate was full "
+        f"(step {evidence.full_rate_step})"
+    )
+
+
+def _cells_text(setting: str, cells: Sequence[Neighbour]) -> list[str]:
+    """What the nearest cell says, and the nearest stable one."""
+    nearest_stable = next((cell for cell in cells if cell.is_stable), None)
+    shown = [*cells[:1], *([nearest_stable] if nearest_stable not in (None, *cells[:1]) else [])]
+    return [f"with {setting} {format_value(cell.value)}: {seeds_text(cell)}" for cell in shown]

@@ -1,0 +1,95 @@
+"""A second moment that forgets before the momentum does: steps grow where a gradient fades, until epsilon ends it.
+
+After a coordinate's gradient has faded m shrinks by beta1 a step and sqrt(v) by sqrt(beta2), so that m / sqrt(v) grows
+without a bound where beta2 < beta1^2. Where it is above, m / sqrt(v) stays below (1 - beta1) / sqrt((1 - beta2) (1 -
+beta1^2 / beta2)) whatever the gradients are (Cauchy and Schwarz). That beta1 < sqrt(beta2) is what proofs of Adam's
+convergence ask for: Zhang et al. (arXiv 2208.09632).
+"""
+
+from __future__ import annotations
+
+import math
+
+from orchestrator.diagnosis.evidence import Evidence, averages_squares
+from orchestrator.diagnosis.mechanisms import thresholds as at
+from orchestrator.diagnosis.mechanisms.finding import Finding, finding_for, seeds_text, steps
+from orchestrator.maps.neighbours import above, below
+from orchestrator.space import format_value
+
+SHORT_MEMORY = "short_memory"
+_ROUNDING = 1e-9  # of beta1^2 beside a beta2 that was meant to be the same
+
+
+def short_memory(evidence: Evidence) -> Finding:
+    """Momentum that outlives the second moment: beta2 < beta1^2, and steps much longer than those of sign descent.
+
+    Supported where shortly before the onset the RMS of the update was a few times the learning rate, of which sign
+    descent is one. Excluded where the memory is long enough, where the optimizer divides by no such average, or where
+    steps were not that long so shortly before the onset that they cannot have grown so far since.
+    """
+    found = finding_for(SHORT_MEMORY, evidence)
+    onset, beta1, beta2 = evidence.onset, evidence.beta1, evidence.beta2
+    if onset is None:
+        return found("excluded", "the loss never left its trend upwards")
+    has_average = averages_squares(evidence.config)
+    if has_average is False:
+        return found("excluded", "the optimizer divides by no plain average of squared gradients with decay beta2")
+    if beta1 is None or beta2 is None:
+        return found("unknown", f"{'beta1' if beta1 is None else 'beta2'} is not known")
+    if beta2 >= beta1**2 * (1 - _ROUNDING):
+        text = f"beta2 {format_value(beta2)} >= beta1^2 = {beta1**2:.4g}"
+        return found("excluded", f"v remembers for as long as the momentum: {text}")
+    if has_average is None:
+        return found("unknown", "what the optimizer divides by is not known")
+    growth = beta1 / math.sqrt(beta2) if beta2 > 0 else math.inf
+    text = f"beta2 {format_value(beta2)} < beta1^2 = {beta1**2:.4g}"
+    numbers = [f"{text}: m / sqrt(v) grows {growth:.3g} times a step where g is gone"]
+    # The first step is sign descent, whatever the memory is, and that of the onset comes after its loss.
+    before = evidence.step_size.between(1, onset)
+    if len(before) == 0:
+        return found("unknown", "no step between the start and the onset was read", numbers)
+    recent = before.between(onset - at.DECAY_WINDOW, onset)
+    recent = recent if len(recent) else before.last(1)
+    where = int(recent.step_N[recent.value_N.argmax()])
+    numbers.append(f"RMS of the update up to {recent.largest():.3g} times the lr (step {where}; sign descent is 1)")
+    numbers += _cells_text(evidence)
+    if recent.largest() > at.LONG_STEP:
+        reason = "steps became longer than those of sign descent: v forgot before the momentum"
+        return found("supported", reason, numbers, before.began(lambda size_N: size_N > at.LONG_STEP))
+    gap = onset - int(recent.step_N[-1])
+    if longest_after(float(recent.value_N[-1]), gap, beta1, beta2) > at.LONG_STEP:
+        text = f"steps were not that long {steps(gap)} before the onset, and none was read since"
+        return found("unknown", text, numbers)
+    return found("excluded", f"no step before the onset was {at.LONG_STEP:g} times as long as sign descent's", numbers)
+
+
+def longest_after(size: float, num_steps: int, beta1: float, beta2: float) -> float:
+    """What the RMS of m / sqrt(v), now ``size``, may be after so many more steps, whatever their gradients are.
+
+    A step makes its square at most beta1^2 / beta2 times as large and adds (1 - beta1)^2 / (1 - beta2), by Cauchy and
+    Schwarz; without beta2 it may be anything.
+    """
+    if beta2 == 0:
+        return math.inf if num_steps else size
+    ratio, added = beta1**2 / beta2, (1 - beta1) ** 2 / (1 - beta2)
+    square = size**2
+    for _ in range(num_steps):
+        square = ratio * square + added
+        if square > at.LONG_STEP**2:
+            break  # it only grows from here, to no number in the end
+    return math.sqrt(square)
+
+
+def _cells_text(evidence: Evidence) -> list[str]:
+    """What the nearest stable cells with a longer memory and with less momentum say."""
+    memory = evidence.memory_setting
+    sides = {
+        memory: above(evidence.cells(memory), evidence.config.get(memory)),
+        "beta1": below(evidence.cells("beta1"), evidence.config.get("beta1")),
+    }
+    nearest = {name: next((cell for cell in cells if cell.is_stable), None) for name, cells in sides.items()}
+    return [
+        f"with {name} {format_value(cell.value)}: {seeds_text(cell)}"
+        for name, cell in nearest.items()
+        if cell is not None
+    ]

@@ -1,0 +1,140 @@
+"""Gradients of the wrong size: below epsilon, out of step between layers, or always or never clipped."""
+
+from __future__ import annotations
+
+from orchestrator.diagnosis.evidence import ALL, DEPTH_ORDER, Evidence
+from orchestrator.diagnosis.mechanisms import thresholds as at
+from orchestrator.diagnosis.mechanisms.finding import Finding, Verdict, finding_for
+from orchestrator.diagnosis.moments import clip_factors
+from orchestrator.diagnosis.series import NOTHING, Series, series
+from orchestrator.space import format_value
+
+EPSILON_FLOOR = "epsilon_floor"
+LAYERS_OUT_OF_STEP = "layers_out_of_step"
+CLIPPING_SATURATED = "clipping_saturated"
+CLIPPING_INACTIVE = "clipping_inactive"
+
+
+def epsilon_floor(evidence: Evidence) -> Finding:
+    """Gradients so small that epsilon, not the second moment, sets the step (Wortsman et al., arXiv 2309.14322).
+
+    Supported where RMS(g) < 10 eps in a layer group at the last readings before the onset, or over the whole of a
+    run without one. Without telemetry |g| alone can support it, as RMS(g) <= |g|.
+    """
+    found = finding_for(EPSILON_FLOOR, evidence)
+    eps = evidence.number("eps")
+    if evidence.is_adam is False:
+        return found("excluded", "the optimizer divides by no second moment")
+    readings = {**evidence.groups("grad_rms_over_eps"), ALL: evidence.column(f"grad_rms_over_eps/{ALL}")}
+    levels = {group: recent(ratio, evidence).median() for group, ratio in readings.items()}
+    levels = {group: level for group, level in levels.items() if level is not None}
+    if not levels:
+        return _floor_by_norm(evidence, eps)
+    ascending = sorted(levels, key=lambda group: levels[group])
+    lowest = ascending[0]
+    shown = dict.fromkeys([lowest, *([ALL] if ALL in levels else [])])
+    numbers = [f"RMS(g) / eps is {levels[group]:.3g} in {_group(group)}" for group in shown]
+    share = recent(evidence.column(f"share_below_eps/{lowest}"), evidence).median()
+    if share is not None:
+        numbers.append(f"sqrt(v) is below eps in {share:.0%} of the coordinates of {_group(lowest)}")
+    if levels[lowest] >= at.EPSILON_FLOOR:
+        return found("excluded", f"gradients are {levels[lowest]:.2g} times eps or more", numbers[:1])
+    began = readings[lowest].first(lambda ratio_N: ratio_N < at.EPSILON_FLOOR)
+    left = levels[lowest] / (1 + levels[lowest])
+    numbers.append(f"a step there is about {left:.2g} of what it were without eps")
+    return found("supported", f"gradients of {_group(lowest)} are below {at.EPSILON_FLOOR:.0f} eps", numbers, began)
+
+
+def _floor_by_norm(evidence: Evidence, eps: float | None) -> Finding:
+    found = finding_for(EPSILON_FLOOR, evidence)
+    norm = recent(evidence.grad_norm, evidence).median()
+    if eps is None or norm is None:
+        return found("unknown", "eps is not known" if eps is None else "no gradient norms are known")
+    numbers = [f"|g| is {norm / eps:.3g} eps, RMS(g) is less"]
+    if norm < at.EPSILON_FLOOR * eps:
+        began = evidence.grad_norm.first(lambda norm_N: norm_N < at.EPSILON_FLOOR * eps)
+        return found("supported", f"the whole gradient is below {at.EPSILON_FLOOR:.0f} eps", numbers, began)
+    if norm / at.MOST_COORDINATES**0.5 > at.EPSILON_FLOOR * eps:
+        return found("excluded", f"all parameters together are far above {at.EPSILON_FLOOR:.0f} eps", numbers)
+    return found("unknown", "RMS(g) was not read", numbers)
+
+
+def layers_out_of_step(evidence: Evidence) -> Finding:
+    """Shallow layers that hardly move while deep ones do (after Molybog et al., arXiv 2304.09871).
+
+    Supported where the relative update |update| / |weights| of the layers next to the input is less than a
+    hundredth of the median of the others, at the last readings before the onset.
+    """
+    found = finding_for(LAYERS_OUT_OF_STEP, evidence)
+    groups = [group for group in DEPTH_ORDER if group in evidence.groups("update_to_weight")]
+    if len(groups) < 2:
+        if evidence.trial["objective"] == "quadratic":
+            return found("excluded", "there is one layer only")
+        return found("unknown", "updates of layers were not read")
+    moved = {group: evidence.column(f"update_to_weight/{group}") for group in groups}
+    shallow, deep = groups[0], groups[1:]
+    levels = {group: recent(readings, evidence).median() or 0.0 for group, readings in moved.items()}
+    middle = sorted(levels[group] for group in deep)[len(deep) // 2]
+    numbers = [f"|update| / |weights| is {levels[group]:.2g} in {group}" for group in groups]
+    if levels[shallow] * at.OUT_OF_STEP >= middle:
+        return found("excluded", f"{shallow} moves with the layers above it", numbers)
+    stalled = moved[shallow].first(lambda moved_N: moved_N * at.OUT_OF_STEP < middle)
+    return found("supported", f"{shallow} stands still while the layers above it move", numbers, stalled)
+
+
+def clipping_saturated(evidence: Evidence) -> Finding:
+    """Nearly every gradient is shortened to a small part: the threshold has become the gradient's size."""
+    found = finding_for(CLIPPING_SATURATED, evidence)
+    factor = clip_factor(evidence)
+    if not len(factor):
+        return found(*_without_clipping(evidence))
+    share = factor.share(lambda factor_N: factor_N < at.SATURATED_FACTOR)
+    numbers = [
+        f"clipping multiplied the gradient by {factor.median():.3g} at the median",
+        f"and by less than {at.SATURATED_FACTOR} at {share:.0%} of the steps",
+    ]
+    if share < at.SATURATED_SHARE:
+        return found("excluded", "clipping left most gradients alone, or nearly so", numbers)
+    began = factor.first(lambda factor_N: factor_N < at.SATURATED_FACTOR)
+    return found("supported", "clipping shortened nearly every gradient to a small part", numbers, began)
+
+
+def clipping_inactive(evidence: Evidence) -> Finding:
+    """Clipping is set and did nothing, not even to the gradients of the instability."""
+    found = finding_for(CLIPPING_INACTIVE, evidence)
+    factor, largest = clip_factor(evidence), evidence.grad_norm.between(0, evidence.reach).largest()
+    if not len(factor):
+        return found(*_without_clipping(evidence))
+    numbers = [f"clip is {format_value(evidence.config['clip'])}"]
+    numbers += [f"the largest gradient norm was {largest:.3g}"] if largest is not None else []
+    if factor.smallest() < 1.0:
+        return found("excluded", "clipping was active", numbers)
+    return found("supported", "clipping is set and was never active", numbers, 0)
+
+
+def clip_factor(evidence: Evidence) -> Series:
+    """What clipping multiplied the gradients by up to the peak; nothing where there is none, or nobody knows."""
+    clip, norm = evidence.number("clip"), evidence.grad_norm.between(0, evidence.reach)
+    if clip is None:
+        return NOTHING
+    if len(norm):
+        return series(norm.step_N, clip_factors(norm.value_N, clip))
+    return evidence.column("clip_factor").between(0, evidence.reach)
+
+
+def _without_clipping(evidence: Evidence) -> tuple[Verdict, str]:
+    if evidence.number("clip") is not None:
+        return "unknown", "gradient norms are not known"
+    if evidence.is_own_trainer:
+        return "unknown", "whether gradients are clipped is not known"
+    return "excluded", "there is no clipping"
+
+
+def recent(readings: Series, evidence: Evidence) -> Series:
+    """The last readings before the onset; all of them in a run without one."""
+    before = readings.between(0, evidence.until)
+    return before if evidence.onset is None else (before if len(before) else readings).last(at.RECENT_READINGS)
+
+
+def _group(group: str) -> str:
+    return "all parameters" if group == ALL else group

@@ -1,0 +1,64 @@
+"""The small sweep file that answers what a sweep has no cell for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from objectives.base import OBJECTIVES
+from orchestrator.errors import InputError
+from orchestrator.files import FROZEN_SWEEP
+from orchestrator.maps.neighbours import Row
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.spec import build_sweep, read_document
+from orchestrator.sweepfile.strict_yaml import Document
+
+CURVATURE_EVERY = 20  # steps; dear, but these sweeps are small
+_LONGEST_NAME, _LONGEST = 28, 64  # letters of the sweep's own name, and of that of a small one
+_SHOWN_OF_ID = 6
+
+
+def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
+    """A sweep file of the trial's cell and the same with other ``values`` of ``setting``, its curvature measured.
+
+    Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name has the
+    ``change`` that it tries, raise or lower, and the beginning of the trial's id. Without a ``setting`` it trains the
+    cell alone. None where the file is gone, or its trainer does not take the setting.
+    """
+    try:
+        document = _document(folder, trial)
+        data = document.data
+        fixed = {**_mapping(data, "fixed"), **trial["cell"]}
+        axes = {}
+        if setting is not None:
+            own = fixed.pop(setting, trial["config"].get(setting))
+            axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
+        data = {key: value for key, value in data.items() if key not in ("sample", "max_trials")}
+        if trial["objective"] not in OWN_KINDS:
+            data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
+        document.data = {**data, "axes": axes, "fixed": fixed}
+        tried = change if setting is None else f"{change}_{setting}"
+        name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial['trial_id'][:_SHOWN_OF_ID]}"[:_LONGEST]
+        return build_sweep(document, Overrides(name=name)).text
+    except InputError:
+        return None
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The section ``key``; nothing where it is none, which is for ``build_sweep`` to refuse where it matters."""
+    section = data.get(key)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _document(folder: Path, trial: Row) -> Document:
+    """The sweep file of ``folder``; without one, what the trial of a built-in objective says. Raises InputError."""
+    objective = OBJECTIVES.get(trial["objective"])
+    if (folder / FROZEN_SWEEP).is_file() or objective is None:
+        return read_document(folder / FROZEN_SWEEP)
+    fields = objective.config_class.model_fields
+    config = {key: value for key, value in trial["config"].items() if key in fields and key != "steps"}
+    fixed = {key: value for key, value in config.items() if value != fields[key].default and value != []}
+    data = {"name": folder.name, "objective": objective.name, "steps": trial["steps"], "fixed": fixed}
+    return Document(str(folder), {**data, "seeds": [trial["seed"]]})

@@ -1,0 +1,124 @@
+"""Trials -> packs: the same structure together, in sizes that keep every worker busy to the end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import uuid
+from collections.abc import Sequence
+
+from objectives.base import Objective
+from orchestrator.messages import Launch, Member, Pack, Telemetry
+from orchestrator.space import Trial, canonical_json
+from orchestrator.sweepfile.own_trainer import OwnTrainer
+from orchestrator.sweepfile.spec import Sweep
+from orchestrator.worker.ways import best_eager, load_measurements
+
+# What stacking pays for on most CPUs at the sizes of a proxy; a machine that has measured knows better.
+_EXPECTED_WIDTH = 16
+
+
+def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
+    """Packs of ``trials``, each of one structure; a trial of a trainer of one's own is a pack.
+
+    A pack trains some members at a time and the rest as places get free. Early packs hold many, which
+    saves starts; the last ones are one round each, so that no worker waits long for another.
+    """
+    if isinstance(sweep.objective, OwnTrainer):
+        return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], sweep.steps) for t in trials]
+    by_structure: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
+    packs: list[Pack] = []
+    for alike in by_structure.values():
+        members, done = _runs_together(alike), 0
+        for size in _sizes(len(members), expected_width(sweep, members[0]), workers):
+            steps_ahead = math.ceil((len(members) - done) * sweep.steps / workers)
+            taken = [Member(t.trial_id, t.config, t.seed) for t in members[done : done + size]]
+            packs.append(pack_of(sweep, taken, steps_ahead))
+            done += size
+    return packs
+
+
+def structure_of(sweep: Sweep, trial: Trial) -> str:
+    """What all members of a pack share, spelt canonically."""
+    numbers = sweep.objective.per_member_fields
+    return canonical_json({name: value for name, value in trial.config.items() if name not in numbers})
+
+
+def expected_width(sweep: Sweep, trial: Trial) -> int:
+    """Members that will train at a time: what the sweep file says, or what was measured on this machine."""
+    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
+    if not config.can_be_stacked:
+        return 1
+    if sweep.resources.pack != "auto":
+        return sweep.resources.pack
+    device = "cuda" if sweep.resources.gpus else "cpu"
+    known = load_measurements(sweep.objective, config, device, sweep.resources.cpus) if device == "cpu" else []
+    return best_eager(known, len(sweep.trials)).way.width if known else _EXPECTED_WIDTH
+
+
+def _runs_together(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials that differ in the clip threshold alone side by side, so that they can share their first steps."""
+    runs: dict[str, list[Trial]] = {}
+    for trial in trials:
+        run = canonical_json({**trial.config, "clip": None, "seed": trial.seed})
+        runs.setdefault(run, []).append(trial)
+    return list(itertools.chain.from_iterable(runs.values()))
+
+
+def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
+    """Sizes of packs that share ``num_trials`` among ``workers``, in rounds of at most ``width`` members.
+
+    There are as many rounds for each worker, and a pack takes half of one worker's share of what is left.
+    """
+    num_rounds = math.ceil(math.ceil(num_trials / width) / workers) * workers
+    num_rounds = min(num_rounds, num_trials)
+    edges = [round(i * num_trials / num_rounds) for i in range(num_rounds + 1)]
+    taken = [0]
+    while taken[-1] < num_rounds:
+        taken.append(taken[-1] + max(1, (num_rounds - taken[-1]) // (2 * workers)))
+    return [edges[high] - edges[low] for low, high in itertools.pairwise(taken)]
+
+
+def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
+    """A pack of ``members``, at most ``width`` at a time; None for what the sweep says, where they can be stacked."""
+    objective = sweep.objective
+    if width is None and sweep.resources.pack != "auto" and _can_be_stacked(objective, members[0]):
+        width = sweep.resources.pack
+    return Pack(
+        pack_id=uuid.uuid4().hex[:12],
+        objective=getattr(objective, "reference", "") or objective.name,
+        steps=sweep.steps,
+        members=tuple(members),
+        stopping=sweep.stopping.model_dump(),
+        width=width,
+        steps_ahead=steps_ahead,
+        cpus=sweep.resources.cpus,
+        gpus=sweep.resources.gpus,
+        telemetry=Telemetry(**sweep.telemetry.model_dump()),
+        checkpoint_s=sweep.checkpoint.every_s,
+        checkpoint_steps=sweep.checkpoint.every_steps,
+        folder=objective.folder,
+        launch=_launch(sweep, objective) if isinstance(objective, OwnTrainer) else None,
+    )
+
+
+def _can_be_stacked(objective: Objective | OwnTrainer, member: Member) -> bool:
+    """Whether members like this one train as one model; a trainer of one's own says so by its packs of one."""
+    if isinstance(objective, OwnTrainer):
+        return True
+    return objective.config_class.model_validate(member.config, strict=False).can_be_stacked
+
+
+def _launch(sweep: Sweep, own: OwnTrainer) -> Launch:
+    resume, resources = own.section.resume, sweep.resources
+    return Launch(
+        folder=own.folder,
+        workers=own.workers,
+        gpus_per_worker=resources.gpus_per_worker or resources.gpus,
+        checkpoint=resume.checkpoint if resume is not None else None,
+        resume_arguments=tuple(resume.arguments) if resume is not None else (),
+        grace_s=own.section.grace_s,
+        silence_s=resources.stall_timeout_s,
+    )

@@ -1,0 +1,44 @@
+"""On which code, versions and machine results were made."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+
+from orchestrator import __version__
+from orchestrator.space import canonical_json
+from orchestrator.sweepfile.spec import Sweep
+
+
+def driver_facts(sweep: Sweep) -> dict[str, str]:
+    """What the ledger says of a sweep as a whole."""
+    return {
+        "name": sweep.name,
+        "objective": sweep.objective.name,
+        "sweep_version": __version__,
+        "python": platform.python_version(),
+        "git_commit": git_commit(),
+        "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
+        "axes": canonical_json([{"name": axis.name, "scale": axis.scale, "ends": axis.ends} for axis in sweep.axes]),
+        "is_sampled": canonical_json(sweep.is_sampled),
+        "stopping": canonical_json(sweep.stopping.model_dump()),
+    }
+
+
+def git_commit() -> str:
+    """The commit of the folder one stands in, with + when files differ from it; empty without git."""
+    commit = _git("rev-parse", "HEAD")
+    is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")
+    return f"{commit}+" if is_changed else commit
+
+
+def _git(*arguments: str) -> str:
+    """What git says; nothing where it fails. It takes no lock, which it would leave behind if it were killed."""
+    try:
+        command = ["git", "--no-optional-locks", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={**os.environ, "LC_ALL": "C"})
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,36 @@
+"""Packs that go on where an interrupted or lost attempt at the same trials stood."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.driver.packing import pack_of
+from orchestrator.errors import StorageError
+from orchestrator.files import read_checkpoint
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Checkpoint, Pack
+from orchestrator.sweepfile.spec import Sweep
+
+
+def resumed_pack(
+    sweep: Sweep, ledger: Ledger, folder: Path, pack_id: str, trial_ids: Collection[str], width: int | None = None
+) -> tuple[Pack | None, list[str]]:
+    """The pack that goes on with ``trial_ids`` of ``pack_id`` from its last good checkpoint; None without one.
+
+    The second value says what is wrong with checkpoints that cannot be used.
+    """
+    faults = []
+    for found in ledger.checkpoints(pack_id):
+        try:
+            content = read_checkpoint(folder, found["name"], found["sha256"])
+        except StorageError as error:
+            faults.append(str(error))
+            continue
+        members = ledger.members(pack_id)
+        skip = frozenset(member.trial_id for member in members) - set(trial_ids)
+        steps_ahead = (len(members) - len(skip)) * sweep.steps
+        going_on = pack_of(sweep, members, steps_ahead, width)
+        return replace(going_on, resume=Checkpoint(content, found["ages"]), skip=skip), faults
+    return None, faults

@@ -1,0 +1,410 @@
+"""The loop: plan, lease, launch, record, stop. It knows no Ray, no MLflow and no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.driver.packing import make_packs, pack_of
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.resuming import resumed_pack
+from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, StorageError
+from orchestrator.executors import Executor
+from orchestrator.files import (
+    FROZEN_SWEEP,
+    LEDGER,
+    remove,
+    sweep_lock,
+    unneeded_checkpoints,
+    withdraw_jobs,
+    write_checkpoint,
+    write_if_changed,
+)
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Event, Finished, Pack, PackLost, PackStarted, Report
+from orchestrator.space import Trial
+from orchestrator.sweepfile.spec import Sweep
+from orchestrator.worker.trial_folder import TRIALS
+
+# Losses of a trial without progress in between, after which it is given up.
+MAX_LOSSES = 3
+_POLL_S = 0.25
+# How long packs in training get to write a checkpoint when the run is stopped.
+_PAUSE_S = 10.0
+_OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
+# Packs queued beyond those that run, so that no worker waits for the driver.
+_LOOKAHEAD = 1
+
+
+@dataclass
+class Progress:
+    """Where a run stands; observers read it, the runner alone writes it."""
+
+    sweep: Sweep
+    statuses: dict[str, str]
+    outcomes: dict[str, str]
+    to_train: int
+    workers: int = 0
+    member_steps: int = 0
+    saved_steps: int = 0
+    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, each one once
+    started: float = field(default_factory=time.monotonic)
+    running: dict[str, Report] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Trials by outcome, or by status where there is none yet."""
+        return Counter(self.outcomes.get(trial_id, status) for trial_id, status in self.statuses.items())
+
+    @property
+    def steps_left(self) -> int:
+        """Member-steps that are still to train, if nobody is lost."""
+        unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
+        done = sum(report.steps_in_hand for report in self.running.values())
+        return max(0, unfinished * self.sweep.steps - done)
+
+    @property
+    def seconds(self) -> float:
+        """Time since the run began to train."""
+        return time.monotonic() - self.started
+
+    @property
+    def member_steps_per_second(self) -> float:
+        """Throughput of all workers together so far."""
+        return self.member_steps / self.seconds if self.seconds else 0.0
+
+
+class Observer(Protocol):
+    """Somebody who watches a run: the live view, the mirror to MLflow."""
+
+    def began(self, progress: Progress) -> None:
+        """Training is about to begin."""
+
+    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+        """Something happened, or a quarter of a second went by; ``finished`` are new results."""
+
+    def ended(self, progress: Progress) -> None:
+        """Training is over, also after an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended."""
+
+    counts: Counter[str]
+    trained: int
+    seconds: float
+    stopped_by: int | None  # a signal's number
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all trials finished, 3 when some did not, 128 + signal when stopped."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return EXIT_SOME_FAILED if self.counts["errored"] or self.counts["lost"] else EXIT_OK
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: Path,
+    make_executor: Callable[[], Executor],
+    observers: Sequence[Observer] = (),
+    *,
+    retry_errored: bool = False,
+) -> Summary:
+    """Train what ``sweep`` still misses and record it in the ledger under ``folder``.
+
+    The executor is made only when there is something to train, so a finished sweep is a no-op.
+    Raises InputError when another driver has the sweep, StorageError when results cannot be written.
+    """
+    with sweep_lock(folder), Ledger(folder / LEDGER) as ledger:
+        write_if_changed(folder / FROZEN_SWEEP, sweep.text)
+        ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+        ledger.release_abandoned()
+        withdraw_jobs(folder)
+        if retry_errored:
+            ledger.release_errored()
+        return _Run(sweep, folder, ledger, observers).train(make_executor)
+
+
+def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[Trial]:
+    """Trials that a run would train: planned, interrupted or lost, not yet given up."""
+    again = ("planned", "interrupted", "lost")
+    return [t for t in sweep.trials if statuses.get(t.trial_id, ("planned", 0))[0] in again]
+
+
+class _Run:
+    """One driver's run over one sweep."""
+
+    def __init__(self, sweep: Sweep, folder: Path, ledger: Ledger, observers: Sequence[Observer]) -> None:
+        self.sweep, self.folder, self.ledger, self.observers = sweep, folder, ledger, observers
+        self.packs: dict[str, Pack] = {}
+        self.queued: list[Pack] = []
+        self.started: set[str] = set()
+        self.resumed_from: dict[str, str] = {}
+        self.last_news: dict[str, float] = {}
+        self.progressed: set[str] = set()
+        self.losses: Counter[str] = Counter()
+        self.furthest: Counter[str] = Counter()
+        self.stopped_by: int | None = None
+        statuses = ledger.statuses()
+        missing = missing_trials(sweep, statuses)
+        self.waiting = {trial.trial_id: trial for trial in missing}
+        self.progress = Progress(
+            sweep, {trial_id: status for trial_id, (status, _) in statuses.items()}, ledger.outcomes(), len(missing)
+        )
+
+    def train(self, make_executor: Callable[[], Executor]) -> Summary:
+        if self.waiting:
+            executor = make_executor()
+            try:
+                # After the executor began: it may install handlers of its own.
+                with _signals(self._request_stop):
+                    self._loop(executor)
+            finally:
+                executor.close()
+        return Summary(self.progress.counts, self.progress.to_train, self.progress.seconds, self.stopped_by)
+
+    def _loop(self, executor: Executor) -> None:
+        progress = self.progress
+        progress.workers, progress.started = executor.slots, time.monotonic()
+        for observer in self.observers:
+            observer.began(progress)
+        try:
+            for pack_id, trial_ids in self.ledger.resumable().items():
+                self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
+            while self.stopped_by is None:
+                progress.workers = executor.slots
+                if self.waiting:
+                    self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
+                    self.waiting.clear()
+                while self.queued and len(self.packs) < executor.slots + _LOOKAHEAD:
+                    self._submit(self.queued.pop(0), executor)
+                if not self.packs:
+                    return
+                self._poll(executor)
+            self._pause(executor)
+        finally:
+            # What cannot be written now is found to be abandoned by the next run.
+            with contextlib.suppress(StorageError):
+                self._release_running()
+            for observer in self.observers:
+                observer.ended(progress)
+
+    def _submit(self, pack: Pack, executor: Executor) -> None:
+        if pack.launch is not None:
+            trials_folder = str((self.folder / TRIALS).absolute())
+            pack = replace(pack, launch=replace(pack.launch, trials_folder=trials_folder))
+        executor.submit(pack)
+        # The executor has the checkpoint now; the driver keeps only how far it goes.
+        resume = replace(pack.resume, content=b"") if pack.resume is not None else None
+        self.packs[pack.pack_id] = replace(pack, resume=resume)
+
+    def _poll(self, executor: Executor) -> None:
+        """Take in what has happened, and say so to those who watch."""
+        finished = [new for event in executor.poll(_POLL_S) for new in self._handle(event, executor)]
+        for observer in self.observers:
+            observer.changed(self.progress, finished)
+        self._look_for_hung(executor)
+
+    def _pause(self, executor: Executor) -> None:
+        """Let packs in training write a checkpoint, for a while."""
+        executor.pause()
+        deadline = time.monotonic() + _PAUSE_S
+        while not self.started.isdisjoint(self.packs) and time.monotonic() < deadline:
+            self._poll(executor)
+
+    def _handle(self, event: Event, executor: Executor) -> Sequence[Finished]:
+        pack = self.packs.get(event.pack_id)
+        if pack is None:
+            return ()  # of an attempt that was given up; its trials belong to another by now
+        self.last_news[pack.pack_id] = time.monotonic()
+        if isinstance(event, PackStarted):
+            self.started.add(pack.pack_id)
+            self.ledger.start_pack(pack, executor.name, self.resumed_from.get(pack.pack_id))
+            self._set_status(pack.trained_ids, "running")
+            return ()
+        if isinstance(event, PackLost):
+            self._lose(pack, event.reason)
+            return ()
+        return self._take(pack, event)
+
+    def _take(self, pack: Pack, report: Report) -> Sequence[Finished]:
+        progress = self.progress
+        new = [finished for finished in report.finished if progress.statuses[finished.trial_id] != "finished"]
+        saved = write_checkpoint(self.folder, report.checkpoint.content) if report.checkpoint is not None else None
+        self.ledger.record(report, saved)
+        if saved is not None:
+            self._tidy_checkpoints()
+        if saved is not None or new or self._has_gone_on(pack, report):
+            self.progressed.add(pack.pack_id)
+        before = progress.running.get(pack.pack_id)
+        # A pack that begins anew counts from below what it had; no step is counted back.
+        progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
+        progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
+        if way := report.environment.get("way"):
+            self._note(f"packs: {way}")
+        for finished in new:
+            progress.statuses[finished.trial_id] = "finished"
+            progress.outcomes[finished.trial_id] = finished.outcome
+            progress.saved_steps += max(0, pack.steps - finished.steps_done)
+        if report.is_last:
+            self._end(pack, report)
+        return new
+
+    def _has_gone_on(self, pack: Pack, report: Report) -> bool:
+        """Whether a trainer of one's own that goes on from its own checkpoints is further than an attempt before."""
+        if pack.launch is None or pack.launch.checkpoint is None:
+            return False
+        (trial_id,) = pack.trial_ids
+        before, self.furthest[trial_id] = self.furthest[trial_id], max(self.furthest[trial_id], report.member_steps)
+        return report.member_steps > before
+
+    def _end(self, pack: Pack, report: Report) -> None:
+        """A pack ended with a last word."""
+        if report.error is None:
+            # A worker that forgot a member would be a bug of ours, and must not look like a result.
+            ended, status, reason = "done", "errored", "the worker ended without its result"
+            if report.is_paused:
+                ended, status, reason = "interrupted", "interrupted", "the run was stopped"
+            self.ledger.end_pack(pack.pack_id, ended, status, reason)
+            self._forget(pack, status)
+            self._tidy_checkpoints()
+            return
+        cause = report.error.strip().splitlines()[-1][:300]
+        if report.is_refused:
+            self._note(f"warning: {cause}")
+            self.ledger.drop_newest_checkpoint(pack.pack_id)
+            self._lose(pack, cause)
+            return
+        if report.is_lost:
+            self._lose(pack, cause)
+            return
+        if report.out_of_memory and report.at_a_time > 1 and len(self._unfinished(pack)) > 1:
+            self._note(f"out of memory with {report.at_a_time} members at a time: tried again with half of them")
+            self.ledger.end_pack(pack.pack_id, "lost", "lost", f"out of memory: {cause}")
+            self._halve(pack, self._forget(pack, "lost"), report.at_a_time)
+            return
+        if report.out_of_memory:
+            cause = f"out of memory with one member: {cause} ({_OUT_OF_MEMORY_REMEDY})"
+        self.ledger.end_pack(pack.pack_id, "errored", "errored", cause, report.error, report.waited)
+        self._forget(pack, "errored")
+        self._set_status(report.waited, "planned")
+        self._wait(report.waited)
+
+    def _lose(self, pack: Pack, reason: str) -> None:
+        """A pack's process died: its unfinished members go on from their checkpoint, but not for ever.
+
+        What is lost twice without progress in between may be too large for the machine, and is halved.
+        """
+        self.ledger.end_pack(pack.pack_id, "lost", "lost", reason)
+        last = self.progress.running.get(pack.pack_id)
+        lost = self._forget(pack, "lost")
+        if pack.pack_id in self.progressed:
+            for trial_id in lost:
+                self.losses[trial_id] = 0
+        self.losses.update(lost)
+        most = max((self.losses[trial_id] for trial_id in lost), default=0)
+        if most >= 2 and len(lost) > 1:
+            self._halve(pack, lost, last.at_a_time if last is not None else len(lost))
+        elif most >= MAX_LOSSES:
+            self.ledger.give_up(
+                lost, f"lost {most} times, last because {reason} (if memory ran out: {_OUT_OF_MEMORY_REMEDY})"
+            )
+            self._set_status(lost, "errored")
+        elif lost and not self._go_on(pack.pack_id, lost):
+            self._wait(lost)
+
+    def _halve(self, pack: Pack, lost: Sequence[str], at_a_time: int) -> None:
+        """Try the unfinished members again in two packs, each with half as many at a time."""
+        width = max(1, at_a_time // 2)
+        for half in (lost[::2], lost[1::2]):
+            if half and not self._go_on(pack.pack_id, half, width):
+                chosen = set(half)
+                members = [member for member in pack.members if member.trial_id in chosen]
+                self.queued.insert(0, pack_of(self.sweep, members, len(members) * pack.steps, width))
+
+    def _go_on(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
+        """Queue a pack that goes on with ``trial_ids`` from the checkpoint of ``pack_id``, if there is one."""
+        if not trial_ids:
+            return False
+        pack, faults = resumed_pack(self.sweep, self.ledger, self.folder, pack_id, trial_ids, width)
+        for fault in faults:
+            self._note(f"warning: {fault}")
+        if pack is None:
+            return False
+        self.resumed_from[pack.pack_id] = pack_id
+        self.queued.insert(0, pack)
+        for trial_id in trial_ids:
+            self.waiting.pop(trial_id, None)
+        return True
+
+    def _wait(self, trial_ids: Collection[str]) -> None:
+        """Let trials be packed anew."""
+        wanted = set(trial_ids)
+        self.waiting.update({trial.trial_id: trial for trial in self.sweep.trials if trial.trial_id in wanted})
+
+    def _look_for_hung(self, executor: Executor) -> None:
+        """Kill and lose what has given no sign of life for too long."""
+        timeout_s = self.sweep.resources.stall_timeout_s
+        for pack_id in self.started.intersection(self.packs):
+            if time.monotonic() - self.last_news[pack_id] > timeout_s:
+                executor.kill(pack_id)
+                self._lose(self.packs[pack_id], f"no news for {timeout_s:g} s (resources.stall_timeout_s)")
+
+    def _unfinished(self, pack: Pack) -> list[str]:
+        return [trial_id for trial_id in pack.trained_ids if self.progress.statuses[trial_id] != "finished"]
+
+    def _forget(self, pack: Pack, status: str) -> list[str]:
+        """Drop a pack that is over; its unfinished trials, which get ``status``."""
+        self.packs.pop(pack.pack_id, None)
+        self.progress.running.pop(pack.pack_id, None)
+        unfinished = self._unfinished(pack)
+        self._set_status(unfinished, status)
+        return unfinished
+
+    def _release_running(self) -> None:
+        """Mark what was in training as interrupted; what only waited stays as it was."""
+        for pack in list(self.packs.values()):
+            if pack.pack_id in self.started:
+                self.ledger.end_pack(pack.pack_id, "interrupted", "interrupted", "the run was stopped")
+                self._forget(pack, "interrupted")
+        self._tidy_checkpoints()
+
+    def _tidy_checkpoints(self) -> None:
+        remove(unneeded_checkpoints(self.folder, self.ledger.checkpoint_names()))
+
+    def _note(self, text: str) -> None:
+        if text not in self.progress.notes:
+            self.progress.notes.append(text)
+
+    def _set_status(self, trial_ids: Iterable[str], status: str) -> None:
+        for trial_id in trial_ids:
+            self.progress.statuses[trial_id] = status
+
+    def _request_stop(self, signal_number: int) -> None:
+        if self.stopped_by is not None:
+            raise KeyboardInterrupt  # the second time means now
+        self.stopped_by = signal_number
+
+
+@contextlib.contextmanager
+def _signals(request_stop: Callable[[int], None]) -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop; a no-op outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, lambda received, _: request_stop(received)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,112 @@
+"""Reports as JSON text, for executors whose workers hand them over as files. Read strictly: a file may be damaged."""
+
+from __future__ import annotations
+
+import base64
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from orchestrator.messages import Report
+
+_SHOWN = 60
+
+
+def to_json(report: Report) -> str:
+    """``report`` as one line. NaN and infinities are written as Python's json does."""
+    return json.dumps(_plain(report), separators=(",", ":"))
+
+
+def from_json(text: str | bytes) -> Report:
+    """The report that was written as ``text``; its columns are float64, and int64 where they are called step.
+
+    Raises ValueError for anything else than the whole of a report.
+    """
+    try:
+        return _built(Report, json.loads(text), "report")
+    except RecursionError:
+        raise ValueError("report: is nested too deeply") from None
+
+
+def _plain(value: Any) -> Any:
+    """``value`` of what JSON knows."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+def _built(kind: Any, value: Any, where: str) -> Any:
+    """``value`` as the type ``kind`` of a field. Raises ValueError naming ``where`` it does not fit."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            raise ValueError(f"{where}: does not have the fields of {kind.__name__}")
+        return kind(**{name: _built(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in inner:
+            return None
+        (kind,) = (choice for choice in inner if choice is not type(None))
+        return _built(kind, value, where)
+    if origin is tuple and isinstance(value, list):
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+        if len(kinds) == len(value):
+            pairs = enumerate(zip(kinds, value, strict=True))
+            return tuple(_built(kind, item, f"{where}.{i}") for i, (kind, item) in pairs)
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        if inner[1] is np.ndarray:
+            return _curve(value, where)
+        return {name: _built(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+    elif kind in _SCALARS:
+        accepts, build = _SCALARS[kind]
+        if type(value) in accepts:
+            try:
+                return build(value)
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"{where}: {error}") from None
+    raise ValueError(f"{where}: {_shown(value)} is not what stands there")
+
+
+def _curve(value: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+    """The columns of one curve, which are of one length."""
+    columns = {name: _column(name, values, f"{where}.{name}") for name, values in value.items()}
+    if "step" not in columns or len({len(column) for column in columns.values()}) > 1:
+        raise ValueError(f"{where}: is no curve: its columns are {', '.join(columns)}")
+    return columns
+
+
+def _column(name: str, values: Any, where: str) -> np.ndarray:
+    """One column of a curve."""
+    accepts, dtype = ((int,), np.int64) if name == "step" else ((int, float), np.float64)
+    if not isinstance(values, list) or not all(type(value) in accepts for value in values):
+        raise ValueError(f"{where}: {_shown(values)} is not a list of numbers")
+    try:
+        return np.array(values, dtype=dtype)
+    except OverflowError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+# The types in JSON that a field of each type takes, and what makes one of them.
+_SCALARS: Mapping[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
+    str: ((str,), str),
+    bool: ((bool,), bool),
+    int: ((int,), int),
+    float: ((int, float), float),
+    bytes: ((str,), lambda text: base64.b64decode(text, validate=True)),
+}

@@ -1,0 +1,1 @@
+"""The truth about a sweep: one SQLite file with one writer."""

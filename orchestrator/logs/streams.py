@@ -1,0 +1,365 @@
+"""What a training script writes while it runs -> points: a step, a loss and a gradient norm.
+
+Bytes come in pieces of any size, from standard output or from files that grow. Which name is the loss is told
+from the first few rows, by the same names as in a log that is complete, or said by the user.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.errors import InputError, Problem, printable
+from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.files import (
+    LOSS_NAMES,
+    NORM_NAMES,
+    STEP_NAMES,
+    first_usual,
+    listed,
+    plain_name,
+    training_losses,
+    without_colours,
+)
+from orchestrator.logs.line_formats import (
+    NUM_LAST_LINES,
+    Auto,
+    Csv,
+    Events,
+    JsonLines,
+    Lines,
+    Pattern,
+    Row,
+    Text,
+    begins_as_events,
+)
+
+_BLOCK = 1024**2  # bytes that are cut into lines at a time
+_LAST_LINE = 500  # characters
+_NUM_HELD = 5  # rows from which the columns are told
+_MAX_NAMES = 1000  # that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step of a curve. Loss and norm may be anything that a float can.
+
+    Where no gradient norm came since the last point, the last one that was finite stands for it.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float | None
+    others: Mapping[str, float]
+
+
+class MetricStream:
+    """Points out of all that a run writes, as it comes. How it is split makes no difference.
+
+    Raises InputError for a pattern that is no regular expression or has no group for the loss.
+    """
+
+    def __init__(self, metrics: MetricsConfig) -> None:
+        self._columns = _Columns(metrics.step, metrics.loss, metrics.grad_norm)
+        self._head: bytes | None = None
+        if metrics.pattern is not None:
+            pattern = _compiled(metrics)
+            self._columns.choose_among(list(pattern.groupindex))
+            self._lines = Lines(Pattern(pattern))
+        elif metrics.format == "json":
+            self._lines = Lines(JsonLines())
+        elif metrics.format == "csv":
+            self._lines = Lines(Csv(self._columns.is_loss))
+        elif metrics.format == "text":
+            self._lines = Lines(Text(metrics))
+        else:
+            self._head = b"" if metrics.format == "auto" else None
+            self._lines = Lines(Auto(metrics, self._columns.is_loss))
+        is_told = metrics.pattern is None and metrics.format == "tensorboard"
+        self._events = Events() if is_told else None
+
+    @property
+    def num_lines(self) -> int:
+        """Lines so far, empty ones left out; records of events are none."""
+        return self._lines.num_lines
+
+    @property
+    def last_lines(self) -> deque[str]:
+        """The last lines as text without colours, each cut to what fits on a few rows."""
+        texts = (without_colours(line.decode(errors="replace")) for line in self._lines.last)
+        return deque((text[:_LAST_LINE] for text in texts), NUM_LAST_LINES)
+
+    @property
+    def note(self) -> str:
+        """Which columns were chosen and what was left out, or why there are no points."""
+        damage = self._events.damage if self._events is not None else ""
+        return "; ".join(filter(None, [self._columns.note(), damage]))
+
+    def feed(self, content: bytes) -> list[Point]:
+        """Points that ``content`` completes; it may end in the middle of a line or of a character."""
+        points: list[Point] = []
+        for at in range(0, len(content), _BLOCK):
+            for row in self._rows(content[at : at + _BLOCK]):
+                points += self._columns.take(row)
+        return points
+
+    def finish(self) -> list[Point]:
+        """Points that were held back, at the end of the run."""
+        points: list[Point] = []
+        for row in self._last_rows():
+            points += self._columns.take(row)
+        return points + self._columns.finish()
+
+    def _rows(self, content: bytes) -> Iterable[Row]:
+        if self._head is not None:
+            self._head += content
+            if begins_as_events(self._head) is None:
+                return ()
+            content = self._told()
+        return self._lines.rows(content) if self._events is None else self._events.rows(content)
+
+    def _told(self) -> bytes:
+        """What was held back until it could be told whether it is an event file."""
+        content, self._head = self._head or b"", None
+        if begins_as_events(content):
+            self._events = Events()
+        return content
+
+    def _last_rows(self) -> list[Row]:
+        rows = [] if self._head is None else list(self._rows(self._told()))
+        return [*rows, *(self._lines.finish() if self._events is None else self._events.finish())]
+
+
+def _compiled(metrics: MetricsConfig) -> re.Pattern[str]:
+    remedy = r"write e.g. 'step (?P<step>\d+) loss (?P<loss>\S+)'"
+    try:
+        pattern = re.compile(metrics.pattern or "")
+    except (re.error, OverflowError, RecursionError) as error:
+        problem = Problem("", "metrics.pattern", f"is no regular expression: {error}", remedy)
+        raise InputError(problem) from None
+    wanted = metrics.loss or "loss"
+    if _find(pattern.groupindex, wanted) is None:
+        raise InputError(Problem("", "metrics.pattern", f"has no group that is named {wanted}", remedy))
+    return pattern
+
+
+def _find(names: Collection[str], wanted: str) -> str | None:
+    """``wanted`` among ``names``, or else what differs in case and the like only."""
+    if wanted in names:
+        return wanted
+    return next((name for name in names if plain_name(name) == plain_name(wanted)), None)
+
+
+# --- which column is what --------------------------------------------------------------------------
+
+_Role = Literal["step", "loss", "grad_norm", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A row with a loss; steps and norms are its own and those of rows since the last one."""
+
+    row: Row
+    steps: Row
+    norms: Row
+
+
+class _Columns:
+    """Rows in, points out, once it is known which columns count."""
+
+    def __init__(self, step: str | None, loss: str | None, grad_norm: str | None) -> None:
+        self._wanted = {"step": step, "loss": loss, "grad_norm": grad_norm}
+        self._is_settled = step is not None and loss is not None
+        self._roles: dict[str, _Role] = {}
+        self._steps: dict[str, float] = {}
+        self._norms: dict[str, float] = {}
+        self._finite_norms: dict[str, float] = {}
+        self._held: list[_Held] = []
+        self._names: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
+        self._norm: str | None = None
+        self._numbering = _Numbering()
+
+    def choose_among(self, names: list[str]) -> None:
+        """Settle at once on some of ``names``, which are all that will come."""
+        self._wanted["loss"] = self._wanted["loss"] or "loss"
+        if self._wanted["step"] is None:
+            self._wanted["step"] = first_usual(STEP_NAMES, names)
+        self._is_settled = True
+
+    def is_loss(self, name: str) -> bool:
+        """Whether a column may be the loss by its name."""
+        return self._role(name) == "loss"
+
+    def take(self, row: Row) -> list[Point]:
+        """Points that are complete with ``row``."""
+        losses = []
+        for name, value in row.items():
+            role = self._roles.get(name)
+            if role is None:
+                role = self._role(name)
+            if role == "loss":
+                losses.append(name)
+            elif role == "step":
+                self._steps[name] = value
+            elif role == "grad_norm":
+                self._norms[name] = value
+        if self._numbering.last is None:
+            _count(row, self._names)
+        if not losses:
+            return []
+        if not self._is_settled:
+            _count(losses, self._losses)
+        self._held.append(_Held(row, self._steps, {**self._finite_norms, **self._norms}))
+        self._finite_norms |= {name: norm for name, norm in self._norms.items() if math.isfinite(norm)}
+        self._steps, self._norms = {}, {}
+        if not self._is_settled and not self._is_clear(row) and len(self._held) < _NUM_HELD:
+            return []
+        return self._release()
+
+    def finish(self) -> list[Point]:
+        """Points of the rows that were held back."""
+        return self._release()
+
+    def note(self) -> str:
+        """Which columns count, or why none does."""
+        if self._numbering.last is not None:
+            wanted = self._wanted
+            step = f"step: {wanted['step']}" if wanted["step"] else "no column of steps: points are numbered from 0"
+            parts = [f"loss: {wanted['loss']}", step, f"gradient norm: {self._norm or 'none'}"]
+            return printable("; ".join([*parts, *self._numbering.notes(wanted["step"] is not None)]))
+        names = [name for name, _ in self._names.most_common()]
+        if not names:
+            return "no line with a name and a number"
+        if self._wanted["loss"] is not None and _find(names, self._wanted["loss"]) is None:
+            return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names)}")
+        if self._held:
+            return printable(f"fewer than {_NUM_HELD} lines with a loss so far: names seen: {listed(names)}")
+        losses = training_losses(self._losses)
+        if len(losses) > 1:
+            return printable(f"several may be the loss: {listed(losses)}; say which under metrics: loss")
+        return printable(f"no line with a loss: names seen: {listed(names)}")
+
+    def _is_clear(self, row: Row) -> bool:
+        """Whether no later row can name a better loss, and this one has one name for its step."""
+        names = [plain_name(name) for name in row]
+        return (
+            self._wanted["loss"] is None and LOSS_NAMES[0] in names and sum(name in STEP_NAMES for name in names) == 1
+        )
+
+    def _role(self, name: str) -> _Role:
+        if len(self._roles) >= _MAX_NAMES:
+            self._roles.clear()
+        plain, role = plain_name(name), ""
+        if self._is("loss", plain, LOSS_NAMES) or (self._wanted["loss"] is None and training_losses([name])):
+            role = "loss"
+        elif self._is("step", plain, () if self._is_settled else STEP_NAMES):
+            role = "step"
+        elif self._is("grad_norm", plain, NORM_NAMES):
+            role = "grad_norm"
+        self._roles[name] = role
+        return role
+
+    def _is(self, what: str, plain: str, usual: Sequence[str]) -> bool:
+        wanted = self._wanted[what]
+        return plain in usual if wanted is None else plain == plain_name(wanted)
+
+    def _release(self) -> list[Point]:
+        """Points of the held rows; none where it cannot be told which column is the loss."""
+        held, self._held = self._held, []
+        if held and not self._is_settled and not self._choose(held):
+            return []  # only a new name can tell, so these rows will never be points
+        return [point for one in held if (point := self._point(one)) is not None]
+
+    def _choose(self, held: list[_Held]) -> bool:
+        if self._wanted["loss"] is None:
+            names = [name for name, _ in self._losses.most_common()]
+            losses = training_losses(names)
+            usual = first_usual(LOSS_NAMES, names)
+            self._wanted["loss"] = usual or (losses[0] if len(losses) == 1 else None)
+            if self._wanted["loss"] is None:
+                return False
+        if self._wanted["step"] is None:
+            self._wanted["step"] = _usual_step([one for one in held if _find(one.row, self._wanted["loss"])])
+        self._is_settled = True
+        self._roles.clear()
+        return True
+
+    def _point(self, held: _Held) -> Point | None:
+        row, wanted = held.row, self._wanted
+        loss = _find(row, wanted["loss"])
+        if loss is None:
+            return None
+        step = wanted["step"] and _find(held.steps, wanted["step"])
+        epoch = _find(row, "epoch")
+        place = self._numbering.place(held.steps[step] if step else None, row[epoch] if epoch else None)
+        if place is None:
+            return None
+        if wanted["grad_norm"] is None:
+            norm = first_usual(NORM_NAMES, list(held.norms))
+        else:
+            norm = _find(held.norms, wanted["grad_norm"])
+        self._norm = norm or self._norm
+        others = {name: value for name, value in row.items() if name not in (loss, step, norm)}
+        return Point(place, row[loss], held.norms[norm] if norm else None, others)
+
+
+def _count(names: Iterable[str], counts: Counter[str]) -> None:
+    """Add ``names`` to ``counts``, of which there is a limited number."""
+    counts.update(name for name in names if name in counts or len(counts) < _MAX_NAMES)
+
+
+def _usual_step(held: list[_Held]) -> str | None:
+    """The usual step that most of the rows name, or else one that was named between each of them and the next."""
+    own = Counter(name for one in held for name in one.steps if name in one.row)
+    between = Counter(name for one in held for name in one.steps)
+    counts = own or Counter({name: num for name, num in between.items() if num == len(held) > 1})
+    return max(counts, key=lambda name: (counts[name], -STEP_NAMES.index(plain_name(name))), default=None)
+
+
+class _Numbering:
+    """Steps that increase, out of what rows say."""
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self._num_dropped = self._num_numbered = 0
+        self._first = self._gap = self._offset = 0
+        self._epoch = math.inf
+
+    def place(self, value: float | None, epoch: float | None) -> int | None:
+        """Step of the next point, or None where it is not above the last one's.
+
+        A row without a whole number is numbered on. Where rows count from the beginning again in a later
+        epoch, their steps go on from those of the one before.
+        """
+        last = -1 if self.last is None else self.last
+        if value is None or not abs(value) < 2**53 or abs(value - round(value)) > 1e-6:
+            step = last + 1
+            self._num_numbered += 1
+        else:
+            step = round(value) + self._offset
+            if self.last is None:
+                self._first = step
+            elif step <= last and round(value) <= self._first and epoch is not None and epoch > self._epoch:
+                self._offset += last + self._gap - step
+                step = last + self._gap
+            if self.last is not None and step <= last:
+                self._num_dropped += 1
+                return None
+        self._gap = 1 if self.last is None else step - last
+        self._epoch = math.inf if epoch is None else epoch
+        self.last = step
+        return step
+
+    def notes(self, has_steps: bool) -> Iterator[str]:
+        """What was done beyond taking steps as they are."""
+        if has_steps and self._num_numbered:
+            yield f"{self._num_numbered} points without a whole number of steps were numbered on"
+        if self._offset:
+            yield "steps begin again with each epoch: they are counted on"
+        if self._num_dropped:
+            yield f"{self._num_dropped} points at the same or an earlier step were left out"

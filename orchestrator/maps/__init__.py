@@ -1,0 +1,1 @@
+"""From the ledger to stability maps, and what a map answers."""

@@ -1,0 +1,178 @@
+"""Where a map turns from stable to not stable, and how far a setting is from there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.detection.outcomes import is_known
+from orchestrator.errors import InputError, Problem
+from orchestrator.maps.axis_values import label_between, value_labels
+from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.space import Axis, is_number
+
+RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
+_SHOWN = 8  # values without a result in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One change between neighbours of a row: the edge lies between ``stable`` and ``not_stable``.
+
+    ``at`` is the middle of this bracket on the axis's own scale, None where an end has no place on it
+    (no clipping).
+    """
+
+    stable: Any
+    not_stable: Any
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowBoundary:
+    """The edges of one row of a map, from its first value on.
+
+    ``missing`` are the values whose cells are not known to be stable or not to be; ``kind`` is about the others.
+    """
+
+    y: Any
+    kind: RowKind
+    edges: tuple[Edge, ...]
+    missing: tuple[Any, ...]
+
+
+def boundary(stability: StabilityMap) -> list[RowBoundary]:
+    """The boundary along x, row by row. A cell is stable when all its seeds are; nothing is smoothed.
+
+    Cells that are not known (``cell_state``) are left out, which widens the bracket. Raises InputError for a sampled
+    sweep, which has no rows, and for an axis whose values have no order.
+    """
+    if stability.is_sampled:
+        remedy = "a grid (num: on each axis) has rows; the map of a sampled sweep shows its points"
+        raise InputError(Problem(stability.name, "", "its cells are sampled, so there are no rows", remedy))
+    if not is_ordered(stability.x_values):
+        raise InputError(Problem("--x", "", f"the values of {stability.x.name} have no order", "choose another axis"))
+    return [
+        row_boundary(y, [(x, stability.state((x, y))) for x in stability.x_values], stability.x)
+        for y in stability.y_values
+    ]
+
+
+def is_ordered(values: Sequence[Any]) -> bool:
+    """Whether values are numbers, in ascending order, with none (no clipping: the loosest) last."""
+    numbers = values[:-1] if values and values[-1] is None else values
+    return all(is_number(value) for value in numbers)
+
+
+def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis) -> RowBoundary:
+    """The edges of one row: values of ``axis`` in order with the states of their cells."""
+    known = [(x, state == "stable") for x, state in states if is_known(state)]
+    edges = tuple(
+        Edge(a, b, axis.between(a, b)) if a_is_stable else Edge(b, a, axis.between(a, b))
+        for (a, a_is_stable), (b, b_is_stable) in itertools.pairwise(known)
+        if a_is_stable != b_is_stable
+    )
+    kind: RowKind = "crosses" if len(edges) == 1 else "crosses more than once"
+    if not edges:
+        kind = "not known" if not known else "stable throughout" if known[0][1] else "not stable throughout"
+    return RowBoundary(y, kind, edges, tuple(x for x, state in states if not is_known(state)))
+
+
+def boundary_lines(stability: StabilityMap) -> list[str]:
+    """The boundary in words, a line per row from the top of the map down."""
+    rows = boundary(stability)
+    names = [""] * len(rows) if stability.y is None else value_labels(stability.y_values)
+    names = [f"{stability.y.name}={name}" if stability.y else "all cells" for name in names]
+    width = max(map(len, names), default=0)
+    labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
+    return [
+        f"{name:<{width}}  {_row_text(row, stability, labels)}"
+        for name, row in reversed(list(zip(names, rows, strict=True)))
+    ]
+
+
+def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
+    """What is known of the edge of one row of ``stability``; ``labels`` are the texts of the values along x."""
+    if all(stability.state((x, row.y)) == "not_run" for x in stability.x_values):
+        return "not run"
+    missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
+    shown = missing[:_SHOWN] + ([f"and {len(missing) - _SHOWN} more"] if len(missing) > _SHOWN else [])
+    if row.kind == "not known":
+        return f"not known at {stability.x.name} {', '.join(shown)}"
+    kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
+    edges = "; ".join(_edge_text(edge, stability.x.name, labels) for edge in row.edges)
+    what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
+    return f"{what} (not known at {', '.join(shown)})" if missing else what
+
+
+def _missing_text(label: str, cell: MapCell | None) -> str:
+    """A value whose cell is not known, with what its seeds did so far."""
+    if cell is None or cell.state == "not_run":
+        return label
+    return f"{label} ({', '.join(f'{count} {name}' for name, count in sorted(cell.outcomes.items()))})"
+
+
+def _edge_text(edge: Edge, x: str, labels: Mapping[Any, str]) -> str:
+    """An edge with its bracket; ``labels`` are the texts of the axis's values."""
+    bracket = f"{x} {labels[edge.stable]} is stable, {labels[edge.not_stable]} is not"
+    if edge.at is None:
+        return bracket
+    return f"edge near {x}={label_between(edge.stable, edge.not_stable, edge.at)} ({bracket})"
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How far a setting is from the nearest cell that is not stable, in one direction of an axis.
+
+    ``known`` is the factor up to which every cell is stable, the last of them at ``last_stable``. ``edge`` is the
+    factor to the first value that is not stable, None where there is none up to the axis's end; ``missing`` are the
+    values before it (or the end) whose cells are not known.
+    """
+
+    axis: str
+    is_upwards: bool
+    known: float
+    edge: float | None
+    last_stable: Any
+    first_not_stable: Any
+    missing: tuple[Any, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything up to the axis's end is stable."""
+        return self.edge is None and not self.missing
+
+
+def margins(setting: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> list[Margin]:
+    """The margins of a stable cell along each ordered axis, the other axes fixed.
+
+    ``states`` maps the values of all axes, in their order, to a cell's state.
+    """
+    found = []
+    for i, axis in enumerate(axes):
+        if len(axis.values) < 2 or not is_ordered(axis.values):
+            continue
+        here = axis.values.index(setting[axis.name])
+        key = tuple(setting[axis.name] for axis in axes)
+        for is_upwards in (False, True):
+            beyond = axis.values[here + 1 :] if is_upwards else axis.values[:here][::-1]
+            row = [(value, states.get((*key[:i], value, *key[i + 1 :]), "not_run")) for value in beyond]
+            found.append(_margin(axis, axis.values[here], is_upwards, row))
+    return found
+
+
+def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]]) -> Margin:
+    """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
+    last_stable, first_not_stable, edge, missing = here, None, None, []
+    for value, state in row:
+        if not is_known(state):
+            missing.append(value)
+        elif state != "stable":
+            first_not_stable, edge = value, axis.factor(here, value)
+            break
+        elif not missing:
+            last_stable = value
+    known = axis.factor(here, last_stable)
+    return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing))

@@ -1,0 +1,363 @@
+"""Two sweeps or more side by side on the cells they share: what changed, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.detection.outcomes import cell_state, is_known
+from orchestrator.errors import InputError, Problem
+from orchestrator.intervals import CONFIDENCE
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
+from orchestrator.maps.stability import StabilityMap, make_map, ordered, sweep_axes
+from orchestrator.space import Axis, number_text
+
+_NUM_DRAWS = 4000
+_DIGITS = 9
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One sweep of a comparison, limited to the shared cells: its rows, each with its shared ``cell``.
+
+    ``num_left_out`` of its cells are not shared. ``area`` is the share of the compared cells that is stable, the
+    mean over them of the fraction of stable seeds; its interval is from a bootstrap over seeds, None with
+    a single seed.
+    """
+
+    name: str
+    trials: tuple[Mapping[str, Any], ...]
+    num_left_out: int
+    area: float
+    area_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeShift:
+    """How the edge along an axis moved, over the rows where both sweeps have exactly one edge.
+
+    ``factors``: one number per such row, above 1 where the edge moved up the axis (of 1 / (1 - value) on a
+    log1m axis). ``resolution``: the widest bracket of an edge, as a factor: smaller shifts do not show.
+    ``num_other`` rows have no edge in one of the sweeps, or several.
+    """
+
+    axis: str
+    factors: tuple[float, ...]
+    resolution: float
+    num_rows: int
+    num_other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What changed from the first sweep to ``name``.
+
+    ``num_seeds`` is the smaller number of seeds. Of ``num_pairs`` trials of the same compared cell and seed,
+    ``num_gained`` are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is
+    McNemar's exact test, None where seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep
+    and none in the other.
+    """
+
+    name: str
+    area_change: float
+    area_interval: tuple[float, float] | None
+    num_seeds: int
+    num_pairs: int
+    num_gained: int
+    num_lost: int
+    p_value: float | None
+    num_turned: int
+    shift: EdgeShift | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
+
+    ``num_unknown`` of the ``num_cells`` shared ones are not known to be stable or not to be in some sweep
+    (``cell_state``): they are drawn, and not compared. With ``is_sampled`` the cells of one of them are no grid, so
+    there are no rows with edges.
+    """
+
+    axes: tuple[Axis, ...]
+    num_cells: int
+    num_unknown: int
+    sides: tuple[Side, ...]
+    differences: tuple[Difference, ...]
+    changed: Mapping[str, tuple[Any, ...]]
+    is_sampled: bool
+
+
+def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
+    """Compare each further sweep with the first, on the cells that all of them have; ``x`` is the edge's axis.
+
+    A cell is identified by the values of every field that is an axis in any of the sweeps. Raises InputError
+    when the sweeps share no cell, or none that is known in all of them.
+    """
+    names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
+    axes_of = [sweep_axes(ledger) for ledger in ledgers]
+    rows_of = [ledger.trials() for ledger in ledgers]
+    union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
+    order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
+    for name, rows in zip(names, rows_of, strict=True):
+        lacking = [axis for axis in order if not rows or axis not in rows[0]["config"] | rows[0]["cell"]]
+        if lacking:
+            raise InputError(
+                Problem(name, "", f"has no {lacking[0]}, an axis of the others", "compare sweeps of one objective")
+            )
+    cells_of = [{_key(row, order) for row in rows} for rows in rows_of]
+    shared = set.intersection(*cells_of)
+    if not shared:
+        raise InputError(Problem(", ".join(names), "", "share no cell", _why_nothing_is_shared(order, cells_of, names)))
+    kept = [tuple(_with_cell(row, order) for row in rows if _key(row, order) in shared) for rows in rows_of]
+    values = {name: ordered(list(dict.fromkeys(row["cell"][name] for row in kept[0]))) for name in order}
+    axes = tuple(Axis(name, union[name].scale, tuple(values[name]), union[name].ends) for name in order)
+    keys = sorted(shared, key=lambda key: [values[n].index(v) for n, v in zip(order, key, strict=True)])
+    states = [_states(rows, order) for rows in kept]
+    compared = [key for key in keys if all(is_known(of_sweep[key]) for of_sweep in states)]
+    if not compared:
+        found = f"share {len(keys)} cells, and none of them is known in all sweeps"
+        remedy = "`sweep run NAME` trains the seeds that have no result"
+        raise InputError(Problem(", ".join(names), "", found, remedy))
+    tables = [_stable_table(rows, order, compared) for rows in kept]
+    draws = _draws(tables)
+    areas = [_area(table) for table, _ in tables]
+    sides = tuple(
+        Side(name, rows, len(cells - shared), area, _interval(drawn))
+        for name, rows, cells, area, drawn in zip(names, kept, cells_of, areas, draws, strict=True)
+    )
+    is_sampled = any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
+    edge_axis = None if is_sampled else _edge_axis(axes, x)
+    differences = tuple(
+        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared))
+        for i in range(1, len(sides))
+    )
+    num_unknown = len(keys) - len(compared)
+    return Comparison(axes, len(keys), num_unknown, sides, differences, _changed(kept, order), is_sampled)
+
+
+def _unique_names(names: Sequence[str]) -> list[str]:
+    return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
+
+
+def _field(row: Mapping[str, Any], name: str) -> Any:
+    return row["cell"].get(name, row["config"].get(name))
+
+
+def _rounded(value: Any) -> Any:
+    """Grids of two files may spell one number with different last digits."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(number_text(value, _DIGITS))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _key(row: Mapping[str, Any], order: Sequence[str]) -> Key:
+    return tuple(_rounded(_field(row, name)) for name in order)
+
+
+def _with_cell(row: Mapping[str, Any], order: Sequence[str]) -> Mapping[str, Any]:
+    return {**row, "cell": dict(zip(order, _key(row, order), strict=True))}
+
+
+def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], names: Sequence[str]) -> str:
+    for i, axis in enumerate(order):
+        values = [{key[i] for key in cells} for cells in cells_of]
+        if not set.intersection(*values):
+            shown = (
+                f"{name}: {', '.join(value_labels(ordered(list(found)))[:6])}"
+                for name, found in zip(names, values, strict=True)
+            )
+            return f"their values of {axis} differ ({'; '.join(shown)})"
+    return "each axis has shared values, but no combination of them is in all sweeps"
+
+
+def _states(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[Key, str]:
+    """The state of each cell of one sweep."""
+    labels: dict[Key, list[str]] = {}
+    for row in rows:
+        labels.setdefault(_key(row, order), []).append(row["outcome"] or row["status"])
+    return {key: cell_state(of_cell) for key, of_cell in labels.items()}
+
+
+def _stable_table(
+    rows: Sequence[Mapping[str, Any]], order: Sequence[str], keys: Sequence[Key]
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
+    seeds = tuple(sorted({row["seed"] for row in rows}))
+    place = {key: i for i, key in enumerate(keys)}
+    table = np.full((len(keys), len(seeds)), np.nan)
+    for row in rows:
+        if row["outcome"] and (key := _key(row, order)) in place:
+            table[place[key], seeds.index(row["seed"])] = row["outcome"] == "stable"
+    return table, seeds
+
+
+def _area(table: np.ndarray) -> float:
+    """Mean over cells of the fraction of stable seeds, of the cells that have a result."""
+    return float(_areas(table[:, None, :])[0])
+
+
+def _areas(table: np.ndarray) -> np.ndarray:
+    """Areas of (cells, draws, seeds), one per draw; NaN where no cell has a result."""
+    known = ~np.isnan(table)
+    num = known.sum(axis=2)
+    fraction = np.where(num > 0, np.where(known, table, 0).sum(axis=2) / np.maximum(num, 1), np.nan)
+    has_result = ~np.isnan(fraction)
+    total = np.where(has_result, fraction, 0).sum(axis=0)
+    return np.where(has_result.any(axis=0), total / np.maximum(has_result.sum(axis=0), 1), np.nan)
+
+
+def _draws(tables: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> list[np.ndarray | None]:
+    """Areas under resampled seeds; the same draw for sweeps of the same seeds, which share their noise.
+
+    A seed is resampled with all its cells: one seed's runs share their data and their start.
+    """
+    picks: dict[tuple[int, ...], np.ndarray] = {}
+    found: list[np.ndarray | None] = []
+    for table, seeds in tables:
+        if len(seeds) < 2:
+            found.append(None)
+            continue
+        if seeds not in picks:
+            picks[seeds] = np.random.default_rng(len(picks)).integers(len(seeds), size=(_NUM_DRAWS, len(seeds)))
+        pieces = [_areas(table[:, pick]) for pick in np.array_split(picks[seeds], 40)]
+        found.append(np.concatenate(pieces))
+    return found
+
+
+def _interval(draws: np.ndarray | None) -> tuple[float, float] | None:
+    if draws is None or np.isnan(draws).all():
+        return None
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.nanpercentile(draws, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _difference(
+    first: Side,
+    new: Side,
+    first_draws: np.ndarray | None,
+    new_draws: np.ndarray | None,
+    axes: Sequence[Axis],
+    edge_axis: Axis | None,
+    compared: Container[Key],
+) -> Difference:
+    order = [axis.name for axis in axes]
+    before, after = (
+        {
+            (key, row["seed"]): row["outcome"] == "stable"
+            for row in side.trials
+            if row["outcome"] and (key := _key(row, order)) in compared
+        }
+        for side in (first, new)
+    )
+    pairs = before.keys() & after.keys()
+    num_gained = sum(after[pair] and not before[pair] for pair in pairs)
+    num_lost = sum(before[pair] and not after[pair] for pair in pairs)
+    has_draws = first_draws is not None and new_draws is not None
+    num_seeds = min(len({row["seed"] for row in side.trials}) for side in (first, new))
+    return Difference(
+        name=new.name,
+        area_change=new.area - first.area,
+        area_interval=_interval(new_draws - first_draws) if has_draws else None,
+        num_seeds=num_seeds,
+        num_pairs=len(pairs),
+        num_gained=num_gained,
+        num_lost=num_lost,
+        p_value=mcnemar(num_gained, num_lost) if pairs else None,
+        num_turned=_num_turned(before, after),
+        shift=_edge_shift(first, new, axes, edge_axis) if edge_axis is not None else None,
+    )
+
+
+def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key, int], bool]) -> int:
+    """Cells of which all seeds are stable in one of two sweeps and none in the other, with two seeds in each."""
+    outcomes: list[dict[Key, list[bool]]] = [{}, {}]
+    for of_sweep, found in zip((before, after), outcomes, strict=True):
+        for (key, _), is_stable in of_sweep.items():
+            found.setdefault(key, []).append(is_stable)
+    return sum(
+        len(seeds) > 1 and len(others) > 1 and len(set(seeds)) == len(set(others)) == 1 and seeds[0] != others[0]
+        for key, seeds in outcomes[0].items()
+        if (others := outcomes[1].get(key)) is not None
+    )
+
+
+def mcnemar(num_gained: int, num_lost: int) -> float:
+    """McNemar's exact two-sided p-value of paired yes and no: the sign test of the pairs that differ."""
+    from scipy.stats import binomtest
+
+    differing = num_gained + num_lost
+    return float(binomtest(num_gained, differing, 0.5).pvalue) if differing else 1.0
+
+
+def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
+    if x is not None and x not in [axis.name for axis in axes]:
+        raise InputError(Problem("--x", "", f"{x!r} is not an axis", f"axes: {', '.join(a.name for a in axes)}"))
+    fitting = [axis for axis in axes if len(axis.values) > 1 and is_ordered(axis.values) and x in (None, axis.name)]
+    return fitting[0] if fitting else None
+
+
+def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis) -> EdgeShift:
+    others = [other.name for other in axes if other.name != axis.name]
+    rows = [_edges(side, others, axis) for side in (first, new)]
+    factors, brackets = [], [1.0]
+    for key, before in rows[0].items():
+        after = rows[1][key]
+        if before.kind == after.kind == "crosses":
+            (a,), (b,) = before.edges, after.edges
+            same_side = (axis.values.index(a.stable) < axis.values.index(a.not_stable)) == (
+                axis.values.index(b.stable) < axis.values.index(b.not_stable)
+            )
+            if same_side and a.at is not None and b.at is not None:
+                factor = axis.factor(a.at, b.at)
+                factors.append(factor if b.at >= a.at else 1 / factor)
+                brackets += [axis.factor(edge.stable, edge.not_stable) for edge in (a, b)]
+    return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
+
+
+def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, RowBoundary]:
+    states = _states(side.trials, [*others, axis.name])
+    return {
+        row: row_boundary(row, [(value, states.get((*row, value), "not_run")) for value in axis.values], axis)
+        for row in dict.fromkeys(key[:-1] for key in states)
+    }
+
+
+def _changed(kept: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Fields that differ between the sweeps, other than axes."""
+    configs = [{"objective": rows[0]["objective"], **rows[0]["config"]} for rows in kept]
+    fields = dict.fromkeys(field for config in configs for field in config if field not in (*order, "seed"))
+    return {
+        field: tuple(config.get(field) for config in configs)
+        for field in fields
+        if any(config.get(field) != configs[0].get(field) for config in configs)
+    }
+
+
+def shared_maps(
+    comparison: Comparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
+) -> list[StabilityMap]:
+    """A map of each sweep over the shared cells. Raises InputError for an axis or a reduction that there is not."""
+    axes = {axis.name: axis for axis in comparison.axes}
+    wide = [name for name, axis in axes.items() if len(axis.values) > 1] or list(axes)
+    for option, name in (("--x", x), ("--y", y)):
+        if name is not None and name not in axes:
+            raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
+    if x is not None and x == y:
+        raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
+    x = x or next((name for name in wide if name != y), wide[0])
+    y = y or next((name for name in wide if name != x), None)
+    is_sampled = comparison.is_sampled
+    return [
+        make_map(side.trials, axes, x, y, "final_loss", reduce, side.name, is_sampled=is_sampled)
+        for side in comparison.sides
+    ]

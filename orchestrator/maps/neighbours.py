@@ -1,0 +1,77 @@
+"""The cells of a sweep that differ from a trial's own in one setting alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.detection.outcomes import cell_state
+from orchestrator.maps.stability import median
+from orchestrator.space import canonical_json, is_number
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A cell with ``value`` of one setting: how many of its finished seeds are stable, and their median final loss.
+
+    ``state`` is that of ``cell_state``. ``loss`` is None where no seed ended with a finite one. ``onsets`` are those
+    of the seeds that are not stable.
+    """
+
+    value: Any
+    num_finished: int
+    num_stable: int
+    loss: float | None
+    onsets: tuple[int | None, ...]
+    state: str
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether all seeds that were asked for are stable."""
+        return self.state == "stable"
+
+
+def neighbours(rows: Iterable[Row], trial: Row, setting: str) -> list[Neighbour]:
+    """The cells that share all of the trial's configuration but ``setting``, its own cell among them.
+
+    In ascending order of the value, none and words last. Only those with a finished trial count.
+    """
+    if setting not in trial["config"]:
+        return []
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if _differ_in(row["config"], trial["config"], setting):
+            found.setdefault(canonical_json(row["config"][setting]), []).append(row)
+    cells = [_neighbour(trials[0]["config"][setting], trials) for trials in found.values()]
+    return sorted((cell for cell in cells if cell.num_finished), key=lambda cell: _rank(cell.value))
+
+
+def below(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
+    """Those of ``cells`` with a lower value, the nearest first. None (no clipping) is above all numbers."""
+    return [cell for cell in cells if is_number(cell.value) and _rank(cell.value) < _rank(value)][::-1]
+
+
+def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
+    """Those of ``cells`` with a higher value, the nearest first. None (no clipping) is above all numbers."""
+    return [cell for cell in cells if _rank(cell.value) > _rank(value) and not isinstance(cell.value, str | bool)]
+
+
+def _neighbour(value: Any, trials: Sequence[Row]) -> Neighbour:
+    finished = [trial for trial in trials if trial["outcome"] is not None]
+    onsets = tuple(trial["onset_step"] for trial in finished if trial["outcome"] != "stable")
+    loss = median(trial["final_loss"] for trial in finished)
+    state = cell_state([trial["outcome"] or trial["status"] for trial in trials])
+    return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
+
+
+def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool:
+    """Whether two configurations are the same but for ``setting``, or altogether."""
+    return a.keys() == b.keys() and all(a[key] == b[key] for key in a if key != setting)
+
+
+def _rank(value: Any) -> float:
+    return float(value) if is_number(value) else math.inf

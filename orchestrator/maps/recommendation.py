@@ -1,0 +1,160 @@
+"""The setting with the lowest loss that is stable on every seed and far enough from the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.detection.outcomes import cell_state
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.boundary import Margin, is_ordered, margins
+from orchestrator.maps.stability import median, sweep_axes
+from orchestrator.space import Axis, format_value
+
+LOSSES = ("final_loss", "validation_loss", "best_loss")
+_SHOWN = 3  # candidates that were not taken, and values without a result
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cell whose seeds are all stable: its median loss, and its margins along the axes."""
+
+    setting: Mapping[str, Any]
+    loss: float
+    num_seeds: int
+    margins: tuple[Margin, ...]
+
+    @property
+    def margin(self) -> float:
+        """The smallest factor up to which every cell is stable; infinite where that is so up to the end of all axes."""
+        return min((m.known for m in self.margins if not m.is_open), default=float("inf"))
+
+    @property
+    def name(self) -> str:
+        """The setting in words."""
+        return " ".join(f"{key}={format_value(value)}" for key, value in self.setting.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The answer, or None, with what it was chosen from: the stable candidates by ascending loss."""
+
+    chosen: Candidate | None
+    candidates: tuple[Candidate, ...]
+    num_cells: int
+    metric: str
+    at_least: float
+    without_order: tuple[str, ...]
+    axes: tuple[Axis, ...]
+
+
+def recommend(ledger: Ledger, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
+    """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
+
+    A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
+    (``cell_state``) are not stable here: what has not been seen is no margin. Raises InputError for a metric that is
+    no loss, a factor below 1, or a sampled sweep.
+    """
+    if metric not in LOSSES:
+        raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
+    if not at_least >= 1:
+        raise InputError(Problem("--margin", "", f"{at_least:g} is no factor", "write a number from 1 up, such as 2"))
+    facts, axes = ledger.facts(), sweep_axes(ledger)
+    if facts.get("is_sampled") == "true":
+        remedy = "a grid (num: on each axis) has neighbours"
+        raise InputError(Problem(facts.get("name", ""), "", "its cells are sampled, so none has neighbours", remedy))
+    if not axes:
+        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
+    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for trial in ledger.trials():
+        cells.setdefault(tuple(trial["cell"][axis.name] for axis in axes), []).append(trial)
+    states = {key: cell_state([t["outcome"] or t["status"] for t in trials]) for key, trials in cells.items()}
+    candidates = sorted(
+        (
+            _candidate(key, trials, axes, states, metric)
+            for key, trials in cells.items()
+            if states[key] == "stable" and all(trial[metric] is not None for trial in trials)
+        ),
+        key=lambda candidate: candidate.loss,
+    )
+    chosen = next((candidate for candidate in candidates if candidate.margin >= at_least), None)
+    without_order = tuple(axis.name for axis in axes if len(axis.values) > 1 and not is_ordered(axis.values))
+    return Recommendation(chosen, tuple(candidates), len(cells), metric, at_least, without_order, tuple(axes))
+
+
+def _candidate(
+    key: tuple[Any, ...],
+    trials: Sequence[Mapping[str, Any]],
+    axes: Sequence[Axis],
+    states: Mapping[tuple[Any, ...], str],
+    metric: str,
+) -> Candidate:
+    setting = dict(zip((axis.name for axis in axes), key, strict=True))
+    loss = median(trial[metric] for trial in trials)
+    assert loss is not None, "candidates have the metric"
+    return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states)))
+
+
+def recommendation_lines(found: Recommendation) -> list[str]:
+    """The answer and its evidence in words."""
+    loss_name = found.metric.replace("_", " ")
+    if found.chosen is None:
+        return _none_lines(found, loss_name)
+    chosen = found.chosen
+    lines = [
+        f"{chosen.name}: median {loss_name} {chosen.loss:.4g}, {chosen.num_seeds} of {chosen.num_seeds} seeds stable",
+        *(f"  {margin_text(margin, found.axes)}" for margin in chosen.margins),
+    ]
+    lines += [f"  {name}: its values have no order, so it has no margin" for name in found.without_order]
+    if any(margin.is_open for margin in chosen.margins):
+        lines.append("  open directions pass, but nothing is known beyond them: more values on the axis would tell")
+    nearer = found.candidates[: found.candidates.index(chosen)]
+    if nearer:
+        lines.append(f"lower loss, but with an edge or a cell that is not known within a factor {found.at_least:g}:")
+        lines += [_nearer_text(candidate, loss_name) for candidate in nearer[:_SHOWN]]
+        if len(nearer) > _SHOWN:
+            lines.append(f"  ... and {len(nearer) - _SHOWN} more")
+    lines.append(f"chosen from {len(found.candidates)} cells of {found.num_cells} that are stable on all seeds")
+    return lines
+
+
+def _none_lines(found: Recommendation, loss_name: str) -> list[str]:
+    if not found.candidates:
+        return [f"none: no cell of {found.num_cells} is stable on all the seeds that were asked for"]
+    num = len(found.candidates)
+    whose = f"each of the {num} cells that are" if num > 1 else "the one cell that is"
+    widest = max(found.candidates, key=lambda candidate: (candidate.margin, -candidate.loss))
+    return [
+        f"none: {whose} stable on all seeds has an edge or a cell that is not known within a factor {found.at_least:g}",
+        "the farthest:",
+        _nearer_text(widest, loss_name),
+        *(f"    {margin_text(margin, found.axes)}" for margin in widest.margins),
+        f"--margin {widest.margin:.3g} would take it; a finer grid may show more room",
+    ]
+
+
+def _nearer_text(candidate: Candidate, loss_name: str) -> str:
+    return f"  {candidate.name}: median {loss_name} {candidate.loss:.4g}, margin {candidate.margin:.3g}"
+
+
+def margin_text(margin: Margin, axes: Sequence[Axis]) -> str:
+    """One direction of one of ``axes``: how far it is known to be stable, and where the edge is."""
+    (values,) = (axis.values for axis in axes if axis.name == margin.axis)
+    labels = dict(zip(values, value_labels(values), strict=True))
+    way = f"{margin.axis} {'up' if margin.is_upwards else 'down'}"
+    stable = f"stable to {labels[margin.last_stable]} (factor {margin.known:.3g})"
+    if margin.is_open:
+        return f"{way}: open: " + (
+            "it is the axis's end" if margin.known == 1 else f"{stable}, where what was tried ends"
+        )
+    parts = [stable]
+    if margin.missing:
+        shown = [labels[value] for value in margin.missing[:_SHOWN]]
+        more = f" and {len(margin.missing) - _SHOWN} more" if len(margin.missing) > _SHOWN else ""
+        parts.append(f"not known at {', '.join(shown)}{more}")
+    if margin.edge is not None:
+        parts.append(f"not at {labels[margin.first_not_stable]} (factor {margin.edge:.3g})")
+    return f"{way}: {', '.join(parts)}"

@@ -1,0 +1,112 @@
+"""Learning-rate sensitivity: what a wrong learning rate costs, per setting of the other axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.boundary import is_ordered
+from orchestrator.maps.stability import median, sweep_axes
+from orchestrator.space import format_value
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Learning-rate sensitivity of one setting, a number per seed, in units of the loss.
+
+    ``best`` is the learning rate of lowest median loss. ``loss`` names which loss it was: the validation
+    loss, or the final training loss where a sweep has none. Seeds without a result, or without any
+    finite loss, at some learning rate are left out.
+    """
+
+    setting: Mapping[str, Any]
+    of_seed: Mapping[int, float]
+    best: float | None
+    num_values: int
+    low: float
+    high: float
+    loss: str
+
+    @property
+    def value(self) -> float | None:
+        """The median over seeds, None without a complete seed."""
+        return median(self.of_seed.values())
+
+
+def lr_sensitivity(ledger: Ledger, axis: str = "lr") -> list[Sensitivity]:
+    """E over the learning rates tried of min(l(lr), l0) - l*, for every setting of the other axes.
+
+    l is the loss at the end, l* its minimum over the learning rates and l0 the loss at initialisation, so
+    that a diverged run costs as much as one that never trained (Wortsman et al. 2023, arXiv 2309.14322,
+    section 2). The expectation is the mean over the values tried: on a log axis, uniform in log lr. Raises
+    InputError when the sweep has no such axis with two numbers.
+    """
+    axes = {found.name: found for found in sweep_axes(ledger)}
+    values = axes[axis].values if axis in axes else ()
+    if len(values) < 2 or not is_ordered(values) or None in values:
+        remedy = f"axes: {', '.join(axes) or 'none'}"
+        raise InputError(
+            Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
+        )
+    trials = ledger.trials()
+    finished = [trial for trial in trials if trial["outcome"]]
+    ran_to_their_end = [trial for trial in finished if trial["outcome"] in ("stable", "spiked")]
+    has_validation = bool(ran_to_their_end) and all(t["validation_loss"] is not None for t in ran_to_their_end)
+    loss = "validation_loss" if has_validation else "final_loss"
+    settings: dict[tuple[Any, ...], dict[int, dict[Any, Mapping[str, Any]]]] = {}
+    for trial in finished:
+        setting = tuple((name, trial["cell"][name]) for name in axes if name != axis)
+        settings.setdefault(setting, {}).setdefault(trial["seed"], {})[trial["cell"][axis]] = trial
+    return [_of_setting(dict(setting), by_seed, values, loss) for setting, by_seed in settings.items()]
+
+
+def _of_setting(
+    setting: Mapping[str, Any],
+    by_seed: Mapping[int, Mapping[Any, Mapping[str, Any]]],
+    values: Sequence[float],
+    loss: str,
+) -> Sensitivity:
+    losses_of = {
+        seed: [_capped(by_value[value], loss) if value in by_value else None for value in values]
+        for seed, by_value in sorted(by_seed.items())
+    }
+    complete = {seed: losses for seed, losses in losses_of.items() if None not in losses}
+    of_seed = {seed: math.fsum(losses) / len(losses) - min(losses) for seed, losses in complete.items()}
+    middle = [median(losses) for losses in zip(*complete.values(), strict=True)]
+    best = values[middle.index(min(middle))] if middle else None
+    return Sensitivity(setting, of_seed, best, len(values), min(values), max(values), loss)
+
+
+def _capped(trial: Mapping[str, Any], loss: str) -> float | None:
+    """The loss at the end, at most the loss at initialisation, which stands for no loss at all too.
+
+    None where neither is finite: such a run has no loss to compare.
+    """
+    found = trial[loss] if trial[loss] is not None else trial["final_loss"]
+    known = [one for one in (found, trial["initial_loss"]) if one is not None]
+    return min(known, default=None)
+
+
+def sensitivity_lines(found: Sequence[Sensitivity], axis: str = "lr") -> list[str]:
+    """The sensitivities in words, the most forgiving setting first."""
+    if not found:
+        return ["no trial has finished"]
+    one = found[0]
+    kind = one.loss.replace("_", " ")
+    lines = [
+        f"{axis} sensitivity over {one.num_values} values from {format_value(one.low)} to {format_value(one.high)} "
+        f"(mean of min(loss, initial loss) less the lowest; {kind}):"
+    ]
+    for each in sorted(found, key=lambda s: math.inf if s.value is None else s.value):
+        name = " ".join(f"{key}={format_value(value)}" for key, value in each.setting.items()) or "all"
+        if each.value is None:
+            lines.append(f"  {name}: no seed has a loss at every {axis}")
+            continue
+        seeds = each.of_seed.values()
+        spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"
+        lines.append(f"  {name}: {each.value:.3g}{spread}, lowest loss at {axis}={format_value(each.best)}")
+    return lines

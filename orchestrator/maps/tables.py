@@ -1,0 +1,51 @@
+"""Tidy pandas tables of trials and of maps: one row per trial, one row per cell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.stability import StabilityMap
+
+_RESULTS = (
+    "status", "outcome", "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss",
+    "final_loss", "peak_loss", "validation_loss", "reason", "num_attempts",
+)  # fmt: skip
+
+
+def trial_table(ledger: Ledger) -> pd.DataFrame:
+    """One row per trial of the sweep: trial_id, seed, every config field, results.
+
+    A field of the configuration keeps its name; onset_step and the like are missing where there is none.
+    """
+    rows = []
+    for trial in ledger.trials():
+        row = {"trial_id": trial["trial_id"], **trial["config"], **trial["cell"], "seed": trial["seed"]}
+        row |= {name: trial[name] for name in _RESULTS}
+        done = trial["steps_done"]
+        row["saved_steps"] = None if done is None else trial["steps"] - done
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def map_table(stability: StabilityMap) -> pd.DataFrame:
+    """The map as a tidy table, one row per cell; ``attrs["note"]`` says what was fixed and reduced."""
+    rows = []
+    for cell in stability.cells.values():
+        row: dict[str, Any] = {stability.x.name: cell.x}
+        if stability.y is not None:
+            row[stability.y.name] = cell.y
+        low, high = cell.interval or (None, None)
+        row |= {"num_seeds": cell.num_seeds, "num_finished": cell.num_finished, "state": cell.state}
+        row |= {"fraction_stable": cell.fraction_stable, "fraction_low": low, "fraction_high": high}
+        row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES}
+        row |= {"num_errored": cell.outcomes.get("errored", 0), "total_spikes": cell.total_spikes}
+        row |= {f"median_{name}": math.nan if value is None else value for name, value in cell.medians.items()}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    table.attrs["note"] = stability.note
+    return table

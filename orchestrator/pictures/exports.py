@@ -1,0 +1,119 @@
+"""Files that are made from the ledger, and can be made again: map, picture, report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.errors import InputError
+from orchestrator.files import (
+    EXPORTED,
+    FROZEN_SWEEP,
+    LEDGER,
+    PICTURES,
+    atomic_write,
+    output_format,
+    refuse_links,
+    storage_errors,
+    write_if_changed,
+    write_output,
+)
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.curve_metrics import measured
+from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
+from orchestrator.maps.tables import map_table, trial_table
+
+MAP_FORMATS = (*PICTURES, "csv")
+HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
+
+
+def export_heatmap(
+    folder: Path,
+    file_format: str | None = None,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    metric: str = "final_loss",
+    where: Mapping[str, str] | None = None,
+    reduce: str = "worst",
+    facet: str | None = None,
+    output: Path | None = None,
+) -> Path:
+    """Write the stability map of the sweep in ``folder`` and return where; csv writes its table.
+
+    The format is that of the ending of ``output``, or png. With ``facet`` there is a map for each value of that axis.
+    Raises InputError for an axis or metric that the sweep does not have, and as ``output_format`` does.
+    """
+    file_format = output_format(output, MAP_FORMATS, file_format)
+    if output is None:
+        refuse_links(folder)
+    options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        options["measured"] = measured(ledger, [metric], ledger.statuses())
+        if facet is None:
+            maps = [stability_map(ledger, where=where, **options)]
+        else:
+            maps = facet_maps(ledger, facet, where or {}, **options)
+    if file_format == "csv":
+        content: bytes | str = _table(maps).to_csv(index=False)
+    else:
+        from orchestrator.pictures.maps import heatmap
+
+        content = heatmap(maps, file_format)
+    path = output or folder / (MAP_TABLE if file_format == "csv" else f"heatmap.{file_format}")
+    if output is not None:
+        write_output(path, content)
+    else:
+        write_if_changed(path, content)
+    return path
+
+
+def _table(maps: Sequence[StabilityMap]) -> pd.DataFrame:
+    """The maps below one another, each with its facet's value in the first column."""
+    tables = [map_table(stability) for stability in maps]
+    for table, stability in zip(tables, maps, strict=True):
+        if stability.facet is not None:
+            table.insert(0, *stability.facet)
+    return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+
+
+def are_current(folder: Path) -> bool:
+    """Whether the exports show what the ledger holds and the sweep says; no clock is asked."""
+    marker = folder / EXPORTED
+    if not (folder / REPORT).is_file() or not marker.is_file():
+        return False
+    with Ledger(folder / LEDGER, read_only=True) as ledger, storage_errors(marker):
+        return marker.read_text() == ledger.state()
+
+
+def existing_exports(folder: Path) -> list[Path]:
+    """The exports that are there."""
+    return [path for name in (HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT) if (path := folder / name).is_file()]
+
+
+def export_all(folder: Path) -> list[Path]:
+    """Write heatmap, tables and report of the sweep in ``folder``; returns what was written."""
+    from orchestrator.pictures.maps import heatmap
+    from orchestrator.pictures.report.report import report_html
+
+    written: dict[str, bytes | str] = {}
+    with Ledger(folder / LEDGER, read_only=True) as ledger:
+        try:
+            stability = stability_map(ledger)
+        except InputError:
+            stability = None  # a sweep of seeds alone has no axes and no map
+        if stability is not None:
+            written[HEATMAP] = heatmap(stability, "png")
+            written[MAP_TABLE] = map_table(stability).to_csv(index=False)
+        written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
+        text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
+        written[REPORT] = report_html(ledger, stability, text)
+        state = ledger.state()
+    refuse_links(folder)
+    for name, content in written.items():
+        atomic_write(folder / name, content)
+    atomic_write(folder / EXPORTED, state)  # last: it vouches for the others
+    return [folder / name for name in written]

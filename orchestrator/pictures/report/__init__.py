@@ -1,0 +1,1 @@
+"""The report of a sweep: one page that loads nothing."""

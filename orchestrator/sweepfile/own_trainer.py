@@ -1,0 +1,217 @@
+"""A trainer of one's own: the command or function that a sweep file names, and what each trial gives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import string
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.logs.streams import MetricStream
+from orchestrator.sweepfile.sections import OwnTrainerSection, SweepFile
+
+# What stands behind these names in a command is not the user's to choose; the others are what trials are made of.
+_PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
+GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
+OWN_KINDS = ("command", "python")  # what the ledger says as the objective of such trials
+_PYTHONS = ("python", "python3")
+LONGEST_FORMATTED = 200  # characters that a format may ask for by its width or precision: a line of a script
+_CONVERSIONS = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTrainer:
+    """A command, or a Python function, that trains one trial; ``folder`` is absolute."""
+
+    section: OwnTrainerSection
+    folder: str
+    workers: int
+    file: str  # the sweep file that names it, for messages
+
+    # A cross-entropy that rises by a tenth is a spike; who trains on squared errors says so in `stopping`.
+    spike_rise = 0.1
+    # A loss scaler skips steps whose gradient is not finite.
+    gradient_patience = 20
+
+    @property
+    def name(self) -> Literal["command", "python"]:
+        """Which kind of trainer it is."""
+        return "command" if self.section.command is not None else "python"
+
+    @property
+    def summary(self) -> str:
+        """What is run, as the sweep file writes it."""
+        return " ".join(self.section.command) if self.section.command is not None else f"{self.section.python}()"
+
+    def templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Every text with placeholders, and its key below ``objective``."""
+        section = self.section
+        yield from ((("command", i), text) for i, text in enumerate(section.command or ()))
+        yield from ((("environment", name), text) for name, text in section.environment.items())
+        if section.metrics.file is not None:
+            yield ("metrics", "file"), section.metrics.file
+        if section.resume is not None:
+            yield ("resume", "checkpoint"), section.resume.checkpoint
+            yield from ((("resume", "arguments", i), text) for i, text in enumerate(section.resume.arguments))
+
+    def uses(self, name: str) -> bool:
+        """Whether a value called ``name`` reaches the trainer."""
+        if self.section.python is not None:
+            return True
+        used = {word for _, text in self.templates() for word in placeholders(text)}
+        return name in used or "config" in used
+
+    def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A trial's full configuration: its values and what is run. Raises ValueError where a format does not fit."""
+        for _, text in self.templates():
+            render(text, {**dict.fromkeys(_PLACEHOLDERS, ""), **values, "steps": steps, "seed": 0})
+        section = self.section
+        what: dict[str, Any] = {"python": section.python}
+        if section.command is not None:
+            what = {"command": section.command, "metrics": section.metrics.model_dump()}
+        if section.environment:
+            what["environment"] = section.environment
+        if self.workers > 1:
+            what["workers"] = self.workers
+        return {"steps": steps, **values, **what}
+
+
+def placeholders(text: str) -> list[str]:
+    """Names in braces in ``text``.
+
+    Raises ValueError where braces do not fit together, and for formats whose text could be of any length.
+    """
+    names = []
+    for _, name, form, conversion in string.Formatter().parse(text):
+        if name is None:
+            continue
+        if not name.isidentifier():
+            raise ValueError(f"{{{name}}} is no placeholder: write {{{{ and }}}} for braces")
+        if conversion not in _CONVERSIONS:
+            raise ValueError(f"{{{name}!{conversion}}}: there is no conversion !{conversion}, but !r, !s or !a")
+        if "{" in form:
+            raise ValueError(f"{{{name}:{form}}} has a placeholder in its format, which is taken as it is written")
+        for digits in re.findall(r"\d+", form):
+            # Python makes an integer of some thousand digits at most.
+            if len(digits.lstrip("0")) > len(str(LONGEST_FORMATTED)) or int(digits) > LONGEST_FORMATTED:
+                raise ValueError(f"a width or precision of {digits:.20} is more than {LONGEST_FORMATTED} characters")
+        names.append(name)
+    return names
+
+
+def render(text: str, values: Mapping[str, Any]) -> str:
+    """``text`` with values for its placeholders, as Python writes them: 0.001, 1e-05, True, None.
+
+    Raises ValueError naming the placeholder where a value does not take its format.
+    """
+    parts = []
+    for literal, name, form, conversion in string.Formatter().parse(text):
+        parts.append(literal)
+        if name is not None:
+            # Neither attributes nor indexes: only what a sweep file holds gets into a command.
+            parts.append(_formatted(name, values[name], form or "", conversion))
+    return "".join(parts)
+
+
+def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
+    """``value`` of the placeholder ``name``. Raises ValueError where it does not take the format."""
+    try:
+        converted = _CONVERSIONS[conversion](value)
+        formatted = format(converted, form) if form else str(converted)
+        if "\0" in formatted:
+            raise ValueError("a NUL comes of it, which no command takes")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} = {value!r} does not take the format {{{name}:{form}}}: {error}") from None
+    return formatted
+
+
+def own_trainer(section: OwnTrainerSection, file_name: str, workers: int) -> OwnTrainer:
+    """The trainer of ``section`` in the sweep file ``file_name``, whose folder is where relative paths begin."""
+    return OwnTrainer(section, absolute_folder(section, file_name), workers, file_name)
+
+
+def absolute_folder(section: OwnTrainerSection, file_name: str) -> str:
+    """``section.folder`` from where the sweep file is, or from where one stands without a file."""
+    base = Path(file_name).absolute().parent if os.path.isfile(file_name) else Path.cwd()
+    return os.path.normpath(base / Path(section.folder).expanduser())
+
+
+Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
+
+
+def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
+    """What is wrong with a trainer of one's own in its sweep file."""
+    wrong = list(_template_problems(own, [*file.axes, *file.fixed], file.steps))
+    if wrong:
+        yield from wrong
+        return
+    section, resources = own.section, file.resources
+    metrics = section.metrics
+    if section.python is not None and "metrics" in section.model_fields_set:
+        yield ("objective", "metrics"), "has no meaning beside python", "the function reports its losses itself"
+    if section.python is not None and section.resume is not None and section.resume.arguments:
+        yield ("objective", "resume", "arguments"), "a function has no arguments", "remove them"
+    if metrics.pattern is not None:
+        try:
+            MetricStream(metrics)
+        except InputError as error:
+            yield from ((("objective", "metrics", "pattern"), p.message, p.remedy) for p in error.problems)
+    if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps"}:
+        message = f"{metrics.file!r} would be the file of all trials"
+        yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"
+    if own.workers > 1 and resources.gpus:
+        yield ("resources", "gpus"), "is ambiguous beside workers", "say gpus_per_worker"
+
+
+def _template_problems(own: OwnTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:
+    names = [*known, *_PLACEHOLDERS]
+    given: dict[str, Any] = {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0}
+    for path, text in own.templates():
+        key = ("objective", *path)
+        try:
+            unknown = [name for name in placeholders(text) if name not in names]
+            for _, name, form, conversion in string.Formatter().parse(text):
+                if name in given:
+                    _formatted(name, given[name], form or "", conversion)
+        except ValueError as error:
+            remedy = "a placeholder is a name in braces, such as {lr}, or with a format of Python, {lr:.2e}"
+            yield key, f"{text!r:.80} is refused: {error}", remedy
+            continue
+        for name in unknown:
+            yield key, f"{{{name}}} is neither an axis nor fixed", f"there are: {', '.join(names)}"
+
+
+def command_of(own: Sequence[str]) -> list[str]:
+    """The command with sweep's own interpreter for a bare ``python``, which need not be on the path."""
+    return [sys.executable if own[0] in _PYTHONS else own[0], *own[1:]]
+
+
+def refuse_what_is_not_there(own: object) -> None:
+    """Raise InputError where the folder, the program or the script of a trainer of one's own is not on this machine."""
+    if not isinstance(own, OwnTrainer):
+        return
+
+    def refuse(key: str, message: str, remedy: str) -> None:
+        raise InputError(Problem(own.file, f"objective.{key}", message, remedy))
+
+    if not os.path.isdir(own.folder):
+        refuse("folder", f"{own.folder} is not a folder", "it is relative to the folder of the sweep file")
+    if own.section.command is None:
+        return
+    program, *arguments = command_of(own.section.command)
+    if "{" not in program and shutil.which(_from(own.folder, program)) is None:
+        refuse("command.0", f"{program!r} is not a program on this machine", "install it, or give its path")
+    script = arguments[0] if arguments and own.section.command[0] in _PYTHONS else ""
+    if script.endswith(".py") and "{" not in script and not os.path.isfile(os.path.join(own.folder, script)):
+        refuse("command.1", f"{script!r} is not in {own.folder}", "the command runs in objective.folder")
+
+
+def _from(folder: str, program: str) -> str:
+    """``program`` where a command in ``folder`` finds it: a path from there, or a name on the path."""
+    return os.path.join(folder, program) if os.sep in program else program

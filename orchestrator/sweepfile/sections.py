@@ -1,0 +1,153 @@
+"""The keys of a sweep file, section by section, with their types, domains and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.logs.config import MetricsConfig
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+_REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class AxisSection(BaseModel):
+    """One axis as it is written: a list of values, or a range with a scale."""
+
+    model_config = _STRICT
+    values: list[Any] | None = Field(None, min_length=1)
+    linear: list[float] | None = Field(None, min_length=2, max_length=2)
+    log: list[float] | None = Field(None, min_length=2, max_length=2)
+    log1m: list[float] | None = Field(None, min_length=2, max_length=2)
+    num: int | None = Field(None, ge=1, le=100_000)
+
+
+class SampleSection(BaseModel):
+    """Sampled cells in place of a grid."""
+
+    model_config = _STRICT
+    method: Literal["random", "sobol"]
+    num: int = Field(ge=1, le=1_000_000)
+    seed: int = Field(0, ge=0)
+
+
+class ResumeConfig(BaseModel):
+    """How a trainer of one's own goes on from a checkpoint of its own."""
+
+    model_config = _STRICT
+    checkpoint: str = Field(min_length=1, description="the file without which an interrupted trial begins anew")
+    arguments: list[str] = Field([], description="what is added to the command where that file is there")
+
+
+class OwnTrainerSection(BaseModel):
+    """A trainer of one's own, in place of the name of an objective: one of command, python and packed."""
+
+    model_config = _STRICT
+    command: list[str] | None = Field(None, min_length=1, description="program and arguments; {lr} is the trial's lr")
+    python: str | None = Field(None, pattern=_REFERENCE, description="a function run(config, report), module:name")
+    packed: str | None = Field(None, pattern=_REFERENCE, description="an objective of one's own, module:name")
+    folder: str = Field(".", min_length=1, description="where it runs and modules are found; from the file's folder")
+    environment: dict[str, str] = Field({}, description="variables added to the environment; {lr} as in command")
+    metrics: MetricsConfig = Field(MetricsConfig(), description="where a command says its losses")
+    resume: ResumeConfig | None = Field(None, description="null where an interrupted trial begins anew")
+    grace_s: float = Field(
+        10.0, gt=0, le=3600, description="seconds between SIGTERM and SIGKILL for a run that is lost or stopped"
+    )
+
+
+class ResourcesConfig(BaseModel):
+    """What a pack gets, and how many run at a time."""
+
+    model_config = _STRICT
+    cpus: int = Field(1, ge=1, description="CPU cores, and torch threads, of one pack")
+    gpus: float = Field(0.0, ge=0, description="GPUs of one pack; a fraction shares one")
+    pack: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="members trained at a time by one worker; auto measures what is fastest"
+    )
+    parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="packs trained at a time; auto is as many as fit"
+    )
+    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a trainer of one's own")
+    gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
+    stall_timeout_s: float = Field(
+        600.0, gt=0, description="seconds without news after which a worker counts as hung and is killed"
+    )
+
+
+class CheckpointConfig(BaseModel):
+    """When packs in training write what a restart goes on from; by whichever clock is first."""
+
+    model_config = _STRICT
+    every_s: float | None = Field(
+        30.0, gt=0, description="seconds; fewer at first, more where one takes over 1 % of them; null for never"
+    )
+    every_steps: int | None = Field(None, ge=1, description="steps; null for never")
+
+
+class TelemetryConfig(BaseModel):
+    """What is measured of trials while they train, besides losses and norms. It changes no result."""
+
+    model_config = _STRICT
+    every: int | None = Field(
+        10, ge=1, description="steps between two readings of norms, update sizes and moments by layer group; null: none"
+    )
+    curvature: int | None = Field(
+        None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 50; null for none"
+    )
+    products: int = Field(
+        4, ge=1, le=200, description="products with the Hessian in a measurement of curvature; each costs two gradients"
+    )
+    curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
+
+
+class TrackingConfig(BaseModel):
+    """Where MLflow mirrors the ledger."""
+
+    model_config = _STRICT
+    enabled: bool = Field(True, description="mirror the ledger to MLflow")
+    uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
+    experiment: str = Field("sweep", min_length=1, max_length=250, description="MLflow experiment")
+    every: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="log every n-th step; auto for about 50 points a curve. The ledger has them all"
+    )
+
+
+class SweepFile(BaseModel):
+    """The keys of a sweep file."""
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME_PATTERN)
+    objective: Annotated[
+        Annotated[str, Tag("objective-name")] | Annotated[OwnTrainerSection, Tag("own-trainer")],
+        Discriminator(lambda value: "objective-name" if isinstance(value, str) else "own-trainer"),
+    ]
+    steps: int = Field(ge=1, le=10_000_000)
+    seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
+    axes: dict[str, AxisSection] = Field(default={})
+    fixed: dict[str, Any] = Field(default={})
+    sample: SampleSection | None = None
+    stopping: StoppingConfig = StoppingConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    max_trials: int = Field(10_000, ge=1, le=1_000_000)
+
+
+SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
+    (): SweepFile,
+    ("objective",): OwnTrainerSection,
+    ("objective", "metrics"): MetricsConfig,
+    ("objective", "resume"): ResumeConfig,
+    ("axes", "*"): AxisSection,
+    ("sample",): SampleSection,
+    ("stopping",): StoppingConfig,
+    ("resources",): ResourcesConfig,
+    ("checkpoint",): CheckpointConfig,
+    ("telemetry",): TelemetryConfig,
+    ("tracking",): TrackingConfig,
+}

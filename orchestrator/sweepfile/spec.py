@@ -1,0 +1,470 @@
+"""A sweep file, strictly read: every error names file, line, key, offending value and remedy."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from objectives.base import OBJECTIVES, Objective, load_objective
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.errors import InputError, Problem
+from orchestrator.search.sampled import sample_cells
+from orchestrator.space import SCALES, Axis, Trial, format_value, frozen, grid_cells, trial_id
+from orchestrator.sweepfile.fields import Fields, did_you_mean, fields_of, lowered, shown
+from orchestrator.sweepfile.overrides import Overrides, apply
+from orchestrator.sweepfile.own_trainer import OwnTrainer, absolute_folder, own_problems, own_trainer
+from orchestrator.sweepfile.sections import (
+    SECTIONS,
+    AxisSection,
+    CheckpointConfig,
+    OwnTrainerSection,
+    ResourcesConfig,
+    SweepFile,
+    TelemetryConfig,
+    TrackingConfig,
+)
+from orchestrator.sweepfile.strict_yaml import Document, parse_document
+
+_MAX_PROBLEMS = 20
+# Parts of pydantic's paths that say which member of a union was tried, and that no sweep file has.
+_BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "own-trainer")
+
+
+class ImportNotAllowed(InputError):
+    """A sweep file names code that would be imported, and the command line does not allow it."""
+
+    def __init__(self, where: str, kind: str, reference: str) -> None:
+        message = f"{reference!r} is code of yours, which runs when it is imported"
+        super().__init__(Problem(where, f"objective.{kind}", message, "say --allow-import if you trust it"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A checked sweep: everything that `run` needs to know."""
+
+    name: str
+    objective: Objective | OwnTrainer
+    steps: int
+    seeds: tuple[int, ...]
+    axes: tuple[Axis, ...]
+    fixed: Mapping[str, Any]
+    is_sampled: bool
+    trials: tuple[Trial, ...]
+    stopping: StoppingConfig
+    resources: ResourcesConfig
+    checkpoint: CheckpointConfig
+    telemetry: TelemetryConfig
+    tracking: TrackingConfig
+    text: str  # this sweep as a sweep file, with the command line's changes
+
+    @property
+    def axis_names(self) -> list[str]:
+        """Names of the axes in order."""
+        return [axis.name for axis in self.axes]
+
+
+def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
+    """Read and check the sweep file at ``path``. Raises InputError with all problems found.
+
+    A packed objective of one's own is imported, which runs its code, only with ``allow_import``.
+    """
+    return build_sweep(read_document(path), overrides, allow_import=allow_import)
+
+
+def refuse_import(sweep: Sweep, allow_import: bool) -> None:
+    """Raise ImportNotAllowed where trials would import a function of the user's without ``allow_import``."""
+    if isinstance(sweep.objective, OwnTrainer) and sweep.objective.section.python is not None and not allow_import:
+        raise ImportNotAllowed(sweep.objective.file, "python", sweep.objective.section.python)
+
+
+def load_sections(path: Path, overrides: Overrides = Overrides()) -> SweepFile:
+    """The sections of the sweep file at ``path`` as they are written; nothing is imported."""
+    document = read_document(path)
+    apply(overrides, document)
+    return _validated(document)
+
+
+def read_document(path: Path) -> Document:
+    """The plain data of the file at ``path``. Raises InputError when it is not one YAML mapping."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(10 * 1024 * 1024)
+    except FileNotFoundError:
+        raise InputError(
+            Problem(str(path), "", "no such file", "`sweep init NAME` writes a sweep file to start from")
+        ) from None
+    except OSError as error:
+        raise InputError(Problem(str(path), "", f"cannot be read: {error.strerror}")) from None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(Problem(str(path), "", f"is not UTF-8 text (byte {error.start})")) from None
+    return parse_document(text, str(path))
+
+
+def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
+    """Check ``document`` with the command line's changes and span its trials."""
+    apply(overrides, document)
+    file = _validated(document)
+    objective = _objective(file, document, allow_import)
+    problems: list[Problem] = list(_trainer_problems(file, objective, document))
+    if problems:
+        raise InputError(*problems[:_MAX_PROBLEMS])
+    fields = fields_of(objective)
+    fixed = _checked_fixed(file, fields, document, problems)
+    axes = _checked_axes(file, fields, document, problems)
+    if problems:
+        raise InputError(*problems[:_MAX_PROBLEMS])
+    _refuse_huge(file, axes, document)
+    if file.sample is not None:
+        cells: Iterable[dict[str, Any]] = sample_cells(axes, file.sample.method, file.sample.num, file.sample.seed)
+    else:
+        cells = grid_cells(axes)
+    stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
+    trials = _resolve(cells, file, objective, fields, fixed, stopping, document)
+    return Sweep(
+        name=file.name,
+        objective=objective,
+        steps=file.steps,
+        seeds=tuple(file.seeds),
+        axes=tuple(axes),
+        fixed=fixed,
+        is_sampled=file.sample is not None,
+        trials=tuple(trials),
+        stopping=stopping,
+        resources=file.resources,
+        checkpoint=file.checkpoint,
+        telemetry=file.telemetry,
+        tracking=file.tracking,
+        text=_as_file(document, fixed, axes, fields, objective),
+    )
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def _validated(document: Document) -> SweepFile:
+    # `seeds:` with nothing behind it means the same as leaving the key out.
+    data = {
+        key: value for key, value in document.data.items() if value is not None or key not in SweepFile.model_fields
+    }
+    try:
+        file = SweepFile.model_validate(data)
+    except ValidationError as error:
+        found = [_problem(details, document) for details in error.errors()[:_MAX_PROBLEMS]]
+        raise InputError(*dict.fromkeys(found)) from None
+    if len(set(file.seeds)) < len(file.seeds):
+        raise InputError(Problem(document.place(("seeds",)), "seeds", f"{file.seeds} repeats a seed", "list each once"))
+    if min(file.seeds) < 0 or max(file.seeds) >= 2**53:
+        raise InputError(Problem(document.place(("seeds",)), "seeds", "must lie in 0 .. 2^53"))
+    if file.sample is not None and file.sample.seed >= 2**32:
+        raise InputError(Problem(document.place(("sample", "seed")), "sample.seed", "must lie in 0 .. 2^32"))
+    return file
+
+
+def _problem(details: Mapping[str, Any], document: Document) -> Problem:
+    path = tuple(part for part in details["loc"] if part not in _BRANCHES)
+    key = ".".join(str(part) for part in path)
+    where = document.place(path)
+    if details["type"] == "extra_forbidden":
+        known = _known_keys(path[:-1])
+        return Problem(
+            where, key, "unknown key", did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
+        )
+    if details["type"] == "missing":
+        return Problem(where, key, "is missing", f"add `{path[-1]}:` to the file")
+    if details["type"] == "string_pattern_mismatch" and path[0] == "objective":
+        return Problem(where, key, f"{shown(details['input'])} does not say where it is", "write module:name")
+    if details["type"] == "string_pattern_mismatch":
+        return Problem(
+            where, key, f"{shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
+        )
+    return Problem(where, key, f"{shown(details['input'])} is refused: {lowered(details['msg'])}", _remedy(path))
+
+
+def _known_keys(path: Sequence[str | int]) -> list[str]:
+    pattern = ("axes", "*") if len(path) == 2 and path[0] == "axes" else tuple(path)
+    section = SECTIONS.get(pattern)  # type: ignore[arg-type]
+    return list(section.model_fields) if section else []
+
+
+def _remedy(path: Sequence[str | int]) -> str:
+    if path and path[0] == "axes":
+        return "an axis is {values: [...]}, or {linear|log|log1m: [low, high], num: N}"
+    return ""
+
+
+def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objective | OwnTrainer:
+    where, section = document.place(("objective",)), file.objective
+    if isinstance(section, str):
+        if section not in OBJECTIVES:
+            remedy = did_you_mean(section, OBJECTIVES) or f"choose one of {', '.join(OBJECTIVES)}"
+            raise InputError(Problem(where, "objective", f"{section!r} is unknown", remedy))
+        return OBJECTIVES[section]
+    given = [kind for kind in ("command", "python", "packed") if getattr(section, kind) is not None]
+    if len(given) != 1:
+        what = f"has both {' and '.join(given)}" if given else "says nothing to train with"
+        raise InputError(Problem(where, "objective", what, "give one of command, python, packed"))
+    if section.packed is None:
+        return own_trainer(section, document.name, file.resources.workers)
+    if not allow_import:
+        raise ImportNotAllowed(where, "packed", section.packed)
+    try:
+        return load_objective(section.packed, absolute_folder(section, document.name))
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        message = f"{section.packed!r} cannot be loaded: {type(error).__name__}: {cause}"
+        raise InputError(Problem(where, "objective.packed", message, "modules are found in objective.folder")) from None
+
+
+def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, document: Document) -> Iterator[Problem]:
+    """What does not go together with the trainer, built in or one's own."""
+    resources = file.resources
+
+    def problem(path: tuple[str | int, ...], message: str, remedy: str) -> Problem:
+        return Problem(document.place(path), ".".join(map(str, path)), message, remedy)
+
+    if isinstance(objective, Objective):
+        if resources.workers > 1 or resources.gpus_per_worker:
+            yield problem(
+                ("resources", "workers"),
+                f"{objective.name} trains in one process",
+                "`parallel` is the number of packs at a time, `gpus` those of one pack",
+            )
+        section = file.objective
+        if isinstance(section, OwnTrainerSection) and (section.model_fields_set - {"packed", "folder"}):
+            name = min(section.model_fields_set - {"packed", "folder"})
+            yield problem(("objective", name), "has no meaning beside packed", "remove it")
+        return
+    for path, message, remedy in own_problems(objective, file):
+        yield problem(path, message, remedy)
+
+
+def _field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
+    """What is wrong with ``value`` for the field ``name``, if anything."""
+    found = fields.problem(name, value)
+    return Problem(document.place(path), ".".join(path[:2]), *found) if found else None
+
+
+def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> dict[str, Any]:
+    fixed = {}
+    for name, value in file.fixed.items():
+        if len(problems) >= _MAX_PROBLEMS:
+            break
+        path = ("fixed", name)
+        if problem := _field_problem(fields, name, value, path, document):
+            problems.append(problem)
+        elif name in file.axes:
+            problems.append(Problem(document.place(path), f"fixed.{name}", "is also an axis", "keep one of the two"))
+        elif fields.names_files(name):
+            fixed[name] = _absolute_text(value, document.place(path), f"fixed.{name}", problems)
+        else:
+            fixed[name] = frozen(value)
+    return fixed
+
+
+def _absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
+    """Workers stand in other folders, so relative paths are made absolute here."""
+    absolute = []
+    for pattern in patterns:
+        full = str(Path(os.path.expanduser(pattern)).absolute())
+        absolute.append(full)
+        if not os.path.exists(full) and not _matches(full):
+            message = f"{shown(pattern)} matches no file"
+            problems.append(Problem(where, key, message, "paths are relative to where you stand"))
+    return tuple(absolute)
+
+
+def _matches(pattern: str) -> bool:
+    try:
+        return any(True for _ in glob.iglob(pattern, recursive=True))
+    except (OSError, ValueError, RecursionError):  # too long, a NUL, too many folders
+        return False
+
+
+def _checked_axes(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> list[Axis]:
+    axes = []
+    for name, section in file.axes.items():
+        if len(problems) >= _MAX_PROBLEMS:
+            break
+        axis = _axis(name, section, file, fields, document, problems)
+        if axis is None:
+            continue
+        candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
+        wrong = (_field_problem(fields, name, value, ("axes", name), document) for value in candidates)
+        place, key = document.place(("axes", name)), f"axes.{name}"
+        if problem := next(filter(None, wrong), None):
+            problems.append(problem)
+            continue
+        if fields.names_files(name):
+            places = [document.place(("axes", name, "values", i)) for i in range(len(axis.values))]
+            texts = (_absolute_text(*text, key, problems) for text in zip(axis.values, places, strict=True))
+            axis = replace(axis, values=tuple(texts))
+        if repeated := _repeated(axis.values):
+            problems.append(Problem(place, key, *repeated))
+            continue
+        axes.append(axis)
+    return axes
+
+
+def _axis(
+    name: str, section: AxisSection, file: SweepFile, fields: Fields, document: Document, problems: list[Problem]
+) -> Axis | None:
+    where, key = document.place(("axes", name)), f"axes.{name}"
+
+    def refuse(message: str, remedy: str) -> None:
+        problems.append(Problem(where, key, message, remedy))
+
+    if unknown := not fields.is_known(name) and _field_problem(fields, name, None, ("axes", name), document):
+        problems.append(unknown)
+        return None
+    given = [scale for scale in SCALES if getattr(section, scale) is not None]
+    if len(given) != 1:
+        what = "has no values" if not given else f"has both {' and '.join(given)}"
+        return refuse(what, "give one of values: [...], linear: [a, b], log: [a, b], log1m: [a, b]")
+    scale = given[0]
+    if scale == "values":
+        if section.num is not None:
+            return refuse("num has no meaning beside values", "remove num")
+        return Axis(name, "values", tuple(fields.canonical(name, value) for value in section.values or ()))
+    low, high = getattr(section, scale)
+    is_integer = fields.is_integer(name, document.data["axes"][name][scale])
+    if low >= high:
+        return refuse(f"[{low:g}, {high:g}] is not low, high", f"write {scale}: [{high:g}, {low:g}]")
+    if scale == "log" and low <= 0:
+        return refuse(f"a log axis cannot begin at {low:g}", "begin above 0, or use linear")
+    if scale == "log1m" and high >= 1:
+        return refuse(f"a log1m axis cannot reach {high:g}", "end below 1")
+    if not math.isfinite(high / low if scale == "log" else high - low):
+        return refuse(f"[{low:g}, {high:g}] is too wide for numbers of double precision", "bring its ends nearer")
+    unfilled = Axis(name, scale, (), (low, high), is_integer)
+    if file.sample is not None:
+        if section.num is not None:
+            return refuse("num has no meaning when cells are sampled", "remove num, or remove sample")
+        return unfilled
+    if section.num is None:
+        return refuse("num is missing", "say how many values, e.g. num: 7")
+    if section.num > file.max_trials:
+        return refuse(
+            f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
+        )
+    return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
+
+
+def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
+    """What is wrong with values that would not have a column of the map each, and the remedy; None where nothing is."""
+    seen: dict[Any, Any] = {}
+    for value in values:
+        try:
+            is_new = value not in seen
+        except TypeError:
+            return f"{shown(value)} cannot be a column of a map", "write numbers, words, true, false, null or lists"
+        if is_new:
+            seen[value] = value
+        elif repr(seen[value]) == repr(value):
+            return f"{shown(value)} repeats a value", "list each once"
+        else:
+            message = f"{shown(seen[value])} and {shown(value)} are equal in Python, so the map would have one column"
+            return f"{message} for both", "keep one of them, or write words in quotes, such as '1.0'"
+    # Numbers may read alike, being rounded; of lists a map shows nothing else.
+    names = {format_value(value): value for value in values}
+    for value in values:
+        if isinstance(value, tuple) and names[name := format_value(value)] != value:
+            message = f"{shown(value)} and {shown(names[name])} would both be called {name}"
+            return message, "give one of the files, or its folder, another name (a link will do)"
+    return None
+
+
+def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
+    num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
+    num_trials = num_cells * len(file.seeds)
+    if num_trials > file.max_trials:
+        raise InputError(
+            Problem(
+                document.place(("sample" if file.sample else "axes",)),
+                "axes",
+                f"{num_cells} cells x {len(file.seeds)} seeds = {num_trials} trials,"
+                f" more than max_trials = {file.max_trials}",
+                f"shorten an axis, or say max_trials: {num_trials}",
+            )
+        )
+
+
+def _resolve(
+    cells: Iterable[dict[str, Any]],
+    file: SweepFile,
+    objective: Objective | OwnTrainer,
+    fields: Fields,
+    fixed: Mapping[str, Any],
+    stopping: StoppingConfig,
+    document: Document,
+) -> list[Trial]:
+    """Every trial with its full configuration: nothing is left to a default later on."""
+    # A trial that is audited is the same trial.
+    judged_by = stopping.model_dump(exclude={"audit"})
+    trials: dict[str, Trial] = {}
+    for cell in cells:
+        try:
+            config = fields.resolve(file.steps, {**fixed, **cell})
+        except ValueError as error:
+            raise InputError(_combination_problem(error, cell, document)) from None
+        for seed in file.seeds:
+            identity = trial_id(objective.name, config, seed, judged_by)
+            trials.setdefault(identity, Trial(identity, cell, seed, config))
+    return list(trials.values())
+
+
+def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
+    message = str(error)
+    field = message.split(" ", 1)[0]
+    path = next((path for path in (("axes", field), ("fixed", field)) if path in document.places), ())
+    at = " ".join(f"{key}={format_value(value)}" for key, value in cell.items())
+    shown = f"{message} (at {at})" if at else message
+    return Problem(document.place(path), ".".join(path), shown, "change one of the two")
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class _Dumper(yaml.SafeDumper):
+    """Floats as a person writes them, short lists on one line, null spelt out."""
+
+
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+    # 1e-12 would be text to other YAML readers; 1.0e-12 is a number to all of them.
+    digits = repr(value)
+    text = digits.replace("e", ".0e") if "e" in digits and "." not in digits else digits
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+_Dumper.add_representer(float, _represent_float)
+_Dumper.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+)
+
+
+def _as_file(
+    document: Document,
+    fixed: Mapping[str, Any],
+    axes: Sequence[Axis],
+    fields: Fields,
+    objective: Objective | OwnTrainer,
+) -> str:
+    """The sweep as a file for any folder: the keys as they were written, with the command line's changes."""
+    data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
+    if isinstance(data["objective"], dict):
+        data["objective"] = {**data["objective"], "folder": objective.folder}
+    for axis in axes:
+        if fields.names_files(axis.name):
+            data["axes"] = {**data["axes"], axis.name: {"values": list(map(list, axis.values))}}
+    if fixed:
+        data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,104 @@
+"""The commented sweep file that `sweep init` writes, and the list of objectives and their fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from objectives.base import OBJECTIVES, Objective
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+_STARTER = """\
+name: {name}
+objective: {objective}
+steps: {steps}
+seeds: [0, 1, 2]
+axes:
+  lr: {{log: [1e-3, 1.0], num: 7}}
+  beta2: {{values: [0.5, 0.9, 0.99, 0.999]}}
+"""
+_STEPS = {"gpt": 200, "function_fit": 1000, "quadratic": 200}
+_COMMENTS = {
+    "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
+    "objective": "What is trained; `sweep objectives` lists the choices and their fields.",
+    "steps": "Length of each training run.",
+    "seeds": "Every cell is trained once per seed; the map shows the fraction of stable seeds.",
+    "axes": (
+        "What is swept: {values: [...]}, or {linear|log|log1m: [low, high], num: N}.\n"
+        "log1m is even in log(1 - x), the scale for beta2. null in values means none."
+    ),
+    "fixed": "Other fields of the objective; what is not named here keeps its default.",
+    "sample": "Sampled cells over continuous ranges in place of a grid: {method: random|sobol, num: N}.",
+    "stopping": "How spikes and lost runs are told; see docs/sweep-file.md.",
+    "resources": "Of one pack: cpus, gpus; pack: auto or members per pack; parallel: packs at a time.",
+    "checkpoint": "What a restart goes on from is written every_s seconds or every_steps steps.",
+    "tracking": "MLflow: uri, experiment, every (log every n-th step), enabled.",
+}
+
+
+def starter_file(name: str, objective: str, overrides: Overrides) -> str:
+    """A commented sweep file that runs as it is; axes that are named replace its own.
+
+    Raises InputError for overrides that are refused.
+    """
+    document = parse_document(
+        _STARTER.format(name=name, objective=objective, steps=_STEPS.get(objective, 200)), "starter file"
+    )
+    if overrides.axes:
+        overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
+    text = build_sweep(document, overrides).text
+    lines = ["# Which question does this sweep answer? Say it here.", ""]
+    present = set()
+    for line in text.splitlines():
+        key = line.split(":", 1)[0]
+        if key in _COMMENTS:
+            present.add(key)
+            lines += [f"# {comment}" for comment in _COMMENTS[key].splitlines()]
+        lines.append(line)
+    for key, comment in _COMMENTS.items():
+        if key not in present:
+            lines += ["", *(f"# {part}" for part in comment.splitlines()), f"# {key}: {{}}"]
+    return "\n".join(lines) + "\n"
+
+
+def objective_rows(objective: Objective) -> list[tuple[str, str, str, str, str]]:
+    """Name, default, unit, domain and meaning of every field of an objective."""
+    rows = []
+    for name, field in objective.config_class.model_fields.items():
+        extra: dict[str, Any] = dict(field.json_schema_extra)  # type: ignore[arg-type]
+        default = "set by `steps:`" if field.is_required() else _shown(field.default)
+        meaning = f"{field.description}{'' if extra['per_member'] else ' [splits packs]'}"
+        rows.append((name, default, extra["unit"], _domain(field), meaning))
+    return rows
+
+
+def objectives_with_rows() -> list[tuple[Objective, list[tuple[str, str, str, str, str]]]]:
+    """Every objective with its fields."""
+    return [(objective, objective_rows(objective)) for objective in OBJECTIVES.values()]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else "[]" if value == () else f"{value}"
+
+
+def _domain(field: Any) -> str:
+    low, high = "", ""
+    for bound in field.metadata:
+        if isinstance(bound, Gt | Ge):
+            low = f"{'>' if isinstance(bound, Gt) else '>='} {_bound(bound)}"
+        if isinstance(bound, Lt | Le):
+            high = f"{'<' if isinstance(bound, Lt) else '<='} {_bound(bound)}"
+    if low or high:
+        return ", ".join(filter(None, (low, high)))
+    choices = getattr(field.annotation, "__args__", ())
+    return " | ".join(str(choice) for choice in choices if isinstance(choice, str))
+
+
+def _bound(bound: Any) -> str:
+    return str(next(getattr(bound, name) for name in ("gt", "ge", "lt", "le") if hasattr(bound, name)))

@@ -1,0 +1,1 @@
+"""From the ledger to an experiment tracker: a mirror that can be lost and written again."""

@@ -1,0 +1,130 @@
+"""The mirror to MLflow while a sweep trains: beside it, and never in its way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import SweepError
+from orchestrator.files import LEDGER, MIRRORED
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Finished
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.tracking.mlflow import (
+    PATIENCE_S,
+    Mirror,
+    TrackingError,
+    load_mlflow,
+    shown_uri,
+    sqlite_file,
+    tracking_uri,
+)
+
+
+class BackgroundMirror:
+    """Mirrors trials as they finish, in a thread, while workers train. An observer of the run.
+
+    The first failure stops it for this run and is kept in ``failure``: a store that is down costs one
+    warning, and a later sync writes what is missing. No call to the store is made in the thread that drives
+    the sweep, so that a store that hangs can be left to itself.
+    """
+
+    def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
+        self.folder, self.tracking = folder, tracking
+        self.failure: TrackingError | None = None
+        self._mirror: Mirror | None = None
+        self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_ending = False
+        self._patient_until = 0.0
+        self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mlflow-mirror")
+
+    def start(self) -> None:
+        """Begin to connect: MLflow's first start takes seconds of a core."""
+        self._thread.start()
+
+    def began(self, progress: Any) -> None:
+        """Nothing yet: there are no results."""
+
+    def changed(self, progress: Any, finished: Sequence[Finished]) -> None:
+        """Queue the new results."""
+        for result in finished:
+            self._waiting.put(result.trial_id)
+
+    def ended(self, progress: Any) -> None:
+        """Nothing more comes; what is queued is written while workers and exports are finished."""
+        self._waiting.put(None)
+
+    def is_current(self) -> bool:
+        """Whether the store has everything that the ledger has."""
+        marker, store = self.folder / MIRRORED, tracking_uri(self.tracking, self.folder.parent)
+        path = sqlite_file(store)
+        if not marker.is_file() or (path is not None and not path.is_file()):
+            return False
+        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+            return marker.read_text() == f"{shown_uri(store)} {ledger.state()}"
+
+    def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
+        """Write all that is missing and the parent run; returns what went wrong, if anything.
+
+        A store that does nothing holds the caller for half a minute and no longer.
+        """
+        load_mlflow()  # slow where others compute, which is no fault of the store
+        self._is_ending = True
+        self._patient_until = time.monotonic() + PATIENCE_S
+        if self._thread.ident is not None:
+            self._wait_for(self._thread)
+        if self.failure is None:
+            last = threading.Thread(
+                target=self._attempt, args=(self._complete, artifacts), daemon=True, name="mlflow-mirror-end"
+            )
+            last.start()
+            self._wait_for(last)
+        return self.failure
+
+    def _wait_for(self, thread: threading.Thread) -> None:
+        """Wait until ``thread`` ends or the store has been silent, or slow, for too long."""
+        while thread.is_alive() and time.monotonic() < self._patient_until:
+            thread.join(0.1)
+        if thread.is_alive():
+            uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
+            self.failure = TrackingError(f"MLflow at {uri}: does not answer, or too slowly")
+
+    def _sign_of_life(self) -> None:
+        # A sign is worth a second: a store that needs longer for each of thousands of calls is given up too.
+        self._patient_until = min(self._patient_until + 1.0, time.monotonic() + PATIENCE_S)
+
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Do ``action``; keep what goes wrong, and let go of the sweep's runs then."""
+        try:
+            action(*arguments)
+        except TrackingError as error:
+            self.failure = error
+        except (SweepError, OSError) as error:
+            self.failure = TrackingError(f"MLflow: {error}")
+        if self.failure is not None and self._mirror is not None:
+            self._mirror.close()
+
+    def _work(self) -> None:
+        _give_way()
+        self._mirror = Mirror(self.folder, self.tracking, self._sign_of_life)
+        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+            # Once the run waits for the rest, that is for a thread that gives no way to others.
+            while (trial_id := self._waiting.get()) is not None and not self._is_ending:
+                self._mirror.mirror_trials(ledger, [trial_id])
+
+    def _complete(self, artifacts: Sequence[Path]) -> None:
+        self._mirror = self._mirror or Mirror(self.folder, self.tracking, self._sign_of_life)
+        self._mirror.mirror_sweep(artifacts)
+        self._mirror.close()
+
+
+def _give_way() -> None:
+    """Let this thread yield to training: what it cannot do meanwhile is done at the end."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has priorities of threads
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

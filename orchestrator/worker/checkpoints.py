@@ -1,0 +1,212 @@
+"""What a pack in training needs to go on elsewhere, as bytes; when to write it, and how without a pause.
+
+A checkpoint is tensors, numbers and strings in torch's own format, read with ``weights_only=True`` after its
+checksum, so that one from a stranger executes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from orchestrator.messages import Checkpoint
+from orchestrator.worker.ways import is_out_of_memory
+
+_SCHEMA = 1
+# The first checkpoints come early, so that even a run that is killed every minute gets on.
+_FIRST_S = 3.0
+# A checkpoint may take this share of the time since the last one.
+_LARGEST_SHARE = 0.01
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint that cannot be read, or that belongs to other trials."""
+
+
+def to_bytes(state: Mapping[str, Any], trial_ids: list[str]) -> bytes:
+    """``state`` (dictionaries, lists, tensors, arrays, numbers, strings) of a pack of ``trial_ids``."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save({"schema": _SCHEMA, "trial_ids": list(trial_ids), "state": _with_tensors(state)}, buffer)
+    return buffer.getvalue()
+
+
+def from_bytes(content: bytes, trial_ids: list[str]) -> dict[str, Any]:
+    """The state in ``content``, with tensors where arrays were.
+
+    Raises BadCheckpoint when it is damaged, of another version, or not of these ``trial_ids`` in this order.
+    """
+    import torch
+
+    try:
+        # torch does not look at the checksums of its archive's members: a letter may have become another.
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise BadCheckpoint(f"{damaged} is damaged")
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        schema, owners, state = found["schema"], found["trial_ids"], found["state"]
+    except Exception as error:  # torch raises whatever its reader stumbled over
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadCheckpoint(f"the checkpoint cannot be read: {cause}") from error
+    if schema != _SCHEMA:
+        raise BadCheckpoint(f"the checkpoint has schema {schema!r}, this version reads {_SCHEMA}")
+    if owners != list(trial_ids):
+        raise BadCheckpoint("the checkpoint belongs to other trials")
+    return state
+
+
+def random_states() -> dict[str, Any]:
+    """The generators that a process shares. The built-in objectives draw from none of them."""
+    import torch
+
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    kind, keys, *rest = np.random.get_state()
+    states["numpy"] = [kind, keys.astype(np.int64), *rest]
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Put the generators where ``random_states`` found them."""
+    import torch
+
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+class CheckpointWriter:
+    """Makes a pack's checkpoints beside its training: the trainer waits for a copy of its tensors, no longer."""
+
+    def __init__(self, trial_ids: list[str], every_s: float | None, every_steps: int | None) -> None:
+        """At the latest every ``every_s`` seconds or ``every_steps`` steps; None for not by that clock."""
+        self._trial_ids, self._every_s, self._every_steps = trial_ids, every_s, every_steps
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[tuple[Checkpoint, float]] | None = None
+        self._began = self._last = time.perf_counter()
+        self._steps, self._cost_s = 0, 0.0
+
+    def is_due(self, num_steps: int) -> bool:
+        """Whether to ``begin`` one now, after ``num_steps`` steps more."""
+        self._steps += num_steps
+        if self._pending is not None:
+            return False
+        if self._every_steps is not None and self._steps >= self._every_steps:
+            return True
+        if self._every_s is None:
+            return False
+        now = time.perf_counter()
+        wait_s = min(self._every_s, max(_FIRST_S, (now - self._began) / 2))
+        return now - self._last >= max(wait_s, self._cost_s / _LARGEST_SHARE)
+
+    def begin(self, make_state: Callable[[], Mapping[str, Any]], ages: Mapping[str, int]) -> None:
+        """Copy the state now, and write it while training goes on. Where there is no memory for it, do without."""
+        began = time.perf_counter()
+        self._steps, self._last = 0, began
+        try:
+            state = make_state()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return
+        copied = _recorded(state)
+        self._last = time.perf_counter()
+        self._pending = self._thread.submit(self._write, state, copied, dict(ages), self._last - began)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ``take`` has one now."""
+        return self._pending is not None and self._pending.done()
+
+    def take(self, *, wait: bool = False) -> Checkpoint | None:
+        """The checkpoint that was begun, once it is there."""
+        if self._pending is None or not (wait or self.is_ready):
+            return None
+        pending, self._pending = self._pending, None
+        try:
+            checkpoint, self._cost_s = pending.result()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        return checkpoint
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _write(
+        self, state: Mapping[str, Any], copied: Any, ages: Mapping[str, int], copy_s: float
+    ) -> tuple[Checkpoint, float]:
+        began = time.perf_counter()
+        content = to_bytes(_on_host(state, copied), self._trial_ids)
+        return Checkpoint(content, ages), copy_s + time.perf_counter() - began
+
+
+def _recorded(state: Any) -> Any:
+    """An event after the copies on a GPU, which nobody has to wait for now; None without a GPU."""
+    import torch
+
+    if not any(value.is_cuda for value in _tensors(state)):
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def _on_host(state: Any, copied: Any) -> Any:
+    """``state`` with its tensors in host memory, copied on a stream of their own behind the training."""
+    import torch
+
+    if copied is None:
+        return state
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        stream.wait_event(copied)
+        moved = _map_tensors(state, lambda tensor: tensor.to("cpu", non_blocking=True))
+        stream.synchronize()
+    return moved
+
+
+def _tensors(state: Any) -> list[Any]:
+    found: list[Any] = []
+    _map_tensors(state, lambda tensor: found.append(tensor) or tensor)
+    return found
+
+
+def _with_tensors(state: Any) -> Any:
+    import torch
+
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state)
+    if isinstance(state, np.generic):
+        return state.item()
+    return _map(state, _with_tensors)
+
+
+def _map_tensors(state: Any, change: Callable[[Any], Any]) -> Any:
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return change(state)
+    return _map(state, lambda inner: _map_tensors(inner, change))
+
+
+def _map(state: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(state, Mapping):
+        return {key: change(inner) for key, inner in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(change(inner) for inner in state)
+    return state

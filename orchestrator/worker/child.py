@@ -1,0 +1,118 @@
+"""A process of a user's trainer: what it prints, and the end of it and of all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.processes import MARK, end_marked, new_mark
+from orchestrator.worker.trial_folder import OutputLog
+
+TRIAL_MARK = "SWEEP_TRIAL_PROCESS"
+_CHUNK_BYTES = 2**20
+_LAST_BYTES = 16 * 2**10
+_LONGEST_LINE = 500
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_SET_PARENT_DEATH_SIGNAL = 1
+with contextlib.suppress(OSError):
+    _LIBC = ctypes.CDLL(None)
+
+
+class CannotStart(Exception):
+    """A command that cannot be run: its program, its folder, its arguments or its permissions."""
+
+
+class Child:
+    """A running command in a session of its own. What it starts carries a mark, so that daemons are found too."""
+
+    def __init__(self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> None:
+        """Start ``command`` in ``folder``. Raises CannotStart, and StorageError for its ``log``."""
+        self._mark, self._is_closed = uuid.uuid4().hex, False
+        marks = {MARK: os.environ.get(MARK) or new_mark(), TRIAL_MARK: self._mark}
+        if not os.path.isdir(folder):
+            raise CannotStart(f"objective.folder {folder} is not a folder on this machine")
+        self._log = OutputLog(log)
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                env={**os.environ, **environment, **marks},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C on the terminal is for the driver, and a group can be signalled
+                preexec_fn=_die_with_the_worker,
+            )
+        except (OSError, ValueError) as error:
+            self._log.close()
+            cause = getattr(error, "strerror", None) or str(error)
+            raise CannotStart(f"{command[0]!r} cannot be run: {cause}") from None
+        self._is_at_end, self._last = False, b""
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def read(self, timeout_s: float = 0.0) -> bytes:
+        """What it has printed since, at most 1 MiB; waits ``timeout_s`` for something. Raises StorageError."""
+        if self._is_at_end:
+            time.sleep(timeout_s)  # it has closed its output and goes on
+            return b""
+        if not self.is_readable(timeout_s):
+            return b""
+        content = os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
+        self._is_at_end = not content
+        self._last = (self._last + content)[-_LAST_BYTES:]
+        self._log.write(content)
+        return content
+
+    def is_readable(self, timeout_s: float = 0.0) -> bool:
+        """Whether there is something to read within ``timeout_s``."""
+        return not self._is_at_end and bool(select.select([self._process.stdout], [], [], timeout_s)[0])
+
+    def last_lines(self) -> list[str]:
+        """The last lines that it has printed, each cut to a readable length."""
+        lines = _COLOURS.sub("", self._last.decode(errors="replace")).replace("\r", "\n").split("\n")
+        return [line[:_LONGEST_LINE] for line in lines if line.strip()]
+
+    def returncode(self) -> int | None:
+        """How it ended, minus the signal's number where one killed it; None while it runs.
+
+        It is only looked at: until `close` its number, and that of its group, are given to nobody else.
+        """
+        if self._process.returncode is not None:
+            return self._process.returncode
+        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def terminate(self) -> None:
+        """Ask it, and those of its processes that share its group, to end."""
+        self._signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """Kill it and everything that it has started, and complete its log."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._signal(signal.SIGKILL)
+        end_marked(self._mark, variable=TRIAL_MARK)
+        self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def _die_with_the_worker() -> None:
+    """In the child: the kernel kills it when the thread that started it ends, however that happens."""
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

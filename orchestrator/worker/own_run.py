@@ -1,0 +1,385 @@
+"""Runs one trial of a trainer of one's own: its processes, what they say, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.detection.detector import SpikeDetector, StoppingConfig
+from orchestrator.detection.outcomes import finished_of
+from orchestrator.detection.watch import read_rows
+from orchestrator.environment import describe_process
+from orchestrator.files import open_private, storage_errors
+from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.file_tail import FileTail
+from orchestrator.logs.streams import MetricStream, Point
+from orchestrator.messages import Finished, Pack, Report, Trace
+from orchestrator.replay.audit import is_audited
+from orchestrator.sweepfile.own_trainer import GIVEN, command_of, render
+from orchestrator.worker.child import CannotStart
+from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
+from orchestrator.worker.trial_folder import TrialFolder
+
+_SECONDS_PER_LOOK = 0.05
+# A run that is stopped ends before the driver gives up waiting for its last report.
+_LONGEST_PAUSE_S = 8.0
+# Of what a process has printed when it ended; a daemon of its own may go on for ever.
+_LONGEST_REST_S = 10.0
+_MAX_OTHERS = 24
+_SHOWN_LINES = 20
+# Signals with which others end a process that did nothing wrong: another attempt may well succeed. A shell says
+# 128 more than the signal's number.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
+_REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="grad_norm")
+
+
+class OwnRun:
+    """One trial, from the start of its processes to its result."""
+
+    def __init__(self, pack: Pack, places: RankPlaces | None) -> None:
+        self.pack, self.launch = pack, pack.launch
+        (self.member,) = pack.members
+        self.stopping = StoppingConfig(**pack.stopping)
+        self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
+        self.detector = SpikeDetector(1, self.stopping)
+        self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
+        self.places = places or LocalPlaces()
+        self.curve = Curve()
+        self.is_over = False  # the detector's verdict ends it
+        self.environment: Mapping[str, str] = {}
+        self._children: list[Process] = []
+        self._finished: list[Finished] = []
+        self._has_reported = False
+        self._source: Source | None = None
+
+    def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
+        """A report every ``launch.report_s`` seconds, and a last one with the result or why there is none."""
+        try:
+            self._start()
+        except CannotStart as error:
+            yield self.report(started, is_last=True, error=str(error))
+            return
+        last_report = last_news = time.monotonic()
+        while True:
+            if self._look():
+                last_news = time.monotonic()
+            if self.is_over or self._has_ended():
+                break
+            now = time.monotonic()
+            if now - last_news > self.launch.silence_s:
+                yield self._hung(started)
+                return
+            if now - last_report >= self.launch.report_s:
+                last_report = now
+                yield self.report(started)
+                if wants_pause():
+                    yield from self._until_ended(started, min(self.launch.grace_s, _LONGEST_PAUSE_S))
+                    # What it said before it saved is part of the curve that goes on from there.
+                    self._take(self._source.finish(self._children[0]))
+                    if not self.is_over:
+                        yield self.report(started, is_last=True, is_paused=True)
+                        return
+        if self.is_over:
+            yield from self._until_ended(started, self.launch.grace_s, is_told=self._source.is_told)
+        else:
+            self._take(self._source.finish(self._children[0]))
+        yield self._last_report(started)
+
+    def report(self, started: float, *, is_last: bool = False, error: str | None = None, **kind: bool) -> Report:
+        """Everything since the last report."""
+        trace = self.curve.taken()
+        steps = self.curve.steps_done
+        report = Report(
+            pack_id=self.pack.pack_id,
+            member_steps=steps,
+            steps_in_hand=0 if is_last else steps,
+            seconds=time.perf_counter() - started,
+            traces={self.member.trial_id: trace} if trace else {},
+            finished=tuple(self._finished),
+            is_last=is_last,
+            error=error,
+            environment=self.environment,
+            at_a_time=1,
+            begins_anew=not self._has_reported,
+            **kind,
+        )
+        self._finished, self.environment, self._has_reported = [], {}, True
+        return report
+
+    def close(self) -> None:
+        """Leave none of its processes behind."""
+        for child in self._children:
+            child.close()
+        self.places.close()
+
+    def _start(self) -> None:
+        config, launch = self.member.config, self.launch
+        values = {name: value for name, value in config.items() if name not in GIVEN}
+        given = {"steps": self.pack.steps, "seed": self.member.seed, "folder": str(self.folder.path)}
+
+        def filled(text: str) -> str:
+            names = {"trial": self.member.trial_id, "config": str(self.folder.settings)}
+            return render(text, values | given | names)
+
+        is_resumed = self._go_on(filled)
+        self.folder.prepare(keep=is_resumed)
+        self.folder.write_settings(self._settings(values | given))
+        metrics = MetricsConfig(**config["metrics"]) if "metrics" in config else None
+        if metrics is not None and metrics.file is not None:
+            metrics = metrics.model_copy(update={"file": os.path.join(launch.folder, filled(metrics.file))})
+        keeps_points = launch.checkpoint is not None
+        self._source = Source(metrics, self.folder, after=self.curve.last_step, keeps_points=keeps_points)
+        if "python" in config:
+            command = [sys.executable, "-m", "orchestrator.worker.function", config["python"]]
+        else:
+            arguments = launch.resume_arguments if is_resumed else ()
+            command = command_of([filled(word) for word in (*config["command"], *arguments)])
+        environment = {
+            "PYTHONUNBUFFERED": "1",  # or a script's lines would come when its buffer is full
+            "OMP_NUM_THREADS": str(self.pack.cpus),
+            "SWEEP_TRIAL": str(self.folder.settings),
+            **{name: filled(text) for name, text in config.get("environment", {}).items()},
+        }
+        for rank, place in enumerate(self.places.environments(launch.workers)):
+            log = self.folder.output(rank)
+            self._children.append(self.places.start(rank, command, launch.folder, {**environment, **place}, log))
+        self.environment = {
+            **describe_process(),
+            "device": "cuda" if launch.gpus_per_worker else "cpu",
+            "command": " ".join(command),
+        }
+
+    def _go_on(self, filled: Callable[[str], str]) -> bool:
+        """Take in what an earlier attempt has left, where the trainer has a checkpoint; returns whether it has."""
+        if self.launch.checkpoint is None:
+            return False
+        if not os.path.exists(os.path.join(self.launch.folder, filled(self.launch.checkpoint))):
+            return False
+        self._take(_known_points(self.folder))
+        return self.curve.last_step is not None
+
+    def _settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What the trainer's process can read, and what a `Watch` in it goes by."""
+        return {
+            "trial_id": self.member.trial_id,
+            "config": dict(values),
+            "seed": self.member.seed,
+            "steps": self.pack.steps,
+            # Who is audited trains on after the verdict.
+            "stopping": {**self.pack.stopping, "early_stop": self.stopping.early_stop and not self.is_audited},
+            "rows": str(self.folder.rows),
+            "folder": str(self.folder.path),
+        }
+
+    def _look(self) -> bool:
+        """Take in what the processes say within a moment; whether there was a loss."""
+        points = self._source.read(self._children[0], _SECONDS_PER_LOOK)
+        for child in self._children[1:]:
+            child.read()
+        self._take(points)
+        return bool(points)
+
+    def _take(self, points: Iterable[Point]) -> None:
+        """Feed points to the detector until it has seen enough."""
+        for point in points:
+            if self.is_over:
+                return
+            if not self.curve.add(point):
+                continue
+            (is_lost,) = self.detector.update(point.loss, point.grad_norm, point.step)
+            # What is not finite stays so: there is nothing to audit.
+            is_free = self.is_audited and bool(self.detector.is_finite[0])
+            self.is_over = bool(is_lost) and self.stopping.early_stop and not is_free
+
+    def _has_ended(self) -> bool:
+        """Whether all processes have ended, or one of them in a way that leaves the others waiting for it."""
+        codes = [child.returncode() for child in self._children]
+        return all(code is not None for code in codes) or any(code not in (None, 0) for code in codes)
+
+    def _until_ended(self, started: float, grace_s: float, *, is_told: bool = False) -> Iterator[Report]:
+        """Let the processes end: those that know by themselves, then by SIGTERM, and who does not is killed later."""
+        began = time.monotonic()
+        asked = not is_told
+        if asked:
+            self._terminate()
+        last_report = began
+        while time.monotonic() - began < grace_s * (1 if asked else 2):
+            if all(child.returncode() is not None for child in self._children):
+                return
+            self._look()  # also where what it says counts no more: a full pipe would stop it
+            if not asked and time.monotonic() - began >= grace_s:
+                asked = True
+                self._terminate()
+            if time.monotonic() - last_report >= self.launch.report_s:
+                last_report = time.monotonic()
+                yield self.report(started)
+
+    def _terminate(self) -> None:
+        for child in self._children:
+            child.terminate()
+
+    def _hung(self, started: float) -> Report:
+        silence = f"no loss for {self.launch.silence_s:g} s (resources.stall_timeout_s)"
+        if self.curve.last_step is not None:
+            cause = f"{silence} after step {self.curve.last_step}: it hangs"
+            return self.report(started, is_last=True, error=self._with_output(cause), is_lost=True)
+        return self.report(started, is_last=True, error=self._with_output(f"{silence}; {self._source.note}"))
+
+    def _last_report(self, started: float) -> Report:
+        """The result, or why there is none."""
+        codes = [child.returncode() for child in self._children]
+        failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
+        is_finite = bool(self.detector.is_finite[0])
+        has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not is_finite))
+        if has_result:
+            record = self.detector.record(0)
+            result = finished_of(self.member.trial_id, record, self.stopping, self.curve.steps_done, math.nan)
+            self._finished.append(replace(result, is_audited=self.is_audited))
+            return self.report(started, is_last=True)
+        if failed is None:
+            cause = f"it ended with exit code 0 and without a loss; {self._source.note}"
+            return self.report(started, is_last=True, error=self._with_output(cause))
+        code, who = codes[failed], f"rank {failed} " if self.launch.workers > 1 else "it "
+        number = -code if code < 0 else code - 128
+        if number in _FROM_OUTSIDE:
+            hint = " (is memory short?)" if number == signal.SIGKILL else ""
+            cause = f"{who}was killed by {signal.Signals(number).name}{hint}"
+            return self.report(started, is_last=True, error=self._with_output(cause, failed), is_lost=True)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        last = next((line for line in reversed(self._last_lines(failed)) if line.strip()), "")
+        cause = f"{who}{how}" + (f": {last.strip()}" if last else "")
+        return self.report(started, is_last=True, error=self._with_output(cause, failed))
+
+    def _with_output(self, cause: str, rank: int = 0) -> str:
+        """``cause`` as the last line, below the last that a process said."""
+        return "\n".join([*self._last_lines(rank), cause])
+
+    def _last_lines(self, rank: int) -> list[str]:
+        return self._children[rank].last_lines()[-_SHOWN_LINES:] if self._children else []
+
+
+class Source:
+    """Where the losses of a run come from: what it reports by itself, else its output, else a file of its own."""
+
+    def __init__(
+        self, metrics: MetricsConfig | None, folder: TrialFolder, *, after: int | None, keeps_points: bool
+    ) -> None:
+        self._rows = FileTail(str(folder.rows))
+        self._row_stream = MetricStream(_REPORTS)
+        self._after = after
+        self._points_file = folder.points if keeps_points else None
+        self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
+        self._stream = MetricStream(metrics) if metrics is not None else None
+        self.is_told = False  # the trainer reports by itself, and so knows of a verdict as soon as we do
+        self._has_spoken = False
+        if after is None and self._tail is not None:
+            while self._tail.read():
+                pass  # what was there before this run is not of it
+        if after is not None:
+            while content := self._rows.read():
+                self._row_stream.feed(content)
+
+    @property
+    def note(self) -> str:
+        """Why there are no points, for a person who wonders."""
+        if self._stream is None:
+            return "nothing was reported: call report(step, loss=...)"
+        return self._stream.note
+
+    def read(self, child: Process, timeout_s: float) -> list[Point]:
+        """Points since the last call. Raises StorageError where the output cannot be kept."""
+        output = child.read(timeout_s)
+        if not self._has_spoken and (content := self._rows.read()):
+            self.is_told = True
+            return self._new(self._row_stream.feed(content))
+        if self.is_told or self._stream is None:
+            return []
+        content = output if self._tail is None else self._tail.read()
+        return self._spoken(self._stream.feed(content))
+
+    def finish(self, child: Process) -> list[Point]:
+        """Points that came last, once the process has ended."""
+        points = self.read(child, 0.0)
+        deadline = time.monotonic() + _LONGEST_REST_S
+        while child.is_readable() and time.monotonic() < deadline:
+            points += self.read(child, 0.0)
+        if self._tail is not None and not self.is_told:
+            while content := self._tail.read():
+                points += self._spoken(self._stream.feed(content))
+        stream = self._row_stream if self.is_told else self._stream
+        return points + (self._new(stream.finish()) if stream is not None else [])
+
+    def _spoken(self, points: Sequence[Point]) -> list[Point]:
+        self._has_spoken = self._has_spoken or bool(points)
+        new = self._new(points)
+        if new and self._points_file is not None:
+            rows = [{"step": p.step, "loss": p.loss, "grad_norm": p.grad_norm, **p.others} for p in new]
+            with storage_errors(self._points_file), open_private(self._points_file, "a") as file:
+                file.writelines(f"{json.dumps(row)}\n" for row in rows)
+        return new
+
+    def _new(self, points: Sequence[Point]) -> list[Point]:
+        """Points beyond what an earlier attempt had."""
+        return [point for point in points if self._after is None or point.step > self._after]
+
+
+class Curve:
+    """The points of one run, in order, and those that have not been reported yet."""
+
+    def __init__(self) -> None:
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self._has_norm = False
+        self._others: dict[str, None] = {}
+        self._new: list[Point] = []
+
+    @property
+    def steps_done(self) -> int:
+        """Steps behind the run at its last point, whether it counts from 0 or from 1."""
+        if self.last_step is None or self.first_step is None:
+            return 0
+        return self.last_step + 1 if self.first_step == 0 else self.last_step
+
+    def add(self, point: Point) -> bool:
+        """Append ``point``; false where its step is not above the last one's."""
+        if self.last_step is not None and point.step <= self.last_step:
+            return False
+        if self.first_step is None:
+            # A column without a hole, or none: what is missing is not a gradient that is not finite.
+            self.first_step, self._has_norm = point.step, point.grad_norm is not None
+        self.last_step = point.step
+        self._new.append(point)
+        for name in point.others:
+            if len(self._others) < _MAX_OTHERS:
+                self._others.setdefault(name)
+        return True
+
+    def taken(self) -> Trace:
+        """The points since the last call as columns, a hole in one of the others as NaN; empty without points."""
+        points, self._new = self._new, []
+        if not points:
+            return {}
+        columns = {"step": np.array([p.step for p in points]), "loss": np.array([p.loss for p in points], dtype=float)}
+        if self._has_norm:
+            columns["grad_norm"] = np.array([p.grad_norm for p in points], dtype=float)
+        for name in self._others:
+            columns[name] = np.array([p.others.get(name, math.nan) for p in points], dtype=float)
+        return columns
+
+
+def _known_points(folder: TrialFolder) -> Iterator[Point]:
+    """What an earlier attempt left, as reported or as understood."""
+    path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
+    for row in read_rows(path):
+        others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}
+        yield Point(row["step"], float(row["loss"]), row.get("grad_norm"), others)

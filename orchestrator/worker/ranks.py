@@ -1,0 +1,86 @@
+"""Where the processes of one trial run, and the environment by which they find each other: that of torchrun."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.worker.child import Child
+
+
+class Process(Protocol):
+    """A process of a trial, here or on another machine; `Child` says what each of these does."""
+
+    def read(self, timeout_s: float = 0.0) -> bytes:
+        """What it has printed since."""
+
+    def is_readable(self) -> bool:
+        """Whether there is something to read now."""
+
+    def last_lines(self) -> list[str]:
+        """The last lines that it has printed."""
+
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def close(self) -> None:
+        """Kill it and everything that it has started."""
+
+
+class RankPlaces(Protocol):
+    """Places for the processes of one trial, rank 0 on this machine."""
+
+    def environments(self, workers: int) -> list[dict[str, str]]:
+        """What each of ``workers`` processes finds in its environment, by rank; nothing where there is one."""
+
+    def start(
+        self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
+    ) -> Process:
+        """Start a process. Raises CannotStart."""
+
+    def close(self) -> None:
+        """Give the places back."""
+
+
+class LocalPlaces:
+    """All processes on this machine."""
+
+    def environments(self, workers: int) -> list[dict[str, str]]:
+        """What each of ``workers`` processes finds in its environment, by rank; nothing where there is one."""
+        return torchrun_environments(["here"] * workers, "127.0.0.1", free_port()) if workers > 1 else [{}]
+
+    def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
+        """Start a process. Raises CannotStart."""
+        return Child(command, folder, environment, log)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def torchrun_environments(nodes: Sequence[str], address: str, port: int) -> list[dict[str, str]]:
+    """The variables that torchrun would set for the processes on ``nodes`` (a name for each rank), by rank."""
+    distinct = list(dict.fromkeys(nodes))
+    return [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(nodes[:rank].count(node)),
+            "GROUP_RANK": str(distinct.index(node)),
+            "WORLD_SIZE": str(len(nodes)),
+            "LOCAL_WORLD_SIZE": str(nodes.count(node)),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+        }
+        for rank, node in enumerate(nodes)
+    ]
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,71 @@
+"""Which steps of which members are read while a pack trains, and what was read as tables of each member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.messages import Trace
+
+# Shapes: T steps of a look, R rows of a trainer, C columns.
+
+Point = tuple[int, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one step told of some rows of a trainer: ``values_CR`` of ``names``, ``offset`` steps into the look."""
+
+    offset: int
+    rows: tuple[int, ...]
+    names: tuple[str, ...]
+    values_CR: np.ndarray
+
+
+def due(age_R: np.ndarray, num_steps: int, every: int | None) -> np.ndarray:
+    """Which rows are to be read at each of the next steps, (T, R): at every ``every``-th step of their own."""
+    if every is None:
+        return np.zeros((num_steps, len(age_R)), dtype=bool)
+    return (age_R + np.arange(num_steps)[:, None]) % every == 0
+
+
+def on_host(readings: Sequence[tuple[int, Sequence[int], Mapping[str, Any]]]) -> list[Reading]:
+    """Readings (offset, rows, name -> (R,)) that may be on a device, moved over in one copy."""
+    if not readings:
+        return []
+    values = [value for _, _, by_name in readings for value in by_name.values()]
+    if all(hasattr(value, "detach") for value in values):
+        import torch
+
+        flat = torch.cat([value.detach().double() for value in values]).cpu().numpy()
+    else:
+        flat = np.concatenate([np.asarray(value, dtype=np.float64) for value in values])
+    found, start = [], 0
+    for offset, rows, by_name in readings:
+        end = start + len(by_name) * len(rows)
+        table_CR = flat[start:end].reshape(len(by_name), len(rows))
+        found.append(Reading(offset, tuple(rows), tuple(by_name), table_CR))
+        start = end
+    return found
+
+
+def of_row(readings: Sequence[Reading], row: int) -> list[Point]:
+    """What was read of one row, as (steps into the look, name -> value)."""
+    return [
+        (reading.offset, dict(zip(reading.names, reading.values_CR[:, reading.rows.index(row)], strict=True)))
+        for reading in readings
+        if row in reading.rows
+    ]
+
+
+def as_table(points: Sequence[Point]) -> Trace:
+    """Points (step, name -> value) of one member as columns, in single precision; NaN for what was not read."""
+    names = dict.fromkeys(name for _, values in points for name in values)
+    with np.errstate(over="ignore"):  # what is beyond single precision is infinite
+        columns = {
+            name: np.array([values.get(name, np.nan) for _, values in points]).astype(np.float32) for name in names
+        }
+    return {"step": np.array([step for step, _ in points], dtype=np.int64), **columns}

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sweep_cases import ledger_at, record, sweep_of
+
+from orchestrator.commands.answers import boundary_answer, comparison_answer, recommendation_answer, sensitivity_answer
+from orchestrator.errors import InputError
+
+ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
+LABELS = {"a": "sdsddddddddd", "b": "sssssssssddd"}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Two finished sweeps, the second with a wider stable region."""
+    for name, letters in LABELS.items():
+        with ledger_at(tmp_path / name) as ledger:
+            labels = [{"s": "stable", "d": "diverged"}[letter] for letter in letters]
+            record(ledger, sweep_of(ROW, f"name: {name}\nobjective: quadratic\nsteps: 20\n"), labels)
+    return [tmp_path / name for name in LABELS]
+
+
+def test_the_answers_read_a_sweep_s_folder(folders: list[Path]) -> None:
+    lines = list(boundary_answer(folders[1], None, None, {}, "worst"))
+    assert lines[0] == "b: the edge along lr; a cell is stable when all its seeds are"
+    assert lines[1] == "all cells  edge near lr=0.316 (lr 0.1 is stable, 1 is not)"
+    assert recommendation_answer(folders[1], 2.0, "final_loss")[0].startswith("lr=0.001:")
+    assert "over 4 values from 0.001 to 1" in sensitivity_answer(folders[1], "lr")[0]
+
+
+def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path) -> None:
+    lines = list(comparison_answer(folders, None, None, "worst", None, tmp_path / "results"))
+    picture = tmp_path / "results" / "compare" / "a_vs_b.png"
+    assert lines[-1] == f"picture: {picture}"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "More than chance: b is more stable here." in lines[-2]
+    *_, drawn = comparison_answer([*folders, folders[0]], None, None, "best", tmp_path / "three.svg", tmp_path)
+    assert (tmp_path / "three.svg").read_text().startswith("<?xml"), drawn
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"x": "depth"}, "axes: lr"),
+        ({"y": "depth"}, "axes: lr"),
+        ({"x": "lr", "y": "lr"}, "two different axes"),
+        ({"reduce": "mean"}, "worst, median, best"),
+        ({"output": Path("x.gif")}, ".png, .svg or .pdf"),
+        ({"folders": 1}, "two names or more"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(folders, tmp_path: Path, options: dict, says: str) -> None:
+    chosen = {"x": None, "y": None, "reduce": "worst", "output": None, "folders": 2} | options
+    with pytest.raises(InputError, match=says):
+        list(
+            comparison_answer(
+                folders[: chosen["folders"]], chosen["x"], chosen["y"], chosen["reduce"], chosen["output"], tmp_path
+            )
+        )
+    assert not (tmp_path / "compare").exists()

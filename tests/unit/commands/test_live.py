@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from sweep_cases import QUADRATIC
+
+from orchestrator.commands.live import LiveView, format_seconds, text_map
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+
+def row(cell: dict, label: str) -> dict:
+    """What the map asks of a trial with this outcome or status."""
+    return {"cell": cell, "outcome": label if label in OUTCOMES else None, "status": label}
+
+
+def test_the_map_tells_outcomes_apart_without_colour() -> None:
+    labels = ["stable", "spiked", "diverged", "stalled", "errored", "running", "planned"]
+    cells = [row({"lr": i, "beta2": 0.9}, label) for i, label in enumerate(labels)]
+    lines = text_map(cells).plain.splitlines()
+    marks = lines[1].split()[1:]
+    assert len(set(marks)) == len(labels)
+    assert all(label in lines[-1] for label in [*labels[:-1], "not run"])
+
+
+def test_the_map_grows_upwards_and_to_the_right() -> None:
+    cells = [row({"x": x, "y": y}, "diverged" if (x, y) == (2, 1) else "stable") for x in (1, 2) for y in (1, 2)]
+    rows = [line.split()[1:] for line in text_map(cells).plain.splitlines()[1:3]]
+    assert rows == [["o", "o"], ["o", "X"]]
+
+
+def test_a_map_that_would_not_fit_is_left_out() -> None:
+    assert text_map([row({"x": x}, "stable") for x in range(100)]) is None
+    assert text_map([row({}, "stable")]) is None
+
+
+def test_time_reads_as_a_clock() -> None:
+    assert [format_seconds(seconds) for seconds in (0, 61, 3600 + 62)] == ["0:00", "1:01", "1:01:02"]
+
+
+def test_without_a_terminal_progress_is_plain_lines(train, quadratic_sweep) -> None:
+    output = io.StringIO()
+    train(quadratic_sweep, observers=[LiveView(Console(file=output, force_terminal=False))])
+    text = output.getvalue()
+    assert "training 12 trials on 1 worker" in text
+    assert text.splitlines()[-1].startswith("0:0")
+    assert "12/12 trials | stable 10 | diverged 2" in text
+    assert "\x1b" not in text
+
+
+def test_on_a_terminal_the_map_fills_in(train, monkeypatch) -> None:
+    sweep = build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=["resources.pack=2"]))
+    monkeypatch.setattr("orchestrator.commands.live._SECONDS_PER_FRAME", 0.0)
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, legacy_windows=False)
+    train(sweep, observers=[LiveView(console)])
+    assert "X diverged" in output.getvalue()
+    assert ". not run" in output.getvalue()
+
+
+def test_the_map_fits_into_eighty_columns_and_says_what_it_pools() -> None:
+    cells = [
+        row({"x": x, "a_long_name": y, "clip": clip}, "stable") for x in range(60) for y in (1e-12, 1) for clip in "ab"
+    ]
+    lines = text_map(cells).plain.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[1] == "o" * 60
+    assert "worst over clip" in lines[-2]

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.detection.detector import LOST, Episode, MemberRecord, StoppingConfig
+from orchestrator.detection.outcomes import OUTCOMES, judge
+
+CONFIG = StoppingConfig().resolved(0.1, 1)
+STABLE = MemberRecord(
+    num_steps=300,
+    initial_loss=5.0,
+    best_loss=2.0,
+    recent_loss=2.1,
+    lost=None,
+    lost_step=None,
+    lost_onset_step=None,
+    lost_reason=None,
+    is_finite=True,
+    is_far=False,
+    up_since_step=None,
+    is_away=False,
+    episodes=(),
+)
+RECOVERED = (Episode(100, 103, 8.0, 9, 110), Episode(200, 201, 6.0, 4, 205))
+OPEN = Episode(290, 295, 7.0, 10)
+LOST_AT_250 = {"lost": "far", "lost_step": 250, "lost_onset_step": 180, "lost_reason": "it stayed far above its past"}
+NOT_FINITE = LOST_AT_250 | {"lost": "not_finite", "is_finite": False, "lost_reason": "the loss is not finite"}
+NO_PROGRESS = {"lost": "no_progress", "lost_step": 250, "lost_onset_step": 250, "lost_reason": "never below the first"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "onset_step"),
+    [
+        ({}, "stable", None),
+        ({"episodes": RECOVERED}, "spiked", 100),
+        ({"episodes": (OPEN,)}, "spiked", 290),
+        ({"episodes": (OPEN,), "is_away": True, "up_since_step": 280}, "diverged", 290),
+        ({"episodes": (*RECOVERED, OPEN), "is_far": True, "up_since_step": 280}, "diverged", 290),
+        ({"episodes": RECOVERED, "is_far": True, "up_since_step": 280}, "diverged", 280),
+        ({"is_away": True, "up_since_step": 280}, "diverged", 280),
+        (NOT_FINITE, "diverged", 180),
+        (LOST_AT_250 | {"is_far": True, "up_since_step": 180}, "diverged", 180),
+        (LOST_AT_250, "spiked", 180),
+        (LOST_AT_250 | {"episodes": RECOVERED}, "spiked", 100),
+        (NO_PROGRESS | {"best_loss": 5.1}, "stalled", None),
+        (NO_PROGRESS, "spiked", 250),
+        ({"best_loss": 4.9}, "stalled", None),
+        ({"best_loss": 4.7}, "stable", None),
+        ({"best_loss": None}, "stalled", None),
+        ({"best_loss": 4.9, "episodes": RECOVERED}, "stalled", None),
+        ({"initial_loss": -2.0, "best_loss": -2.05}, "stalled", None),
+        ({"initial_loss": -2.0, "best_loss": -2.2}, "stable", None),
+    ],
+)
+def test_a_run_is_judged_by_how_it_stands_at_its_end(changes: dict, outcome: str, onset_step: int | None) -> None:
+    verdict = judge(replace(STABLE, **changes), CONFIG)
+    assert (verdict.outcome, verdict.onset_step) == (outcome, onset_step)
+
+
+def test_a_run_without_a_finite_loss_is_diverged_at_once() -> None:
+    nothing = {"num_steps": 1, "initial_loss": None, "best_loss": None, "recent_loss": None}
+    verdict = judge(replace(STABLE, **(NOT_FINITE | nothing | {"lost_step": 0, "lost_onset_step": 0})), CONFIG)
+    assert (verdict.outcome, verdict.onset_step, verdict.reason) == ("diverged", 0, "the loss is not finite")
+
+
+def test_only_spikes_that_recovered_are_counted_but_the_peak_is_that_of_all() -> None:
+    higher = replace(OPEN, peak_loss=9.0)
+    found = [judge(replace(STABLE, episodes=episodes), CONFIG) for episodes in ((), RECOVERED, (*RECOVERED, higher))]
+    assert [(verdict.num_spikes, verdict.peak_loss) for verdict in found] == [(0, None), (2, 8.0), (2, 9.0)]
+
+
+def test_the_reason_of_a_diverged_run_tells_a_verdict_from_an_end() -> None:
+    found = [
+        judge(replace(STABLE, up_since_step=280, **changes), CONFIG).reason
+        for changes in (LOST_AT_250 | {"is_far": True}, {"is_far": True}, {"is_away": True}, LOST_AT_250)
+    ]
+    assert found[0] == LOST_AT_250["lost_reason"]
+    assert "ended far above" in found[1]
+    assert "had not come back" in found[2]
+    assert "but it came back" in found[3]
+    assert len(set(found)) == 4
+
+
+def any_record() -> st.SearchStrategy[MemberRecord]:
+    losses = st.one_of(st.none(), st.floats(-10, 10))
+    steps = st.integers(0, 299)
+    lost = st.one_of(
+        st.just({}),
+        st.builds(
+            lambda kind, step: {"lost": kind, "lost_step": 299, "lost_onset_step": step, "lost_reason": "because"},
+            st.sampled_from([kind for kind in LOST if kind != "not_finite"]),
+            steps,
+        ),
+        st.just(NOT_FINITE),
+    )
+    high = st.one_of(
+        st.just({}),
+        st.builds(
+            lambda is_far, is_away, step: {"is_far": is_far, "is_away": is_away, "up_since_step": step},
+            st.booleans(),
+            st.booleans(),
+            steps,
+        ),
+    )
+    return st.builds(
+        lambda lost, high, initial, best, episodes: replace(
+            STABLE, **lost, **high, initial_loss=initial, best_loss=best, episodes=episodes
+        ),
+        lost,
+        high,
+        losses,
+        losses,
+        st.sampled_from([(), RECOVERED, (OPEN,), (*RECOVERED, OPEN)]),
+    )
+
+
+@given(any_record())
+def test_every_run_has_one_outcome_and_those_that_are_not_stable_or_stalled_an_onset(record: MemberRecord) -> None:
+    verdict = judge(record, CONFIG)
+    assert verdict.outcome in OUTCOMES
+    assert verdict.reason
+    assert (verdict.onset_step is None) == (verdict.outcome in ("stable", "stalled"))
+    assert (verdict.outcome == "diverged") == (not record.is_finite or record.is_far or record.is_away)
+
+
+@given(any_record(), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
+def test_a_stricter_stall_drop_makes_runs_stalled_and_nothing_else(
+    record: MemberRecord, stall_drop: float, other: float
+) -> None:
+    low, high = sorted((stall_drop, other))
+    lax, strict = (judge(record, CONFIG.model_copy(update={"stall_drop": drop})) for drop in (low, high))
+    assert strict.outcome in (lax.outcome, "stalled")
+    assert lax.outcome != "stalled" or strict.outcome == "stalled"

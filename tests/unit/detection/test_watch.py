@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sweep_cases import learning
+
+from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.watch import TRIAL_VARIABLE, TrainingLost, Watch, read_rows
+from orchestrator.errors import InputError, StorageError
+from orchestrator.replay.replay import Curve, detect
+
+ROOT = Path(__file__).parents[3]
+SWEEP_STOPPING = StoppingConfig().resolved(0.1, 1)
+LOST = learning(300, changes=[(150, 300, 4.0)])
+SPIKED = learning(300, changes=[(150, 160, 3.0)])
+
+MakeTrial = Callable[..., Path]
+
+
+@pytest.fixture
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrial:
+    """Make this process one that a sweep runs; returns where its rows go."""
+
+    def make(**changes: Any) -> Path:
+        file, rows = tmp_path / "trial.json", tmp_path / "rows.jsonl"
+        asked = {
+            "trial_id": "t1",
+            "config": {"lr": 0.1},
+            "seed": 3,
+            "steps": 300,
+            "stopping": SWEEP_STOPPING.model_dump(),
+            "rows": str(rows),
+            "folder": str(tmp_path),
+        }
+        file.write_text(json.dumps(asked | changes))
+        monkeypatch.setenv(TRIAL_VARIABLE, str(file))
+        return rows
+
+    return make
+
+
+def feed(watch: Watch, losses: Iterable[float], first: int = 0) -> int | None:
+    """Report until the watch says stop; the step at which it did."""
+    for step, loss in enumerate(losses, first):
+        if watch.report(step, loss):
+            return step
+    return None
+
+
+@pytest.mark.parametrize("curve", [LOST, SPIKED], ids=["lost", "spiked"])
+def test_a_watch_says_of_a_run_what_replay_says_of_its_log(curve: np.ndarray) -> None:
+    config = StoppingConfig()
+    watch = Watch()
+    stopped_at = feed(watch, curve)
+    (replayed,) = detect([Curve(np.arange(len(curve)), curve, None, stops=True)], config)
+    assert watch.record() == replayed
+    assert stopped_at == replayed.lost_step
+    assert watch.verdict().outcome == ("diverged" if stopped_at else "spiked")
+
+
+def test_a_loss_that_is_not_finite_loses_the_run_at_its_step() -> None:
+    watch = Watch()
+    assert feed(watch, [3.0, 2.0, math.nan, 1.0]) == 2
+    assert watch.is_lost
+    assert watch.lost_reason == "the loss is not finite"
+    assert watch.verdict().onset_step == 2
+
+
+def test_a_lost_run_stays_lost() -> None:
+    watch = Watch()
+    feed(watch, [3.0, math.inf])
+    assert watch.report(2, 1.0)
+    assert watch.verdict().outcome == "diverged"
+
+
+def test_a_gradient_that_is_not_finite_is_waited_for_as_in_a_log() -> None:
+    watch = Watch()
+    answers = [watch.report(step, 1.0, math.inf) for step in range(20)]
+    assert answers == [False] * 19 + [True]
+
+
+def test_a_norm_that_is_left_out_is_a_sound_one() -> None:
+    watch = Watch(StoppingConfig(gradient_patience=2))
+    norms = [math.nan, None, math.nan, None]
+    assert not any(watch.report(step, 1.0, norm) for step, norm in enumerate(norms))
+
+
+def test_without_early_stop_no_run_is_lost_but_its_verdict_is_known() -> None:
+    watch = Watch(StoppingConfig(early_stop=False))
+    assert feed(watch, [3.0, math.nan, 2.0]) is None
+    assert not watch.is_lost
+    assert watch.lost_reason is None
+    assert watch.verdict().outcome == "diverged"
+
+
+def test_a_watch_that_raises_ends_the_loop() -> None:
+    watch = Watch(raises=True)
+    watch.report(0, 3.0)
+    for step in (1, 2):
+        with pytest.raises(TrainingLost, match="the run is lost: the loss is not finite"):
+            watch.report(step, math.nan)
+
+
+def test_outside_of_a_sweep_there_is_no_trial() -> None:
+    watch = Watch()
+    assert (watch.is_run_by_sweep, watch.config, watch.folder, watch.seed, watch.steps) == (
+        False, {}, None, None, None,
+    )  # fmt: skip
+
+
+def test_a_run_without_a_report_has_no_outcome() -> None:
+    with pytest.raises(ValueError, match="no step was reported"):
+        Watch().verdict()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        2,
+        2.0,
+        np.float32(2),
+        np.array([2.0]),
+        torch.tensor(2.0, requires_grad=True),
+        torch.tensor([[2]]),
+        SimpleNamespace(full_tensor=lambda: torch.tensor(2.0)),
+    ],
+    ids=["int", "float", "numpy scalar", "numpy array", "tensor with a gradient", "tensor of one", "spread tensor"],
+)
+def test_a_loss_is_any_one_number(loss: Any) -> None:
+    watch = Watch()
+    watch.report(np.int64(0), loss, loss, other=loss)
+    assert watch.record().initial_loss == 2.0
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        ({"step": 1.0, "loss": 1.0}, "step must be a whole number, not 1.0"),
+        ({"step": 0, "loss": "1.0"}, "loss must be a number, not '1.0'"),
+        ({"step": 0, "loss": None}, "loss must be a number, not None"),
+        ({"step": 0, "loss": torch.ones(2)}, r"loss must be one number, not an array of shape \(2,\)"),
+        ({"step": 0, "loss": 1.0, "grad_norm": np.ones((2, 1))}, r"grad_norm must be one number.*\(2, 1\)"),
+        ({"step": 0, "loss": 1.0, "lr": "high"}, "lr must be a number, not 'high'"),
+    ],
+)
+def test_what_is_no_number_is_refused(report: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Watch().report(**report)
+
+
+def test_a_metric_cannot_take_the_name_of_what_is_always_there() -> None:
+    with pytest.raises(TypeError, match="multiple values for argument 'loss'"):
+        Watch().report(0, 1.0, **{"loss": 2.0})
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_steps_must_increase(step: int) -> None:
+    watch = Watch()
+    watch.report(5, 1.0)
+    with pytest.raises(ValueError, match=f"step {step} was reported after step 5: steps must increase"):
+        watch.report(step, 1.0)
+
+
+def test_a_sweep_says_what_to_train_and_how_to_stop(trial: MakeTrial, tmp_path: Path) -> None:
+    trial()
+    watch = Watch(StoppingConfig(early_stop=False))
+    assert (watch.is_run_by_sweep, watch.config, watch.folder, watch.seed, watch.steps) == (
+        True, {"lr": 0.1}, tmp_path, 3, 300,
+    )  # fmt: skip
+    sweeps_own = Watch(SWEEP_STOPPING)
+    assert feed(watch, LOST) == feed(sweeps_own, LOST) is not None
+
+
+def test_each_report_is_a_row_for_the_sweep(trial: MakeTrial) -> None:
+    path = trial()
+    watch = Watch()
+    watch.report(0, 3.0, 0.5, lr=torch.tensor(0.25))
+    watch.report(1, 2.0)
+    watch.report(2, math.nan, math.inf)
+    assert path.read_text() == (
+        '{"step": 0, "loss": 3.0, "grad_norm": 0.5, "lr": 0.25}\n'
+        '{"step": 1, "loss": 2.0}\n'
+        '{"step": 2, "loss": NaN, "grad_norm": Infinity}\n'
+    )
+
+
+def test_a_row_is_one_write_at_the_end_of_the_file(trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trial()
+    watch = Watch()
+    flags, written = [], []
+    real_open, real_write = os.open, os.write
+    monkeypatch.setattr(os, "open", lambda name, flag, mode: flags.append(flag) or real_open(name, flag, mode))
+    monkeypatch.setattr(os, "write", lambda handle, line: written.append(line) or real_write(handle, line))
+    watch.report(0, 3.0)
+    path.write_text(path.read_text() + '{"step": 1, "loss": 2.0}\n')
+    watch.report(2, 1.0)
+    assert all(flag & os.O_APPEND and flag & os.O_CREAT for flag in flags)
+    assert len(written) == 2
+    assert [row["step"] for row in read_rows(path)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stop", [80, 170, 295])
+def test_a_later_attempt_goes_on_as_if_there_had_been_one(trial: MakeTrial, stop: int) -> None:
+    path = trial()
+    whole = Watch(SWEEP_STOPPING)
+    stopped_at = feed(whole, SPIKED)
+    path.unlink()
+
+    feed(Watch(), SPIKED[:stop])
+    resumed = Watch()
+    assert resumed.record().num_steps == stop
+    assert feed(resumed, SPIKED[stop - 30 :], first=stop - 30) == stopped_at
+    assert resumed.record() == whole.record()
+    assert [row["step"] for row in read_rows(path)] == list(range(300))
+
+
+def test_an_attempt_that_goes_on_must_report_steps_that_increase_after_the_earlier_ones(trial: MakeTrial) -> None:
+    trial()
+    feed(Watch(), [3.0, 2.0])
+    watch = Watch()
+    for step in (1, 0, 1, 2):
+        watch.report(step, 1.0)
+    with pytest.raises(ValueError, match="after step 2"):
+        watch.report(2, 1.0)
+
+
+def test_a_run_that_an_earlier_attempt_lost_is_lost_from_the_start(trial: MakeTrial) -> None:
+    trial()
+    feed(Watch(), [3.0, math.nan])
+    watch = Watch()
+    assert watch.is_lost
+    assert watch.report(0, 3.0)
+
+
+def test_a_row_that_a_crash_cut_short_is_written_again(trial: MakeTrial) -> None:
+    path = trial()
+    path.write_text('{"step": 0, "loss": 3.0}\n{"step": 1, "lo')
+    watch = Watch()
+    assert watch.record().num_steps == 1
+    watch.report(1, 2.0)
+    watch.report(2, 1.0)
+    assert [(row["step"], row["loss"]) for row in read_rows(path)] == [(0, 3.0), (1, 2.0), (2, 1.0)]
+
+
+def test_rows_that_cannot_be_written_are_an_error(trial: MakeTrial, tmp_path: Path) -> None:
+    trial(rows=str(tmp_path / "gone" / "rows.jsonl"))
+    with pytest.raises(StorageError, match=r"gone/rows\.jsonl: No such file"):
+        Watch().report(0, 1.0)
+
+
+def test_a_disk_that_takes_half_a_row_is_an_error(trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trial()
+    watch, real_write = Watch(), os.write
+    monkeypatch.setattr(os, "write", lambda handle, line: real_write(handle, line[:5]))
+    with pytest.raises(StorageError, match="no room for a row"):
+        watch.report(0, 1.0)
+    monkeypatch.undo()
+    assert read_rows(path) == []
+
+
+def test_only_rank_0_writes(trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trial()
+    monkeypatch.setenv("RANK", "1")
+    assert feed(Watch(), [3.0, math.nan]) == 1
+    assert not path.exists()
+    monkeypatch.setenv("RANK", "0")
+    feed(Watch(), [3.0])
+    assert len(read_rows(path)) == 1
+
+
+def test_a_watch_can_be_sent_to_another_process(trial: MakeTrial) -> None:
+    path = trial()
+    watch = Watch()
+    watch.report(0, 3.0)
+    copy = pickle.loads(pickle.dumps(watch))
+    copy.report(1, 2.0)
+    assert copy.record().num_steps == len(read_rows(path)) == 2
+
+
+def test_a_trial_that_is_not_one_is_told_with_its_file(
+    trial: MakeTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial(stopping={"patience": -1})
+    with pytest.raises(InputError, match=r"trial\.json: stopping\.patience: .*greater than or equal to 1"):
+        Watch()
+    (tmp_path / "trial.json").write_text("{")
+    with pytest.raises(InputError, match="Invalid JSON"):
+        Watch()
+    monkeypatch.setenv(TRIAL_VARIABLE, str(tmp_path / "none.json"))
+    with pytest.raises(InputError, match=r"none\.json: SWEEP_TRIAL: No such file[^$]*unset it for a run of your own"):
+        Watch()
+
+
+def test_importing_the_watch_imports_no_training_library() -> None:
+    code = (
+        "import sys; from orchestrator.detection.watch import Watch; Watch().report(0, 1.0);"
+        "heavy = {'torch', 'transformers', 'lightning', 'ray', 'mlflow', 'pandas', 'scipy'} & set(sys.modules);"
+        "print(heavy); sys.exit(len(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Each rank trains on losses of its own: those of rank 1 are what rank 0 must be deaf to.
+TWO_PROCESSES = """
+    import json, math, os, sys, warnings
+    from pathlib import Path
+    warnings.simplefilter("error")
+    import torch
+    import torch.distributed as dist
+    from orchestrator.detection.watch import Watch
+
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    told = {}
+
+    watch = Watch()
+    losses = [[3.0, 2.0, 1.5, math.inf, 1.0], [math.nan, 3.0, 9.0, 1.0, 1.0]][rank]
+    told["answers"] = [watch.report(step, loss, 1.0) for step, loss in enumerate(losses)]
+    told["record"] = str(watch.record())
+    told["reason"] = watch.lost_reason
+
+    # As on another machine, which does not see the rows.
+    if rank == 1:
+        (folder / "trial1.json").write_text((folder / "trial.json").read_text().replace("rows.jsonl", "none.jsonl"))
+    os.environ["SWEEP_TRIAL"] = str(folder / ("trial.json" if rank == 0 else "trial1.json"))
+    watch = Watch()
+    told["resumed"] = [watch.report(step, loss) for step, loss in enumerate(losses[:3], 1)]
+    told["resumed record"] = str(watch.record())
+    for step in (3, 9 + rank):
+        try:
+            watch.report(step, 1.0)
+        except ValueError as error:
+            told[f"step {step}"] = str(error)
+    Watch().report(9, 1.0)
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(told))
+"""
+
+
+def test_all_processes_of_a_training_get_the_answer_of_rank_0(trial: MakeTrial, tmp_path: Path) -> None:
+    path = trial()
+    path.write_text('{"step": 0, "loss": 4.0}\n{"step": 1, "loss": 3.5}\n')
+    environment = {name: value for name, value in os.environ.items() if name != TRIAL_VARIABLE}
+    environment["OMP_NUM_THREADS"] = "1"
+    code = textwrap.dedent(TWO_PROCESSES)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(rank), str(tmp_path)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    told = [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+    assert told[0]["answers"] == [False, False, False, True, True]
+    assert told[0]["reason"] == "the loss is not finite"
+    for name in ("answers", "record", "reason", "resumed", "resumed record", "step 3"):
+        assert told[0][name] == told[1][name], name
+    assert "num_steps=4, initial_loss=4.0" in told[0]["resumed record"]
+    assert "step 3 was reported after step 3" in told[1]["step 3"]
+    assert told[1]["step 10"] == "step 10 was reported while rank 0 reported step 9"
+    assert [(row["step"], row["loss"]) for row in read_rows(path)] == [(0, 4.0), (1, 3.5), (2, 2.0), (3, 1.5), (9, 1.0)]
+    assert not (tmp_path / "none.jsonl").exists()

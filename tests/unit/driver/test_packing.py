@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_cases import sweep_of
+
+from orchestrator.driver.packing import make_packs, structure_of
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cells=st.integers(1, 40),
+    seeds=st.integers(1, 3),
+    sizes=st.integers(1, 3),
+    pack=st.sampled_from(["auto", 1, 3, 100]),
+    workers=st.integers(1, 5),
+)
+def test_every_trial_is_in_one_pack_of_its_own_structure(cells, seeds, sizes, pack, workers) -> None:
+    sweep = sweep_of(
+        f"seeds: {list(range(seeds))}\nresources: {{pack: {pack}}}\n"
+        f"axes:\n  lr: {{linear: [0.1, 1], num: {cells}}}\n  batch_size: {{values: {list(range(1, sizes + 1))}}}\n"
+    )
+    packs = make_packs(sweep, sweep.trials, workers)
+    assert sorted(t for p in packs for t in p.trial_ids) == sorted(t.trial_id for t in sweep.trials)
+    by_id = {trial.trial_id: trial for trial in sweep.trials}
+    for p in packs:
+        assert p.members
+        assert len({structure_of(sweep, by_id[t]) for t in p.trial_ids}) == 1
+        assert p.width == (None if pack == "auto" else pack)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("trials", [1, 7, 126, 1000])
+def test_workers_end_together_when_each_takes_the_next_pack_as_it_gets_free(workers: int, trials: int) -> None:
+    sweep = sweep_of(f"resources: {{pack: 10}}\naxes: {{lr: {{linear: [0.1, 1], num: {trials}}}}}\n")
+    packs = make_packs(sweep, sweep.trials, workers)
+    free_at = [0] * workers
+    for pack in packs:
+        free_at[free_at.index(min(free_at))] += len(pack.members)
+    assert max(free_at) - min(free_at) <= 10, "at most one round of members"
+    assert max(free_at) <= max(trials / workers + 10, 1)
+    assert len(packs) <= 2 * workers * (2 + trials.bit_length()), "few starts, however many trials"
+
+
+def test_every_pack_knows_how_much_a_worker_still_has_to_do() -> None:
+    sweep = sweep_of("resources: {pack: 10}\naxes: {lr: {linear: [0.1, 1], num: 100}}\n")
+    packs = make_packs(sweep, sweep.trials, 2)
+    assert packs[0].steps_ahead == 100 * 20 / 2
+    done = 0
+    for pack in packs:
+        assert pack.steps_ahead == (100 - done) * 20 / 2
+        done += len(pack.members)
+
+
+def test_trials_that_differ_in_clip_alone_are_side_by_side() -> None:
+    sweep = sweep_of(
+        "resources: {pack: 16}\nseeds: [0, 1]\naxes: {clip: {values: [null, 1, 2]}, lr: {values: [0.1, 1.0]}}\n"
+    )
+    (pack,) = make_packs(sweep, sweep.trials, 1)
+    runs = [(member.config["lr"], member.seed) for member in pack.members]
+    assert all(len(set(runs[i : i + 3])) == 1 for i in range(0, len(runs), 3))
+
+
+@pytest.mark.parametrize(
+    ("axis", "splits"),
+    [("lr: {values: [1, 2]}", False), ("clip: {values: [null, 1]}", False), ("beta1: {values: [0, 0.5]}", False),
+     ("warmup: {values: [0, 5]}", False), ("curvature: {values: [1, 2]}", False),
+     ("batch_size: {values: [1, 2]}", True), ("optimizer: {values: [sgd, adamw]}", True),
+     ("schedule: {values: [cosine, linear]}", True), ("dimension: {values: [2, 3]}", True)],
+)  # fmt: skip
+def test_numbers_share_a_pack_and_structure_splits_it(axis: str, splits: bool) -> None:
+    sweep = sweep_of(f"resources: {{pack: 16}}\naxes: {{{axis}}}\n")
+    assert len(make_packs(sweep, sweep.trials, 1)) == (2 if splits else 1)

@@ -1,0 +1,761 @@
+"""Trials as Slurm jobs: with submitit's local jobs, and with a Slurm that is a script."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import submitit
+from fault_kit import wait_until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from own_cases import SWEEP, TRAIN, only_pack, sweep_in, trained
+from sweep_cases import QUADRATIC
+
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.runner import run_sweep
+from orchestrator.errors import ExecutorError, InputError
+from orchestrator.executors import slurm
+from orchestrator.executors.report_files import from_json, to_json
+from orchestrator.executors.slurm import Placed, SlurmExecutor
+from orchestrator.executors.slurm_job import Outbox
+from orchestrator.executors.slurm_options import read_options
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.messages import Checkpoint, Event, Finished, PackLost, PackStarted, Report
+from orchestrator.processes import children, is_alive, marked
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+LOCAL = {"cluster": "local"}
+ONE = SWEEP.replace("[0.1, 1.0, 3.0]", "[0.1]").replace("[0, 1]", "[0]")
+TWO = SWEEP.replace("[0.1, 1.0, 3.0]", "[0.1, 3.0]").replace("[0, 1]", "[0]")
+SLEEPS = (
+    'import os, sys, time\nprint("step 0 loss 3.0", flush=True)\n'
+    'open("pid.new", "w").write(str(os.getpid()))\nos.rename("pid.new", f"pid-{sys.argv[1]}")\ntime.sleep(120)\n'
+)
+# Slow enough to be caught in the act; writes its checkpoint when it is asked to end, like a good citizen.
+POLITE = """
+import os, signal, sys, time
+folder, resume = sys.argv[1], "--resume" in sys.argv
+first, x = eval(open(folder + "/ckpt").read()) if resume else (0, 2.0)
+def end(*_):
+    print(f"step {step} loss {x * x / 2 + 1:.9g} norm {x:.9g}", flush=True)
+    open(folder + "/ckpt.new", "w").write(repr((step + 1, x - 0.1 * x)))
+    os.rename(folder + "/ckpt.new", folder + "/ckpt")
+    sys.exit(0)
+for step in range(first, 60):
+    if step == 15 and not resume:
+        time.sleep(0.8)  # so that the curve comes in two pieces
+    if step == 30 and not resume:
+        signal.signal(signal.SIGTERM, end)
+        open("waits", "w").close()
+        time.sleep(120)
+    print(f"step {step} loss {x * x / 2 + 1:.9g} norm {x:.9g}", flush=True)
+    x -= 0.1 * x
+"""
+# Has no checkpoint, and takes its time where it begins anew.
+FORGETFUL = """
+import os, time
+x, is_new = 2.0, not os.path.exists("waits")
+for step in range(60):
+    if step in ((15, 25) if is_new else (5,)):
+        time.sleep(0.8)
+    if step == 30 and is_new:
+        open("waits", "w").close()
+        time.sleep(120)
+    print(f"step {step} loss {x * x / 2 + 1:.9g} norm {x:.9g}", flush=True)
+    x -= 0.1 * x
+"""
+RESUMES = ONE.replace(
+    '"{lr}", "{steps}", "{seed}"]',
+    '"{folder}"]\n  environment: {LR: "{lr}"}\n  resume: {checkpoint: "{folder}/ckpt", arguments: [--resume]}',
+)
+# What two runs of a sweep have in common.
+NUMBERS = (
+    "trial_id", "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss",
+    "final_loss", "peak_loss", "verdict_step", "episodes",
+)  # fmt: skip
+
+
+def executor_for(folder: Path, parallel: int = 2, **options: str) -> SlurmExecutor:
+    return SlurmExecutor(folder, cpus=1, gpus=0.0, workers=1, parallel=parallel, options=options or LOCAL)
+
+
+@contextlib.contextmanager
+def closing(executor: SlurmExecutor) -> Iterator[SlurmExecutor]:
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+def rows_of(sweep: Sweep, folder: Path, observers=(), **options: str) -> list[dict]:
+    """Rows of the ledger after the sweep was run as jobs."""
+    run_sweep(sweep, folder, lambda: executor_for(folder, **options), observers)
+    with Ledger(folder / "ledger.db", read_only=True) as ledger:
+        return [{**row, "curve": ledger.trace(row["trial_id"])} for row in ledger.trials()]
+
+
+def assert_same(rows: list[dict], expected: list[dict]) -> None:
+    for row, other in zip(rows, expected, strict=True):
+        assert [row[name] for name in NUMBERS] == [other[name] for name in NUMBERS]
+        assert row["curve"].keys() == other["curve"].keys()
+        for name, values in row["curve"].items():
+            np.testing.assert_array_equal(values, other["curve"][name])
+
+
+def events_until(executor: SlurmExecutor, is_over: Callable[[list[Event]], object]) -> list[Event]:
+    events: list[Event] = []
+    deadline = time.monotonic() + 60
+    while not is_over(events):
+        assert time.monotonic() < deadline, events
+        events += executor.poll(0.2)
+    return events
+
+
+def has_last(events: list[Event]) -> bool:
+    return any(isinstance(event, Report) and event.is_last for event in events)
+
+
+# --- reports as files --------------------------------------------------------------------------------
+
+words = st.text(max_size=8)
+numbers = st.floats(width=64)
+maybe = st.none() | st.floats(allow_nan=False)
+counts = st.integers(0, 2**40)
+
+
+@st.composite
+def curves(draw) -> dict[str, np.ndarray]:
+    steps = draw(st.lists(st.integers(0, 2**50), max_size=4))
+    columns = {
+        name: np.array(draw(st.lists(numbers, min_size=len(steps), max_size=len(steps))), dtype=float)
+        for name in draw(st.lists(words.filter(lambda name: name != "step"), max_size=3, unique=True))
+    }
+    return {"step": np.array(steps, dtype=np.int64), **columns}
+
+
+def results() -> st.SearchStrategy[Finished]:
+    return st.builds(
+        Finished, words, words, st.none() | counts, counts, counts, maybe, maybe, maybe, maybe, maybe, words,
+        st.none() | counts, st.booleans(), st.lists(st.tuples(counts, st.none() | counts), max_size=3).map(tuple),
+    )  # fmt: skip
+
+
+reports = st.builds(
+    Report, words, counts, counts, st.floats(0, 1e9),
+    traces=st.dictionaries(words, curves(), max_size=2),
+    finished=st.lists(results(), max_size=2).map(tuple),
+    is_last=st.booleans(), error=st.none() | words, waited=st.lists(words, max_size=2).map(tuple),
+    environment=st.dictionaries(words, words, max_size=2),
+    checkpoint=st.none() | st.builds(Checkpoint, st.binary(max_size=20), st.dictionaries(words, counts, max_size=2)),
+    is_paused=st.booleans(), out_of_memory=st.booleans(), at_a_time=counts, is_refused=st.booleans(),
+    is_lost=st.booleans(), begins_anew=st.booleans(),
+)  # fmt: skip
+
+
+def assert_equal_reports(report: Report, other: Report) -> None:
+    assert replace(report, traces={}) == replace(other, traces={})
+    assert report.traces.keys() == other.traces.keys()
+    for trial_id, curve in report.traces.items():
+        assert list(curve) == list(other.traces[trial_id])
+        for name, values in curve.items():
+            found = other.traces[trial_id][name]
+            assert values.dtype == found.dtype
+            np.testing.assert_array_equal(values, found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(reports)
+def test_a_report_comes_back_from_its_file_as_it_was(report: Report) -> None:
+    assert_equal_reports(from_json(to_json(report)), report)
+
+
+@settings(max_examples=60, deadline=None)
+@given(reports, st.data())
+def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.DataObject) -> None:
+    text = to_json(report)
+    start = data.draw(st.integers(0, len(text) - 1))
+    damaged = text[:start] + data.draw(st.sampled_from(["", "7", "null", '"', "[", "{}"])) + text[start + 1 :]
+    with contextlib.suppress(ValueError):
+        assert isinstance(from_json(damaged), Report)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r.pop("is_lost"),
+        lambda r: r.update(more=1),
+        lambda r: r.update(member_steps="3"),
+        lambda r: r.update(member_steps=True),
+        lambda r: r.update(seconds=10**400),
+        lambda r: r.update(finished={}),
+        lambda r: r["traces"]["t"].update(step=[1.5]),
+        lambda r: r["traces"]["t"].update(step=[2**70]),
+        lambda r: r["traces"]["t"].update(loss=[1.0, 2.0]),
+        lambda r: r["traces"]["t"].update(loss=["nan"]),
+        lambda r: r["traces"]["t"].pop("step"),
+        lambda r: r["checkpoint"].update(content="?"),
+    ],
+)
+def test_what_is_not_whole_is_refused(change: Callable) -> None:
+    trace = {"step": np.array([1]), "loss": np.array([np.nan])}
+    plain = json.loads(to_json(Report("p", 1, 1, 1.0, traces={"t": trace}, checkpoint=Checkpoint(b"a", {}))))
+    change(plain)
+    with pytest.raises(ValueError, match="report"):
+        from_json(json.dumps(plain))
+    with pytest.raises(ValueError, match="nested"):
+        from_json("[" * 100_000)
+
+
+# --- a pack that begins anew -------------------------------------------------------------------------
+
+
+def test_a_pack_that_begins_anew_has_one_curve_in_the_ledger(tmp_path: Path) -> None:
+    pack = only_pack(sweep_in(tmp_path), tmp_path)
+    (trial_id,) = pack.trial_ids
+
+    def report(steps: range, **kind: bool) -> Report:
+        trace = {"step": np.array(steps), "loss": np.array([1.0] * len(steps))}
+        return Report(pack.pack_id, steps.stop, 0, 1.0, traces={trial_id: trace}, **kind)
+
+    sweep = sweep_in(tmp_path)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        ledger.plan("command", sweep.trials, {})
+        ledger.start_pack(pack, "slurm")
+        ledger.record(report(range(7), begins_anew=True))
+        ledger.record(report(range(7, 9)))
+        np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(9))
+        ledger.record(report(range(3), begins_anew=True))
+        np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(3))
+        ledger.record(report(range(3, 6)))
+        np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(6))
+        ledger.end_pack(pack.pack_id, "lost", "lost", "gone")
+        ledger.record(report(range(1), begins_anew=True))  # it owns the trial no more
+        np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(6))
+
+
+# --- local jobs --------------------------------------------------------------------------------------
+
+
+def test_a_sweep_of_local_jobs_is_one_array_with_the_results_of_the_inline_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    map_array = submitit.AutoExecutor.map_array
+    spy = lambda self, job, packs: (sizes.append(len(packs)), map_array(self, job, packs))[1]  # noqa: E731
+    monkeypatch.setattr(submitit.AutoExecutor, "map_array", spy)
+    sweep = sweep_in(tmp_path, text=TWO)
+    folder = tmp_path / "jobs of 2"
+    rows = rows_of(sweep, folder)
+    assert sizes == [2]
+    assert_same(rows, trained(sweep, tmp_path))
+    assert [row["num_attempts"] for row in rows] == [1, 1]
+    assert not (folder / "slurm").exists()
+
+
+class Watching:
+    """An observer that keeps the number of steps over time."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def began(self, progress) -> None:
+        self.steps.append(progress.member_steps)
+
+    changed = ended = lambda self, progress, *_: self.steps.append(progress.member_steps)
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Do something in a thread while the run goes on in this one."""
+    import threading
+
+    failures: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            action()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join()
+    assert failures == []
+
+
+def job_process(script: int) -> int:
+    """The job's process, of which a trial's is a child."""
+    return int(Path(f"/proc/{script}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def script_in(folder: Path) -> int:
+    """The process of the trial that runs in ``folder``."""
+    (found,) = [
+        int(process.name)
+        for process in Path("/proc").glob("[0-9]*")
+        if str(folder) in _cwd(process) and "train.py" in _command(process)
+    ]
+    return found
+
+
+def _cwd(process: Path) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(process / "cwd")
+    return ""
+
+
+def _command(process: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (process / "cmdline").read_text()
+    return ""
+
+
+@pytest.mark.parametrize(("script", "text"), [(POLITE, RESUMES), (FORGETFUL, ONE)], ids=["resumes", "begins anew"])
+def test_a_preempted_job_goes_on_and_its_curve_is_whole(tmp_path: Path, script: str, text: str) -> None:
+    def preempt() -> None:
+        wait_until((tmp_path / "waits").exists, "trial that waits")
+        time.sleep(0.8)  # for a report
+        # What Slurm sends for submitit; `_interrupt` of a local job hits the process that watches it instead.
+        os.kill(job_process(script_in(tmp_path)), signal.SIGUSR2)
+
+    watching = Watching()
+    with meanwhile(preempt):
+        (row,) = rows_of(sweep_in(tmp_path, script, text), tmp_path / "results", [watching])
+    assert (row["status"], row["outcome"], row["num_attempts"]) == ("finished", "stable", 1)
+    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))
+    np.testing.assert_allclose(row["curve"]["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert watching.steps == sorted(watching.steps)
+    assert watching.steps[-1] >= 60
+
+
+def test_a_job_whose_time_is_over_is_an_error_where_the_command_cannot_resume(tmp_path: Path) -> None:
+    with closing(executor_for(tmp_path / "results", cluster="local", time="1")) as executor:
+        executor.submit(only_pack(sweep_in(tmp_path, SLEEPS, ONE), tmp_path))
+        events_until(executor, lambda events: list(tmp_path.glob("pid-*")))
+        os.kill(job_process(script_in(tmp_path)), signal.SIGUSR2)
+        last = events_until(executor, has_last)[-1]
+    assert "1 minutes were not enough" in last.error
+    assert not last.is_lost
+
+
+def test_a_job_that_is_killed_is_lost_and_tried_again(tmp_path: Path) -> None:
+    script = (
+        'import os, time\nprint("step 0 loss 3.0", flush=True)\n'
+        'if not os.path.exists("died"):\n    open("died", "w").close()\n'
+        "    os.kill(os.getppid(), 9)\n    time.sleep(60)\n"
+    )
+    folder = tmp_path / "results"
+    (row,) = rows_of(sweep_in(tmp_path, script + TRAIN.replace("step {step}", "step {step + 1}"), ONE), folder)
+    assert (row["status"], row["num_attempts"]) == ("finished", 2)
+    with Ledger(folder / "ledger.db", read_only=True) as ledger:
+        assert [pack["ended"] for pack in ledger.packs()] == ["lost", "done"]
+
+
+def test_a_job_that_cannot_even_begin_is_lost_with_its_last_words(tmp_path: Path) -> None:
+    with closing(executor_for(tmp_path / "results")) as executor:
+        pack = only_pack(sweep_in(tmp_path, text=ONE), tmp_path)
+        (executor._folder / "reports").write_text("in the way")
+        executor.submit(pack)
+        (lost,) = events_until(executor, lambda events: events)
+    assert isinstance(lost, PackLost)
+    assert "ended without a last report (FINISHED)" in lost.reason
+    assert "Not a directory" in lost.reason or "File exists" in lost.reason
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from orchestrator.executors.slurm import SlurmExecutor
+from orchestrator.driver.runner import run_sweep
+from orchestrator.sweepfile.spec import load_sweep
+folder = Path("results")
+options = dict(option.split("=") for option in sys.argv[1:])
+run_sweep(load_sweep(Path("mine.yaml")), folder, lambda: SlurmExecutor(folder, 1, 0.0, 1, 2, options))
+"""
+
+
+def killed_driver(folder: Path, **options: str) -> int:
+    """Starts a driver, kills it, and returns the process of its trial, which goes on."""
+    sweep_in(folder, SLEEPS, ONE)
+    arguments = [f"{key}={value}" for key, value in options.items()]
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], cwd=folder)
+    try:
+        wait_until((folder / "pid-0.1").exists, "trial", 30)
+    finally:
+        driver.kill()
+        driver.wait()
+    script = int((folder / "pid-0.1").read_text())
+    assert is_alive(script)
+    return script
+
+
+def test_the_jobs_of_a_killed_driver_are_ended_by_the_next_one(tmp_path: Path) -> None:
+    script = killed_driver(tmp_path, **LOCAL)
+    job = job_process(script)
+    with closing(executor_for(tmp_path / "results")):
+        assert not is_alive(script)
+        assert not is_alive(job)
+        assert children(job) == {}
+
+
+def test_a_pause_ends_what_runs_and_drops_what_waits(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path, SLEEPS, TWO)
+    launch = only_pack(sweep, tmp_path).launch
+    first, second = (replace(pack, launch=launch) for pack in make_packs(sweep, sweep.trials, 1))
+    with closing(executor_for(tmp_path / "results", parallel=1)) as executor:
+        executor.submit(first)
+        executor.submit(second)
+        events_until(executor, lambda events: any(isinstance(event, Report) for event in events))
+        executor.pause()
+        events = events_until(executor, has_last)
+        assert events[-1].is_paused
+        assert {event.pack_id for event in events} == {first.pack_id}
+        assert not is_alive(int((tmp_path / "pid-0.1").read_text()))
+
+
+def test_a_trial_runs_once_at_a_time_and_closing_leaves_no_process(tmp_path: Path) -> None:
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPS
+    pack = only_pack(sweep_in(tmp_path, stubborn, ONE), tmp_path)
+    folder = tmp_path / "results"
+    executor = executor_for(folder)
+    with closing(executor):
+        executor.submit(pack)
+        events_until(executor, lambda events: list(tmp_path.glob("pid-*")))
+        (script,) = (int(path.read_text()) for path in tmp_path.glob("pid-*"))
+        (tmp_path / "pid-0.1").unlink()
+        again = replace(pack, pack_id="again")
+        executor.submit(again)
+        executor.poll(0.5)
+        assert "again" not in executor._placed
+        executor.kill(pack.pack_id)
+        events = events_until(executor, lambda events: (tmp_path / "pid-0.1").exists())
+        assert not is_alive(script)
+        assert {event.pack_id for event in events} <= {"again"}
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert marked(executor._mark) == []
+    assert not is_alive(int((tmp_path / "pid-0.1").read_text()))
+    assert not (folder / "slurm" / "jobs").exists()
+
+
+class Job:
+    """What the executor asks of a submitit job, for one that is not there."""
+
+    def __init__(self, job_id: str, folder: Path) -> None:
+        self.job_id, self.state = job_id, "RUNNING"
+        self.paths = submitit.LocalJob(folder, job_id).paths
+
+    def done(self) -> bool:
+        return True
+
+
+def test_reports_come_in_order_and_those_of_an_attempt_that_was_replaced_count_no_more(tmp_path: Path) -> None:
+    pack = only_pack(sweep_in(tmp_path), tmp_path)
+    with closing(executor_for(tmp_path / "results")) as executor:
+        executor._placed[pack.pack_id] = Placed(pack, Job("0", tmp_path))
+        folder = executor._folder / "reports" / pack.pack_id
+        first = Outbox(folder, "slurm", "1_0")
+        first.write(Report(pack.pack_id, 1, 1, 1.0))
+        started, report = executor.poll(1.0)
+        assert (started, report.member_steps) == (PackStarted(pack.pack_id), 1)
+        second = Outbox(folder, "slurm", "1_0")
+        assert first.is_outdated()
+        assert not second.is_outdated()
+        (sign,) = executor.poll(1.0)  # no second start
+        assert (sign.member_steps, sign.traces) == (1, {})
+        first.write(Report(pack.pack_id, 2, 2, 2.0, is_last=True))
+        second.write(Report(pack.pack_id, 7, 7, 3.0, begins_anew=True))
+        assert [event.member_steps for event in executor.poll(1.0)] == [7]
+        assert sorted(path.name for path in folder.iterdir()) == ["0001-000000.json", "0002-000000.json"]
+        (folder / "0002-000003.json").write_text("not yet: the second is missing")
+        assert executor.poll(0.3) == []
+        second.write(Report("another", 8, 8, 4.0))
+        (lost,) = executor.poll(1.0)
+        assert "damaged" in lost.reason
+
+
+def test_a_pack_that_waits_to_be_started_again_gives_signs_of_life(tmp_path: Path) -> None:
+    pack, job = only_pack(sweep_in(tmp_path), tmp_path), Job("0", tmp_path)
+    with closing(executor_for(tmp_path / "results")) as executor:
+        executor._placed[pack.pack_id] = Placed(pack, job)
+        job.state = "PENDING"
+        assert executor.poll(0.3) == []
+        executor._placed[pack.pack_id].is_started = True
+        (sign,) = executor.poll(1.0)
+        assert (sign.pack_id, sign.member_steps, sign.is_last) == (pack.pack_id, 0, False)
+
+
+def test_more_jobs_report_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    with closing(executor_for(tmp_path / "results", parallel=300)) as executor:
+        monkeypatch.setattr(executor._submitit, "map_array", lambda _, packs: sent.extend(packs) or [])
+        executor._placed.clear()
+        pack = only_pack(sweep_in(tmp_path), tmp_path)
+        for number in range(300):
+            executor.submit(replace(pack, pack_id=str(number), members=()))
+        with pytest.raises(ValueError, match="zip"):
+            executor.poll(0.0)
+    assert {pack.launch.report_s for pack in sent} == {12.0}
+
+
+# --- a Slurm that is a script ------------------------------------------------------------------------
+
+FAKE = '''#!{python} -IS
+"""sbatch, squeue, scancel, srun, scontrol and sacct of a Slurm with one node; its state is the folder below."""
+import os, re, signal, subprocess, sys, time
+HOME = {home!r}
+name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
+with open(HOME + "/calls", "a") as calls:
+    calls.write(" ".join([name, *arguments]) + "\\n")
+
+def put(what, text):
+    with open(HOME + "/" + what + ".new", "w") as file:
+        file.write(text)
+    os.rename(HOME + "/" + what + ".new", HOME + "/" + what)
+
+def get(what):
+    try:
+        return open(HOME + "/" + what).read()
+    except OSError:
+        return ""
+
+def jobs():
+    return [entry[6:] for entry in os.listdir(HOME) if entry.startswith("state-") and not entry.endswith(".new")]
+
+if name == "sbatch" and len(arguments) == 1:
+    text = open(arguments[0]).read()
+    array = re.search("--array=0-([0-9]+)", text)
+    number = str(100 + len(jobs()))
+    elements = ["_" + str(i) for i in range(int(array.group(1)) + 1)] if array else [""]
+    for element in elements:
+        put("state-" + number + element, "PENDING")
+        subprocess.Popen([sys.argv[0], arguments[0], number, element[1:]], start_new_session=True,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print("Submitted batch job " + number)
+elif name == "sbatch":
+    script, number, element = arguments
+    job = number + ("_" + element if element else "")
+    ids = {{"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": element}} if element else {{}}
+    environment = {{**os.environ, **ids, "SLURM_JOB_ID": number, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}}
+    while not get("cancelled-" + job):
+        put("state-" + job, "RUNNING")
+        code = subprocess.call(["bash", script], env=environment)
+        if not get("requeued-" + job):
+            break
+        os.unlink(HOME + "/requeued-" + job)
+        put("state-" + job, "PENDING")
+        time.sleep(0.3)
+    put("state-" + job, "CANCELLED" if get("cancelled-" + job) else "FAILED" if code else "COMPLETED")
+elif name == "srun":
+    at = next(i for i, word in enumerate(arguments) if not word.startswith("-") and arguments[i - 1] not in
+              ("--output", "--error"))
+    job, number = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID")
+    job += "_" + number if number else ""
+    put("pid-" + job, str(os.getpid()))
+    for option, handle in (("--output", 1), ("--error", 2)):
+        path = arguments[arguments.index(option) + 1].replace("%A_%a", job).replace("%j", job).replace("%t", "0")
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
+    os.execvp(arguments[at], arguments[at:])
+elif name == "squeue":
+    for job in jobs():
+        print(job, get("state-" + job))
+elif name == "scontrol":
+    put("requeued-" + arguments[1], "yes")
+elif name == "sacct":
+    print("JobID|State|NodeList")
+elif name == "scancel":
+    chosen = [job for job in jobs() if job in arguments or job.split("_")[0] in arguments]
+    for job in chosen:
+        put("cancelled-" + job, "yes")
+        if get("pid-" + job) and get("state-" + job) == "RUNNING":
+            subprocess.Popen(["sh", "-c", "kill -TERM $0; sleep 2; kill -KILL $0", get("pid-" + job)],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+'''
+
+
+class FakeSlurm:
+    """The scripts on the path, and what was asked of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.commands = folder / "cluster", folder / "bin"
+        self.home.mkdir()
+        self.commands.mkdir()
+        script = FAKE.format(python=sys.executable, home=str(self.home))
+        for name in ("sbatch", "squeue", "scancel", "srun", "scontrol", "sacct"):
+            (self.commands / name).write_text(script)
+            (self.commands / name).chmod(0o755)
+
+    def calls(self, name: str) -> list[str]:
+        path = self.home / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.partition(" ")[2] for line in lines if line.split()[0] == name]
+
+    def pids(self) -> list[int]:
+        return [int(path.read_text()) for path in self.home.glob("pid-*[0-9]")]
+
+    def states(self) -> dict[str, str]:
+        return {path.name[6:]: path.read_text() for path in self.home.glob("state-*[0-9]")}
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm]:
+    found = FakeSlurm(tmp_path)
+    monkeypatch.setenv("PATH", f"{found.commands}:{os.environ['PATH']}")
+    quick = {"looks_s": 0.1, "checks_s": 0.3, "submissions_s": 0.1, "reports_s": 0.5, "late_s": 0.5}
+    for name, seconds in quick.items():
+        monkeypatch.setattr(slurm.SlurmCluster, name, seconds)
+    yield found
+    for pid in found.pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    over = {"COMPLETED", "FAILED", "CANCELLED"}
+    wait_until(lambda: set(found.states().values()) <= over, "end of all jobs", 10)
+
+
+def test_a_sweep_on_slurm_is_one_array_with_the_results_of_the_inline_executor(tmp_path: Path, fake: FakeSlurm) -> None:
+    sweep = sweep_in(tmp_path, text=TWO)
+    folder = tmp_path / "results-2"
+    seen: list[str] = []
+
+    class Keeps(Watching):
+        def changed(self, progress, *_) -> None:
+            seen.extend(path.read_text() for path in (folder / "slurm").glob("*_submission.sh") if not seen)
+
+    rows = rows_of(sweep, folder, [Keeps()], time="30", partition="gpu", account="me", mem_gb="4", qos="low")
+    assert_same(rows, trained(sweep, tmp_path))
+    assert len(fake.calls("sbatch")) == 1 + 2  # and each element of the array starts itself
+    assert fake.calls("scancel") == []
+    lines = seen[0].splitlines()
+    for line in (
+        "#SBATCH --array=0-1%2", "#SBATCH --cpus-per-task=1", "#SBATCH --time=30", "#SBATCH --partition=gpu",
+        "#SBATCH --account=me", "#SBATCH --mem=4GB", "#SBATCH --qos=low", "#SBATCH --requeue", "#SBATCH --nodes=1",
+        "#SBATCH --signal=USR2@90", "#SBATCH --job-name=sweep-results-2", "#SBATCH --ntasks-per-node=1",
+    ):  # fmt: skip
+        assert line in lines
+    assert "srun" in seen[0]
+    assert " --cpus-per-task=1 " in seen[0].partition("# command")[2]
+    assert "gpus" not in seen[0]
+
+
+def test_a_job_that_slurm_starts_again_goes_on_and_its_curve_is_whole(tmp_path: Path, fake: FakeSlurm) -> None:
+    def preempt() -> None:
+        wait_until((tmp_path / "waits").exists, "trial that waits")
+        time.sleep(0.8)  # for a report
+        (pid,) = fake.pids()
+        os.kill(pid, signal.SIGTERM)  # what submitit itself sends to try it out, first this and then that
+        os.kill(pid, signal.SIGUSR2)
+
+    with meanwhile(preempt):
+        (row,) = rows_of(sweep_in(tmp_path, POLITE, RESUMES), tmp_path / "results", time="30")
+    assert (row["status"], row["num_attempts"]) == ("finished", 1)
+    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))
+    np.testing.assert_allclose(row["curve"]["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert fake.calls("scontrol") == ["requeue 100"]
+
+
+def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path, fake: FakeSlurm) -> None:
+    script = killed_driver(tmp_path, time="30")
+    executor = executor_for(tmp_path / "results", time="30")
+    assert not is_alive(script)
+    assert fake.calls("scancel") == ["100"]  # which the driver wrote down before it died
+    assert fake.states() == {"100": "CANCELLED"}
+    executor.submit(only_pack(sweep_in(tmp_path, SLEEPS, ONE), tmp_path))
+    events_until(executor, lambda events: events)
+    began = time.monotonic()
+    executor.close()
+    assert time.monotonic() - began < 2
+    assert fake.calls("scancel")[1:] == ["101"]
+    wait_until(lambda: fake.states()["101"] == "CANCELLED", "end of the job", 10)
+    assert json.loads((tmp_path / "results" / "slurm" / "jobs").read_text())["jobs"] == ["101"]
+
+
+def test_what_sbatch_says_against_the_jobs_is_shown(tmp_path: Path, fake: FakeSlurm) -> None:
+    (fake.commands / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: error: invalid partition specified: gpu' >&2\nexit 1\n"
+    )
+    with closing(executor_for(tmp_path / "results", time="30")) as executor:
+        executor.submit(only_pack(sweep_in(tmp_path), tmp_path))
+        with pytest.raises(ExecutorError, match="invalid partition specified: gpu"):
+            executor.poll(0.1)
+
+
+def test_gpus_are_asked_for_once(tmp_path: Path, fake: FakeSlurm) -> None:
+    for options, expected in (({}, 3), ({"gres": "gpu:a100:3"}, None)):
+        made = SlurmExecutor(tmp_path / "results", 2, 1.5, 2, None, {"time": "30", **options})
+        parameters = made._submitit._executor.parameters
+        assert (parameters["cpus_per_task"], parameters.get("gpus_per_node")) == (4, expected)
+        assert made.slots == 1000
+        made.close()
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partion": "gpu", **LOCAL}, ["partion", "there are: account,", "did you mean `partition`?"]),
+        ({"nodes": "2", **LOCAL}, ["nodes", "resources"]),
+        ({"cluster": "locl"}, ["'locl' is unknown; there are: local, slurm", "did you mean `local`?"]),
+        ({"time": "2:00:00", **LOCAL}, ["'2:00:00' is not a number of minutes"]),
+        ({"mem_gb": "much", **LOCAL}, ["'much' is not a number of GB"]),
+        ({"comment": "a\nrm -r .", **LOCAL}, ["is no value"]),
+        ({"srun_args": "'", **LOCAL}, ["No closing quotation"]),
+        ({"time": "60"}, ["sbatch, squeue, scancel, srun cannot be found", "--slurm cluster=local"]),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], words: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        executor_for(tmp_path / "results", **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_options_are_read_from_the_command_line() -> None:
+    assert read_options(["partition=gpu", "mem-gb=4", "comment=a=b"]) == {
+        "partition": "gpu", "mem_gb": "4", "comment": "a=b",
+    }  # fmt: skip
+    with pytest.raises(InputError, match="'partition' is not KEY=VALUE"):
+        read_options(["partition"])
+
+
+def test_a_job_without_an_end_is_refused(tmp_path: Path, fake: FakeSlurm) -> None:
+    with pytest.raises(InputError, match="--slurm: time: is missing"):
+        executor_for(tmp_path / "results", partition="gpu")
+
+
+def test_built_in_objectives_are_refused(tmp_path: Path) -> None:
+    sweep = build_sweep(parse_document(QUADRATIC, "edge.yaml"))
+    with closing(executor_for(tmp_path / "results")) as executor:
+        with pytest.raises(InputError, match="the built-in objectives train with ray"):
+            executor.submit(make_packs(sweep, sweep.trials, 1)[0])
+
+
+def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    monkeypatch.delitem(sys.modules, "orchestrator.executors.slurm")
+    with pytest.raises(InputError, match=r"pip install 'sweep-stability\[slurm\]'"):
+        importlib.import_module("orchestrator.executors.slurm")
+
+
+def test_every_field_of_a_report_is_in_its_file() -> None:
+    names = {field.name for field in dataclasses.fields(Report)}
+    assert json.loads(to_json(Report("p", 0, 0, 0.0))).keys() == names

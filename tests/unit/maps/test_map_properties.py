@@ -1,0 +1,330 @@
+"""Random maps with holes, errors and ties, beside a reading of the definitions that tries everything.
+
+Axes lie next to 1, their values are out of order, seeds are planned, running, errored or lost.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib.pyplot
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sweep_cases import ledger_at, map_ledger, sweep_of
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+from orchestrator.commands.live import text_map
+from orchestrator.detection.outcomes import OUTCOMES, cell_state
+from orchestrator.errors import InputError
+from orchestrator.files import FROZEN_SWEEP
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.boundary import boundary, boundary_lines
+from orchestrator.maps.comparison import compare
+from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.stability import facet_maps, stability_map
+from orchestrator.maps.tables import map_table
+from orchestrator.pictures.maps import _draw_edges
+from orchestrator.pictures.report.data import report_data
+from orchestrator.sweepfile.spec import Sweep
+
+FAULTS = ("errored",)
+OUTSTANDING = ("planned", "running", "interrupted", "lost")
+LABELS = ("stable", "stable", "stable", "stable", "spiked", "diverged", "stalled", *FAULTS, *OUTSTANDING)
+POOLS = {
+    "lr": (1e-3, 1e-2, 1e-1, 1.0, 3.0),
+    "beta2": (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999, 0.9999999, 0.66274),
+    "eps": (1e-12, 1e-8, 1e-4),
+}
+Cell = tuple[Any, ...]
+some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sweep, and what became of each of its trials."""
+
+    sweep: Sweep
+    labels: tuple[str, ...]
+    losses: tuple[float | None, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"{[(axis.name, axis.values) for axis in self.sweep.axes]} {self.sweep.seeds} {self.labels} {self.losses}"
+        )
+
+    @property
+    def seeds_of(self) -> Mapping[Cell, list[tuple[str, float | None]]]:
+        """Label and loss of every seed of every cell."""
+        found: dict[Cell, list[tuple[str, float | None]]] = {}
+        for trial, label, loss in zip(self.sweep.trials, self.labels, self.losses, strict=True):
+            found.setdefault(tuple(trial.cell.values()), []).append((label, loss))
+        return found
+
+
+@st.composite
+def cases(draw: st.DrawFn, most_axes: int = 3) -> Case:
+    """Up to three axes of up to five values each, in any order, with up to three seeds."""
+    names = draw(st.permutations(list(POOLS)))[: draw(st.integers(1, most_axes))]
+    axes = {name: draw(st.lists(st.sampled_from(POOLS[name]), min_size=1, max_size=5, unique=True)) for name in names}
+    seeds = list(range(draw(st.integers(1, 3))))
+    body = f"seeds: {seeds}\naxes:\n"
+    body += "".join(f"  {name}: {{values: [{', '.join(map(repr, values))}]}}\n" for name, values in axes.items())
+    sweep = sweep_of(body.replace("e-", ".0e-").replace("..0e", ".0e"))
+    labels = tuple(draw(st.sampled_from(LABELS)) for _ in sweep.trials)
+    losses = tuple(draw(st.sampled_from([1.0, 2.0, 2.0, 3.5, None])) if label in OUTCOMES else None for label in labels)
+    return Case(sweep, labels, losses)
+
+
+# --- the definitions, word by word --------------------------------------------------------------
+
+
+def is_stable(seeds: Sequence[tuple[str, Any]]) -> bool | None:
+    """True where every seed asked for is stable; None where a result is missing that could still be one, or is lost."""
+    labels = [label for label, _ in seeds]
+    if any(label in OUTSTANDING for label in labels) or not any(label in OUTCOMES for label in labels):
+        return None
+    if any(label in OUTCOMES and label != "stable" for label in labels):
+        return False
+    return None if "errored" in labels else True
+
+
+def reduced(cells: Sequence[Sequence[tuple[str, Any]]], how: str) -> bool | None:
+    """Whether the worst, median or best of cells is stable, in every way in which the unknown ones may come out."""
+    known = [is_stable(cell) for cell in cells]
+    place = {"best": 0, "median": len(cells) // 2, "worst": len(cells) - 1}[how]
+    ways = itertools.product(*([value] if value is not None else [True, False] for value in known))
+    answers = {sorted(way, reverse=True)[place] for way in ways}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def edges_of(row: Sequence[tuple[Any, bool | None]]) -> list[tuple[Any, Any]]:
+    """Stable and not stable ends of every change along a row, cells that are not known left out."""
+    known = [(value, stable) for value, stable in row if stable is not None]
+    return [(a[0], b[0]) if a[1] else (b[0], a[0]) for a, b in itertools.pairwise(known) if a[1] != b[1]]
+
+
+def in_order(case: Case, axis: int) -> list[Any]:
+    """The values of an axis, ascending."""
+    return sorted({cell[axis] for cell in case.seeds_of})
+
+
+def of_state(state: str) -> bool | None:
+    """What the state of a cell says of its stability."""
+    return None if state in ("unknown", "errored", "not_run") else state == "stable"
+
+
+def rows_of(case: Case, how: str = "worst") -> Iterator[tuple[Any, list[tuple[Any, bool | None]]]]:
+    """Each row of the map over the first two axes: y, and every x with what the definitions say of the cell."""
+    num_axes = len(case.sweep.axes)
+    for y in in_order(case, 1) if num_axes > 1 else [None]:
+        row = []
+        for x in in_order(case, 0):
+            inner = [seeds for cell, seeds in case.seeds_of.items() if cell[0] == x and (num_axes == 1 or cell[1] == y)]
+            row.append((x, reduced(inner, how)))
+        yield y, row
+
+
+# --- what the code says ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path_factory: pytest.TempPathFactory):
+    """Writes the ledger of a case; returns its folder."""
+
+    def write(case: Case) -> Path:
+        folder = tmp_path_factory.mktemp("maps") / case.sweep.name
+        with ledger_at(folder) as ledger:
+            map_ledger(ledger, case.sweep, case.labels, case.losses)
+        (folder / FROZEN_SWEEP).write_text(case.sweep.text)
+        return folder
+
+    return write
+
+
+def opened(folder: Path) -> Ledger:
+    return Ledger(folder / "ledger.db", read_only=True)
+
+
+@given(st.lists(st.sampled_from(LABELS), max_size=5))
+def test_a_cell_s_state_says_what_the_definition_says(labels: list[str]) -> None:
+    seeds = [(label, None) for label in labels]
+    state = cell_state(labels)
+    assert of_state(state) == is_stable(seeds)
+    if state in OUTCOMES and state != "stable":
+        counts = Counter(label for label in labels if label in OUTCOMES and label != "stable")
+        assert counts[state] == max(counts.values())
+
+
+@some
+@given(cases(), st.sampled_from(["worst", "median", "best"]))
+def test_the_map_its_table_and_its_boundary_are_the_definitions(written, case: Case, how: str) -> None:
+    with opened(written(case)) as ledger:
+        stability = stability_map(ledger, reduce=how)
+    found = boundary(stability)
+    for (y, row), of_row in zip(rows_of(case, how), found, strict=True):
+        assert of_row.y == y
+        assert [(x, of_state(stability.state((x, y)))) for x, _ in row] == row
+        assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row)
+        assert list(of_row.missing) == [x for x, stable in row if stable is None]
+    table = map_table(stability)
+    assert len(table) == len(stability.cells)
+    for record in table.to_dict("records"):
+        assert (record["num_finished"] == 0) == pd.isna(record["fraction_stable"])
+        assert record["num_stable"] <= record["num_finished"] <= record["num_seeds"]
+    for line in boundary_lines(stability):
+        assert f"near {stability.x.name}=1 " not in line, "a bound next to 1 is not 1"
+
+
+@some
+@given(cases())
+def test_where_and_facet_take_the_cells_of_the_value_and_no_other(written, case: Case) -> None:
+    folder, last = written(case), len(case.sweep.axes) - 1
+    name = case.sweep.axes[last].name
+    with opened(folder) as ledger:
+        maps = {stability.facet[1]: stability for stability in facet_maps(ledger, name, {})} if last else {}
+        for value, facet in itertools.zip_longest(in_order(case, last), maps.values()):
+            wanted = [label for cell, seeds in case.seeds_of.items() if cell[last] == value for label, _ in seeds]
+            for spelling in (value, repr(value), *([facet.facet[1]] if facet else [])):
+                found = stability_map(ledger, where={name: spelling})
+                cells = [found] if facet is None else [found, facet]
+                for one in cells:
+                    if last < 2:  # nothing is reduced
+                        counted = sum((Counter(cell.outcomes) for cell in one.cells.values()), Counter())
+                        assert counted == Counter(wanted)
+                assert f"{name} = " in found.note
+
+
+def margin_by_hand(case: Case, cell: Cell, axis: int, is_upwards: bool) -> float:
+    """The factor up to which every cell in one direction is stable; infinite where all of them are."""
+    values = in_order(case, axis)
+    here = values.index(cell[axis])
+    beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
+    last = cell[axis]
+    for value in beyond:
+        if is_stable(case.seeds_of[(*cell[:axis], value, *cell[axis + 1 :])]) is not True:
+            return max(last / cell[axis], cell[axis] / last)
+        last = value
+    return math.inf
+
+
+@some
+@given(cases(), st.sampled_from([1.0, 1.05, 8.0, 200.0]))
+def test_the_recommended_cell_is_the_best_of_those_with_nothing_else_than_stable_cells_around(
+    written, case: Case, at_least: float
+) -> None:
+    with opened(written(case)) as ledger:
+        found = recommend(ledger, at_least)
+    passing = {}
+    for cell, seeds in case.seeds_of.items():
+        if is_stable(seeds) and all(loss is not None for _, loss in seeds):
+            directions = itertools.product(range(len(cell)), (False, True))
+            if min(margin_by_hand(case, cell, *direction) for direction in directions) >= at_least:
+                passing[cell] = median(loss for _, loss in seeds)
+    if not passing:
+        assert found.chosen is None
+    else:
+        chosen = tuple(found.chosen.setting.values())
+        assert passing[chosen] == found.chosen.loss == min(passing.values())
+
+
+@some
+@given(cases(most_axes=2), st.data())
+def test_a_comparison_counts_the_cells_that_are_known_in_both(written, case: Case, data: st.DataObject) -> None:
+    other = Case(case.sweep, tuple(data.draw(st.permutations(case.labels))), (None,) * len(case.labels))
+    both = [case.seeds_of, other.seeds_of]
+    known = [cell for cell in both[0] if all(is_stable(seeds_of[cell]) is not None for seeds_of in both)]
+    with opened(written(case)) as first, opened(written(other)) as second:
+        if not known:
+            with pytest.raises(InputError, match="none of them is known in all sweeps"):
+                compare([first, second])
+            return
+        found = compare([first, second])
+    assert (found.num_cells, found.num_unknown) == (len(both[0]), len(both[0]) - len(known))
+    for seeds_of, side in zip(both, found.sides, strict=True):
+        shares = []
+        for cell in known:
+            results = [label for label, _ in seeds_of[cell] if label in OUTCOMES]
+            shares.append(results.count("stable") / len(results))
+        assert side.area == pytest.approx(sum(shares) / len(shares))
+
+
+# --- every command that reads a map agrees --------------------------------------------------------
+
+MARKS = {"o": True, "^": False, "X": False, "-": False, "!": None, "?": None, ":": None, ".": None}
+
+
+def lines_drawn(stability: Any) -> set[tuple[float, float]]:
+    """Places where the figure's line crosses the middle of two neighbouring cells' common side."""
+    figure, axes = matplotlib.pyplot.subplots()
+    _draw_edges(axes, stability)
+    found = set()
+    for line in axes.lines:
+        x, y = line.get_data()
+        pieces = [(x[i : i + 2], y[i : i + 2]) for i in range(0, len(x), 3)]
+        found |= {(sum(of_x) / 2, sum(of_y) / 2) for of_x, of_y in pieces}
+    matplotlib.pyplot.close(figure)
+    return found
+
+
+@settings(some, max_examples=12)
+@given(cases())
+def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) -> None:
+    folder = written(case)
+    rows = list(rows_of(case))
+    command = CliRunner()
+
+    def answer(*arguments: str) -> str:
+        done = command.invoke(app, [*arguments, "--results", str(folder.parent)], catch_exceptions=False)
+        assert done.exit_code in (0, 3), done.output
+        return done.output
+
+    # the table
+    answer("export", "heatmap", folder.name, "--format", "csv")
+    table = pd.read_csv(io.StringIO((folder / "map.csv").read_text()))
+    x, *others = case.sweep.axis_names
+    y = others[0] if others else None
+    of_table = {(record[x], record[y] if y else None): of_state(record["state"]) for record in table.to_dict("records")}
+    assert of_table == {(value, of_y): stable for of_y, row in rows for value, stable in row}
+    # the text
+    with opened(folder) as ledger:
+        drawn = text_map(ledger.trials()).plain.splitlines()
+        stability = stability_map(ledger)
+        page = report_data(ledger)
+    marks = [line.split()[-len(rows[0][1]) :] for line in drawn[1 if y else 0 :][: len(rows)]][::-1]
+    assert [[MARKS[mark] for mark in row] for row in marks] == [[stable for _, stable in row] for _, row in rows]
+    assert drawn[0] in answer("status", folder.name)
+    # the boundary
+    said = answer("boundary", folder.name).splitlines()[1:][::-1]
+    for (_, row), line in zip(rows, said, strict=True):
+        assert line.count(" is stable, ") == len(edges_of(row))
+        assert ("not known at " in line or "not run" in line) == any(stable is None for _, stable in row)
+    # the figure
+    places = set()
+    for i, (_, row) in enumerate(rows):
+        for j, (_, stable) in enumerate(row):
+            for side, neighbour in (
+                ((j + 0.5, i), row[j + 1 : j + 2]),
+                ((j, i + 0.5), [r[1][j] for r in rows[i + 1 : i + 2]]),
+            ):
+                if neighbour and None not in (stable, neighbour[0][1]) and stable != neighbour[0][1]:
+                    places.add(side)
+    assert lines_drawn(stability) == places
+    # the page has the same trials to draw from
+    assert page["trials"]["label"] == list(case.labels)
+    # the recommendation is a cell that the table calls stable
+    chosen = answer("recommend", folder.name).splitlines()[0]
+    if not chosen.startswith("none"):
+        setting = dict(word.split("=") for word in chosen.split(":")[0].split())
+        key = (float(setting[x]), float(setting[y]) if y else None)
+        assert len(case.sweep.axes) > 2 or of_table[key] is True

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sweep_cases import ledger_at, map_ledger, record, sweep_of
+
+from orchestrator.errors import InputError
+from orchestrator.maps.recommendation import recommend, recommendation_lines
+
+ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
+
+
+def recommended(folder: Path, labels: list[str], losses: list[float | None], body: str = ROW, **options):
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep_of(body), labels, losses)
+        return recommend(ledger, **options)
+
+
+def test_it_is_the_lowest_loss_that_is_far_enough_from_the_edge(tmp_path: Path) -> None:
+    labels = ["stable", "stable", "stable", "diverged", "diverged"]
+    found = recommended(tmp_path, labels, [3.0, 2.0, 1.0, None, None])
+    assert found.chosen.setting == {"lr": pytest.approx(1e-2)}
+    assert (found.chosen.loss, found.chosen.margin) == (2.0, pytest.approx(10))
+    lines = recommendation_lines(found)
+    assert lines[0] == "lr=0.01: median final loss 2, 1 of 1 seeds stable"
+    assert "  lr up: stable to 0.1 (factor 10), not at 1 (factor 100)" in lines
+    assert "  lr down: open: stable to 0.001 (factor 10), where what was tried ends" in lines
+    assert "  lr=0.1: median final loss 1, margin 1" in lines, "why the lowest loss was not taken"
+    assert lines[-1] == "chosen from 3 cells of 5 that are stable on all seeds"
+
+
+def test_more_margin_costs_loss(tmp_path: Path) -> None:
+    labels, losses = ["stable", "stable", "stable", "diverged", "diverged"], [3.0, 2.0, 1.0, None, None]
+    margins = {1.0: 1e-1, 5.0: 1e-2, 50.0: 1e-3}
+    for i, (at_least, lr) in enumerate(margins.items()):
+        found = recommended(tmp_path / str(i), labels, losses, at_least=at_least)
+        assert found.chosen.setting["lr"] == pytest.approx(lr)
+
+
+def test_none_is_an_answer_and_says_what_would_pass(tmp_path: Path) -> None:
+    found = recommended(tmp_path, ["stable", "diverged", "stable", "stable", "spiked"], [1.0] * 5)
+    assert found.chosen is None
+    lines = recommendation_lines(found)
+    assert lines[0].startswith("none: each of the 3 cells that are stable on all seeds has an edge")
+    assert lines[-1].startswith("--margin 1 would take it")
+    nothing = recommended(tmp_path / "no", ["diverged"] * 5, [None] * 5)
+    assert recommendation_lines(nothing) == ["none: no cell of 5 is stable on all the seeds that were asked for"]
+
+
+def test_a_cell_with_a_seed_that_spiked_or_has_not_run_is_no_candidate(tmp_path: Path) -> None:
+    body = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
+    labels = ["stable", "spiked", "stable", "planned", "stable", "stable"]
+    found = recommended(tmp_path, labels, [0.1, 0.1, 0.1, None, 5.0, 7.0], body, at_least=1.0)
+    assert found.chosen.setting == {"lr": 0.3}
+    assert found.chosen.loss == 6.0
+
+
+def test_an_edge_counts_along_every_axis(tmp_path: Path) -> None:
+    body = "axes: {lr: {log: [1e-3, 1e-1], num: 3}, eps: {log: [1e-8, 1e-4], num: 3}}\n"
+    labels = ["stable", "stable", "diverged", "stable", "stable", "stable", "stable", "stable", "stable"]
+    losses = [5.0, 1.0, None, 5.0, 3.0, 2.0, 5.0, 4.0, 6.0]
+    found = recommended(tmp_path, labels, losses, body)
+    # lr=1e-3 eps=1e-6 touches the edge along eps, lr=1e-2 eps=1e-4 along lr.
+    assert found.chosen.name == "lr=0.01 eps=1e-6"
+    assert [candidate.loss for candidate in found.candidates[:3]] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "says"),
+    [
+        ({"metric": "onset_step"}, ROW, "validation_loss"),
+        ({"at_least": 0.5}, ROW, "from 1 up"),
+        ({"at_least": float("nan")}, ROW, "from 1 up"),
+        ({}, "axes: {lr: {log: [1e-4, 1]}}\nsample: {method: random, num: 5}\n", "sampled"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, options: dict, body: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        recommended(tmp_path, ["stable"] * 5, [1.0] * 5, body, **options)
+
+
+def test_an_untried_cell_within_the_margin_is_no_margin(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
+    labels, losses = ["stable", "planned", "diverged"], [1.0, None, None]
+    assert recommended(tmp_path / "8", labels, losses, body, at_least=8.0).chosen is None
+    found = recommended(tmp_path / "1", labels, losses, body, at_least=1.0)
+    lines = recommendation_lines(found)
+    assert lines[0].startswith("lr=0.1: ")
+    assert "  lr up: stable to 0.1 (factor 1), not known at 0.2, not at 0.4 (factor 4)" in lines
+    assert "  lr down: open: it is the axis's end" in lines
+
+
+@pytest.mark.parametrize("missing", ["planned", "errored", "interrupted"])
+def test_what_has_no_result_is_no_open_end(tmp_path: Path, missing: str) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2]}}\n"
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep_of(body), ["stable", missing], [1.0, None])
+        found = recommend(ledger, 2.0)
+    assert found.chosen is None
+    assert recommendation_lines(found)[0].startswith("none: the one cell that is stable on all seeds has an edge")

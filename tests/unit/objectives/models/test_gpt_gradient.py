@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Mapping, Sequence
+
+import pytest
+import torch
+from gpt_cases import KNOBS
+from gpt_cases import SEEDS as SEEDS_OF_KNOBS
+from pack_cases import trainer_of
+
+from objectives.base import GptConfig, Place, Way
+from objectives.models.gpt import GptTrainer
+from objectives.models.gpt_gradient import losses_and_gradient
+from objectives.models.gpt_knobs import Knobs
+from objectives.models.gpt_model import cross_entropy
+from objectives.stacking.rounding import rows_of_blocks
+from objectives.training.packed import PackedTrainer
+
+SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4}
+SEEDS = [0, 1, 0]
+METRICS = ("loss", "grad_norm", "update_norm", "lr")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
+    return (str(path),)
+
+
+def trained(text, way: Way | None = None, **fields) -> GptTrainer:
+    """Three members, away from their tiny initial weights."""
+    configs = [GptConfig(text=text, lr=lr, **(SHAPE | fields)) for lr in (1e-2, 3e-2, 1e-1)]
+    trainer = trainer_of("gpt", configs, SEEDS, way)
+    for _ in range(3):
+        trainer.step()
+    return trainer
+
+
+def by_name(grad_Kn: torch.Tensor, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """The flat gradient in pieces, (K, size) each."""
+    sizes = [weight[0].numel() for weight in weights.values()]
+    return dict(zip(weights, grad_Kn[:, : sum(sizes)].split(sizes, dim=1), strict=True))
+
+
+def assert_close(found, expected, weights: Mapping[str, torch.Tensor], tolerance: float) -> None:
+    """Losses and every weight's gradient agree, each member's by itself."""
+    torch.testing.assert_close(found[0], expected[0], rtol=tolerance, atol=0)
+    assert found[1].shape == expected[1].shape
+    wanted = by_name(expected[1], weights)
+    for name, piece in by_name(found[1], weights).items():
+        error_K = (piece - wanted[name]).norm(dim=1) / wanted[name].norm(dim=1)
+        assert (error_K < tolerance).all(), f"gradient of {name}: off by {error_K.tolist()} of its norm"
+
+
+# Double precision is not how it trains, but there the two must agree to the last digits.
+@pytest.mark.parametrize(
+    ("dtype", "kernels", "tolerance"),
+    [(torch.float32, "default", 1e-5), (torch.float32, "onednn", 1e-5), (torch.float64, "default", 1e-11)],
+    ids=["f32", "f32-onednn", "f64"],
+)
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_both_passes_by_hand_are_those_of_autograd(text, qk_norm: bool, depth: int, dtype, kernels, tolerance) -> None:
+    trainer = trained(text, Way(3, kernels=kernels), qk_norm=qk_norm, depth=depth)
+    trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
+    found, expected = trainer.losses_and_gradient(), PackedTrainer.losses_and_gradient(trainer)
+    assert found[1].dtype == dtype
+    assert_close(found, expected, trainer.weights, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("norm_place", ["pre", "post", "output"])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_every_knob_by_hand_is_that_of_autograd(text, norm: str, norm_place: str, recompute: bool, dtype) -> None:
+    model = {"norm": norm, "norm_place": norm_place, "recompute": recompute, "qk_norm": recompute}
+    configs = [GptConfig(text=text, lr=1e-2, **(SHAPE | model | knobs)) for knobs in KNOBS]
+    trainer = trainer_of("gpt", configs, list(SEEDS_OF_KNOBS))
+    for _ in range(3):
+        trainer.step()
+    trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
+    found, expected = trainer.losses_and_gradient(), PackedTrainer.losses_and_gradient(trainer)
+    assert_close(found, expected, trainer.weights, 1e-4 if dtype == torch.float32 else 1e-11)
+
+
+@pytest.mark.parametrize("knobs", [Knobs(), Knobs(context_K=torch.tensor([4, 10, 3]))], ids=["plain", "blocks"])
+@pytest.mark.parametrize("num_bytes", [2, 7, 11])
+def test_a_text_shorter_than_the_context_leaves_the_last_positions_without_gradient(text, num_bytes, knobs) -> None:
+    trainer = trained(text)
+    weights = {name: w.detach().double().requires_grad_() for name, w in trainer.weights.items()}
+    tokens_KBS = trainer.batches.batch(trainer.cohorts())[trainer.cohort_of_member_K][..., :num_bytes]
+    loss_K = cross_entropy(trainer.shape, weights, tokens_KBS, knobs)
+    grads = torch.autograd.grad(loss_K.sum(), list(weights.values()))
+    expected = loss_K.detach(), rows_of_blocks(grads)
+    detached = {name: w.detach() for name, w in weights.items()}
+    found = losses_and_gradient(detached, tokens_KBS, trainer.shape, "default", knobs)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-11, atol=0)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=1e-13)
+    assert not by_name(found[1], detached)["position"].view(3, 10, 12)[:, num_bytes - 1 :].any()
+
+
+@pytest.mark.parametrize("kernels", ["default", "onednn"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["embedding", "0.qkv", "head"])
+def test_a_member_that_is_not_finite_leaves_the_gradients_of_the_others_alone(text, where, poison, kernels) -> None:
+    trainer = trained(text, Way(3, kernels=kernels), qk_norm=True)
+    clean = trainer.losses_and_gradient()
+    with torch.no_grad():
+        trainer.weights[where][1] = poison
+    dirty = trainer.losses_and_gradient()
+    assert not torch.isfinite(dirty[0][1])
+    for found, expected in zip(dirty, clean, strict=True):
+        assert torch.equal(found[[0, 2]], expected[[0, 2]])
+
+
+def test_neither_pass_changes_the_weights_or_asks_autograd_for_anything(text) -> None:
+    trainer = trained(text)
+    before = copy.deepcopy(trainer.state_dict())
+    loss_K, grad_Kn = trainer.losses_and_gradient()
+    assert not loss_K.requires_grad
+    assert not grad_Kn.requires_grad
+    assert torch.equal(trainer.state_dict()["params"], before["params"])
+
+
+def test_a_z_loss_of_zero_stays_out_of_a_loss_whose_log_z_has_no_square(text) -> None:
+    trainer = trained(text)
+    weights = {name: w.detach() for name, w in trainer.weights.items()}
+    weights["head"] = weights["head"] * 1e25
+    tokens_KBS = trainer.batches.batch(trainer.cohorts())[trainer.cohort_of_member_K]
+    zero = Knobs(z_loss_K=torch.tensor([0.0, 0.1, 0.0], dtype=torch.float64))
+    plain, among = (losses_and_gradient(weights, tokens_KBS, trainer.shape, "default", k) for k in (Knobs(), zero))
+    assert torch.isinf(among[0][1])
+    for found, expected in zip(among, plain, strict=True):
+        assert torch.equal(found[[0, 2]], expected[[0, 2]])
+    by_autograd = cross_entropy(trainer.shape, weights, tokens_KBS, zero)
+    assert torch.isfinite(by_autograd[[0, 2]]).all()
+
+
+def test_nothing_of_a_gradient_waits_for_the_garbage_collector(text) -> None:
+    trainer = trained(text)
+    gc.collect()
+    gc.disable()
+    try:
+        trainer.losses_and_gradient()
+        assert gc.collect() == 0, "activations in a cycle of references stay in memory"
+    finally:
+        gc.enable()
+
+
+def assert_compiled_is_eager(text, knobs: Sequence[Mapping] = ({}, {}, {}), **fields) -> None:
+    """Five steps, then another pack of the same size: a fork, one that goes on and a fresh start."""
+    shared = {"text": text, "weight_decay": 0.1, **SHAPE, **fields}
+    configs = [GptConfig(**shared, **own, lr=lr) for lr, own in zip((1e-2, 3e-2, 1e-1), knobs, strict=True)]
+    compiled, eager = (trainer_of("gpt", configs, SEEDS, Way(3, compiled=is_compiled)) for is_compiled in (True, False))
+    places = [Place(configs[2], 0, 2), Place(configs[0], 0, 2), Place(configs[1], 5, None)]
+    for step in range(10):
+        if step == 5:
+            compiled.arrange(places)
+            eager.arrange(places)
+        found, expected = compiled.step(), eager.step()
+        for name in METRICS:
+            torch.testing.assert_close(found[name], expected[name], rtol=2e-5, atol=1e-9, msg=f"{name} at step {step}")
+    rows = [0, 1, 2]
+    torch.testing.assert_close(compiled.validate(rows), eager.validate(rows), rtol=2e-5, atol=0)
+    for part in (compiled._differentiate, compiled.optimizer._advance):
+        assert part._compiled is not None, f"it ran, but {part.failure}"
+
+
+def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, monkeypatch) -> None:
+    # All of torch.compile but the code generator, which takes half a minute for the whole transformer.
+    torch_compile = torch.compile
+    captured = []
+
+    def compile_without_generator(function, **options):
+        captured.append(function.__name__)
+        return torch_compile(function, fullgraph=True, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch, "compile", compile_without_generator)
+    assert_compiled_is_eager(text, KNOBS[-3:], depth=1, qk_norm=True)
+    assert sorted(captured) == ["_advance", "losses_and_gradient"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
+@pytest.mark.parametrize("model", [{}, {"qk_norm": True}, {"norm": "rms", "recompute": True, "knobs": KNOBS[-3:]}])
+def test_a_compiled_pack_trains_as_an_eager_one(text, model: dict) -> None:
+    assert_compiled_is_eager(text, depth=1, **model)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from sweep_cases import ledger_at, record, sweep_of
+
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
+from orchestrator.pictures.maps import _MARKS, _draw_edges, comparison_picture, heatmap, short_number, tick_labels
+from orchestrator.space import Axis
+
+ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned"]
+
+
+def map_of(folder: Path, body: str, labels: list[str] | None = None, losses=None) -> StabilityMap:
+    sweep = sweep_of(body)
+    cycle = itertools.islice(itertools.cycle(labels or ALL), len(sweep.trials))
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep, list(cycle), losses)
+        return stability_map(ledger)
+
+
+SHAPES = {
+    "one cell": ("axes: {lr: {values: [0.1]}}", ["stable"]),
+    "one row": ("axes: {lr: {log: [1e-4, 1], num: 6}}", None),
+    "one column": ("axes: {lr: {values: [0.1]}, eps: {log: [1e-12, 1e-2], num: 6}}", None),
+    "grid": ("axes: {beta2: {log1m: [0.5, 0.9999], num: 5}, eps: {log: [1e-12, 1e-2], num: 6}}", None),
+    "all diverged": ("axes: {lr: {values: [1, 2]}, eps: {values: [1e-8, 1e-4]}}", ["diverged"]),
+    "nothing run": ("axes: {lr: {values: [1, 2]}, eps: {values: [1e-8, 1e-4]}}", ["planned"]),
+    "words": ("axes: {schedule: {values: [constant, linear, cosine]}, clip: {values: [1, null]}}", None),
+    "sampled": ("axes: {lr: {log: [1e-4, 1]}, beta2: {log1m: [0.5, 0.999]}}\nsample: {method: sobol, num: 12}", None),
+    "sampled row": ("axes: {lr: {log: [1e-4, 1]}}\nsample: {method: random, num: 6}", None),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str) -> None:
+    body, labels = SHAPES[shape]
+    stability = map_of(tmp_path, body + "\n", labels)
+    for file_format, magic in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert heatmap(stability, file_format).startswith(magic)
+
+
+def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
+    sweep = sweep_of("axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n")
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
+        assert heatmap(stability_map(ledger), "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) -> None:
+    body = SHAPES["grid"][0] + "\n"
+    pictures = {heatmap(map_of(tmp_path / str(i), body), file_format) for i in range(2)}
+    assert len(pictures) == 1
+
+
+def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) -> None:
+    body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1], num: 7}}\n"
+    labels = [label for state in ALL for label in (state, state)] + ["stable", "planned"]
+    picture = heatmap(map_of(tmp_path, body, labels), "svg").decode()
+    for words in ("diverged", "spiked", "stalled", "errored", "not run", "unknown", "all seeds stable", "1/1 of 2"):
+        assert re.search(f"<!-- .*{words}", picture)
+    assert len({mark for mark, _ in _MARKS.values()}) == len(_MARKS)
+
+
+def test_diverged_losses_do_not_flatten_the_colours_of_the_others(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [1, 2, 3]}}\n"
+    picture = heatmap(map_of(tmp_path, body, ["stable", "stable", "diverged"], [2.0, 2.5, 1e12]), "svg").decode()
+    assert "colour clipped" in picture
+    assert "1e12" in picture
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="png, svg, pdf"):
+        heatmap(map_of(tmp_path, "axes: {lr: {values: [1]}}\n"), "gif")
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "label"),
+    [
+        ("log", 1e-8, "$10^{-8}$"),
+        ("log", 0.03, "0.03"),
+        ("log1m", 0.5, "0.5"),
+        ("log1m", 0.9999, "0.9999"),
+        ("log1m", 0.99989, "0.99989"),
+        ("values", None, "none"),
+        ("values", True, "true"),
+        ("linear", 12, "12"),
+    ],
+)
+def test_ticks_read_as_a_person_writes_them(scale: str, value, label: str) -> None:
+    assert tick_labels(Axis("x", scale, ()), [value]) == [label]
+
+
+def test_numbers_are_short() -> None:
+    numbers = [0.0, 2.4567, 137.0, 5.8e6, 3.21e-7, -4e12]
+    assert [short_number(n) for n in numbers] == ["0", "2.46", "137", "5.8e6", "3.2e-7", "-4e12"]
+
+
+def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [1, 2]}, eps: {values: [1e-8, 1e-4]}, clip: {values: [0.5, null]}}\n"
+    sweep = sweep_of(body)
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep, ["stable", "diverged"] * 4)
+        maps = facet_maps(ledger, "clip", {})
+    picture = heatmap(maps, "svg").decode()
+    for words in ("clip = 0.5", "clip = none", "fraction of stable seeds", "median final loss", "edge of stability"):
+        assert words in picture
+    difference = comparison_picture([replace(one, name=f"sweep_{i}") for i, one in enumerate(maps)], "svg").decode()
+    for words in ("sweep_0", "sweep_1", "less that of sweep_0", "-100"):
+        assert words in difference
+
+
+def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
+    labels = ["stable", "diverged", "planned", "stable"]
+    stability = map_of(tmp_path, "axes: {lr: {values: [1, 2, 3, 4]}}\n", labels)
+    figure = Figure()
+    axes = figure.add_subplot()
+    _draw_edges(axes, stability)
+    (line,) = axes.lines
+    assert list(line.get_xdata()[:2]) == [0.5, 0.5]
+    assert np.isnan(line.get_xdata()[2:]).all()

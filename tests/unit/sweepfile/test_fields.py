@@ -1,0 +1,162 @@
+"""Every field of every objective can be an axis: planned, trained, and shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pack_cases import SMALL
+
+from objectives.base import OBJECTIVES
+from objectives.training_config import PACKED_OPTIMIZERS
+from orchestrator import load
+from orchestrator.commands.live import text_map
+from orchestrator.driver.runner import run_sweep
+from orchestrator.errors import InputError
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.maps.tables import map_table, trial_table
+from orchestrator.pictures.exports import export_heatmap
+from orchestrator.pictures.report.report import report_html
+from orchestrator.sweepfile.spec import build_sweep, load_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+# Two values that a field can have, on every objective that has it.
+VALUES: dict[str, list[Any]] = {
+    "lr": [0.01, 0.02], "warmup": [0, 2], "beta1": [0.5, 0.9], "beta2": [0.9, 0.99], "beta2_half_life": [None, 50.0],
+    "eps": [1e-8, 1e-4], "second_moment_start": ["zero", "data"], "second_moment_scale": [0.5, 1.0],
+    "weight_decay": [0.0, 0.1], "weight_decay_kind": ["decoupled", "coupled"], "clip": [None, 1.0],
+    "adagc": [None, 1.5], "adagc_warmup": [1, 2], "zclip": [None, 2.5], "zclip_warmup": [2, 3], "batch_size": [2, 4],
+    "optimizer": ["adamw", "torch.optim.NAdam"], "radam_threshold": [4.0, 5.0], "adabelief_eps": [1e-16, 1e-12],
+    "adafactor_decay": [0.5, 0.8], "adafactor_clip": [None, 1.0], "adafactor_eps": [1e-15, 1e-10],
+    "adafactor_smallest": [1e-3, 1e-2], "stableadamw_clip": [None, 1.0], "spam_threshold": [None, 50.0],
+    "spam_interval": [None, 3], "spam_warmup": [0, 2], "spam_grace": [2, 3], "sophia_clip": [0.01, 0.05],
+    "sophia_eps": [1e-12, 1e-8], "sophia_interval": [1, 2], "adam8bit_block": [32, 64], "adam8bit_smallest": [0, 4096],
+    "schedule": ["constant", "wsd"], "schedule_power": [1.0, 2.0], "decay_share": [0.2, 0.5],
+    "final_lr_fraction": [0.0, 0.1], "warmup_shape": ["linear", "cosine"], "rollback": [None, 1],
+    "rollback_every": [1, 2],
+    "depth": [1, 2], "width": [8, 16], "heads": [1, 2], "context": [8, 16], "precision": ["float32", "bfloat16"],
+    "loss_scale": [1.0, 8.0], "loss_scale_growth": [1, 2], "qk_norm": [False, True], "norm": ["layer", "rms"],
+    "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
+    "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],
+    "mlp_lr": [0.0, 1.0], "norm_lr": [0.0, 1.0], "head_lr": [0.0, 1.0], "accumulate": [1, 2],
+    "recompute": [False, True], "corrupted": [0.0, 0.5], "context_start": [2, 4], "context_steps": [1, 2],
+    "text": [["en.txt"], ["fr.txt"]], "validation_batches": [1, 2],
+    "num_points": [10, 20],
+    "dimension": [2, 4], "curvature": [1.0, 2.0], "noise": [0.0, 0.1],
+}  # fmt: skip
+# What a field needs beside it: a rule that refuses it without, or something that reads it.
+BESIDE: dict[str, dict[str, Any]] = {
+    "second_moment_scale": {"second_moment_start": "random"}, "adagc_warmup": {"adagc": 1.5},
+    "zclip_warmup": {"zclip": 2.5}, "schedule_power": {"schedule": "polynomial"}, "decay_share": {"schedule": "wsd"},
+    "final_lr_fraction": {"schedule": "linear"}, "warmup_shape": {"warmup": 2}, "rollback_every": {"rollback": 1},
+    "loss_scale": {"precision": "float16"}, "loss_scale_growth": {"precision": "float16"},
+    "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2},
+}  # fmt: skip
+EVERY_FIELD = [(n, field) for n, o in OBJECTIVES.items() for field in o.config_class.model_fields if field != "steps"]
+# A picture takes a second: one for each kind of values is enough.
+DRAWN = {"lr", "clip", "warmup", "schedule", "qk_norm", "text"}
+
+
+def sweep_over(objective: str, field: str) -> str:
+    beside = BESIDE.get(field, {})
+    if (optimizer := field.split("_")[0]) in PACKED_OPTIMIZERS:
+        beside = {"optimizer": optimizer}
+    small = {key: value for key, value in SMALL[objective].items() if key not in ("optimizer", field)}
+    data = {
+        "name": "every", "objective": objective, "steps": 3, "axes": {field: {"values": VALUES[field]}},
+        "fixed": {**small, **beside}, "resources": {"pack": 2}, "telemetry": {"every": None},
+        "tracking": {"enabled": False},
+    }  # fmt: skip
+    return yaml.safe_dump(data)
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch) -> Path:
+    """A folder with two texts, in which one stands."""
+    for name in ("en", "fr"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} " * 4000)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("objective", "field"), EVERY_FIELD, ids=[f"{name}.{field}" for name, field in EVERY_FIELD])
+def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, field: str, texts: Path) -> None:
+    assert field in VALUES, "a new field: give it two values above"
+    sweep = build_sweep(parse_document(sweep_over(objective, field), "every.yaml"))
+    values = [trial.cell[field] for trial in sweep.trials]
+    expected = [(str(texts / value[0]),) for value in VALUES[field]] if field == "text" else VALUES[field]
+    assert values == expected
+    folder = texts / "results" / "every"
+    assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0
+    with Ledger(folder / "ledger.db", read_only=True) as ledger:
+        (axis,) = sweep_axes(ledger)
+        assert set(axis.values) == set(values)
+        stability = stability_map(ledger)
+        assert {x for x, _ in stability.cells} == set(values)
+        assert len(map_table(stability)) == 2
+        assert len(trial_table(ledger)) == 2
+        rows = ledger.trials()
+        assert [row["cell"][field] for row in rows] == values
+        assert field in report_html(ledger, stability, sweep.text)
+    assert export_heatmap(folder, "csv").read_text().count("\n") == 3
+    drawing = text_map(rows)
+    assert f"{field}: " in drawing.plain
+    if objective == "gpt" and field in DRAWN:
+        assert export_heatmap(folder, "svg").read_text().startswith("<?xml")
+    (folder / "again.yaml").write_text(sweep.text)
+    assert [trial.trial_id for trial in load_sweep(folder / "again.yaml").trials] == [t.trial_id for t in sweep.trials]
+
+
+REFUSED_TEXTS = {
+    "[[en.txt], [gone.txt]]": ["every.yaml:5: axes.text: 'gone.txt' matches no file", "where you stand"],
+    "[en.txt, fr.txt]": ["axes.text: 'en.txt' is refused", "tuple"],
+    "[[en.txt], [./en.txt]]": ["axes.text", "repeats a value"],
+    "[[a/x/en.txt], [b/x/en.txt]]": ["axes.text", "would both be called x/en.txt", "another name"],
+}
+
+
+@pytest.mark.parametrize("values", REFUSED_TEXTS)
+def test_texts_of_an_axis_are_checked_as_a_fixed_one_is(texts: Path, values: str) -> None:
+    for name in ("a/x", "b/x"):
+        (texts / name).mkdir(parents=True)
+        (texts / name / "en.txt").write_text("en")
+    body = f"name: every\nobjective: gpt\nsteps: 3\naxes:\n  text: {{values: {values}}}\n"
+    with pytest.raises(InputError) as refused:
+        build_sweep(parse_document(body, "every.yaml"))
+    for words in REFUSED_TEXTS[values]:
+        assert words in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_sweep_over_texts_goes_through_every_command(texts: Path, command_line) -> None:
+    data = yaml.safe_load(sweep_over("gpt", "text"))
+    data["axes"] = {"text": {"values": [[], ["en.txt"], ["en.txt", "fr.txt"]]}, "lr": {"values": [0.01, 1e6]}}
+    data |= {"steps": 6, "seeds": [0, 1], "telemetry": {"every": 2}}
+    (texts / "every.yaml").write_text(yaml.safe_dump(data))
+    here = texts.name
+    both = f"{here}/en.txt+{here}/fr.txt"
+    assert command_line("plan", "every.yaml")[0] == 0
+    code, said = command_line("run", "every.yaml", "--executor", "inline")
+    assert code == 0, said
+    assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
+    for command in (
+        ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
+        ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--x", "lr"], ["audit", "every"],
+        ["boundary", "every", "--x", "lr", "--where", f"text={here}/en.txt"],
+        ["export", "heatmap", "every", "--facet", "text"], ["export", "heatmap", "every", "--x", "lr", "--y", "text"],
+        ["export", "heatmap", "every", "--where", f"text={here}/en.txt", "--format", "csv"],
+        ["diagnose", "every"], ["diagnose", "every", "--cell", f"text={here}/en.txt,lr=1e6"], ["explain", "every"],
+        ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"],
+    ):  # fmt: skip
+        code, said = command_line(*command)
+        assert code == 0, (command, said)
+    assert both[:20] in command_line("status", "every")[1]
+    code, said = command_line("boundary", "every", "--x", "text")
+    assert code == 2, said
+    assert "remedy" in said
+    results = load(texts / "results" / "every")
+    assert len(results.map("text", "lr")) == 6

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from own_cases import SWEEP, sweep_in, sweep_of_text
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+from orchestrator.commands.doctor import examine_sweep
+from orchestrator.errors import InputError
+from orchestrator.sweepfile.own_trainer import command_of, placeholders, render
+from orchestrator.sweepfile.spec import ImportNotAllowed, load_sweep
+
+COMMAND = 'command: [python, train.py, "{lr}", "{steps}", "{seed}"]'
+
+
+def changed(before: str, after: str) -> str:
+    assert before in SWEEP
+    return SWEEP.replace(before, after)
+
+
+# What is wrong, and what the message must say.
+REFUSED = {
+    "an unknown placeholder": (
+        changed('"{lr}"', '"{lrr}"'),
+        ["objective.command.2", "{lrr} is neither an axis nor fixed", "lr, steps, seed"],
+    ),
+    "an axis that no command uses": (
+        changed('"{lr}", ', ""),
+        ["axes.lr", "no part of the command uses {lr}", "write {lr}"],
+    ),
+    "a brace too many": (changed('"{lr}"', '"{lr"'), ["objective.command.2", "'{lr' is refused"]),
+    "an attribute": (changed('"{lr}"', '"{lr.__class__}"'), ["objective.command.2", "is no placeholder"]),
+    "an index": (changed('"{lr}"', '"{lr[0]}"'), ["objective.command.2", "is no placeholder"]),
+    "a number as placeholder": (changed('"{lr}"', '"{0}"'), ["objective.command.2", "is no placeholder"]),
+    "a format for another type": (changed('"{lr}"', '"{lr:d}"'), ["lr = 0.1", "does not take the format {lr:d}"]),
+    "a width beyond any line": (
+        changed('"{lr}"', '"{lr:>300000000}"'),
+        ["mine.yaml:4", "objective.command.2", "300000000 is more than 200 characters"],
+    ),
+    "a width of more digits than a number has": (
+        changed('"{lr}"', '"{lr:' + "9" * 5000 + '}"'),
+        ["objective.command.2", "is more than 200 characters"],
+    ),
+    "a precision beyond any line": (
+        changed('"{lr}"', '"{lr:.300000000f}"'),
+        ["objective.command.2", "300000000 is more than 200 characters"],
+    ),
+    "a placeholder in a format": (
+        changed('"{lr}"', '"{lr:{steps}}"'),
+        ["objective.command.2", "{lr:{steps}} has a placeholder in its format"],
+    ),
+    "a conversion that there is not": (
+        changed('"{lr}"', '"{lr!z}"'),
+        ["objective.command.2", "!z", "!r, !s or !a"],
+    ),
+    "a format for another type of what sweep gives": (
+        changed('"{steps}"', '"{steps:>5s}"'),
+        ["mine.yaml:4", "objective.command.3", "steps = 60 does not take the format {steps:>5s}"],
+    ),
+    "a letter of a number that is none": (
+        changed('"{steps}"', '"{steps:c}"').replace("steps: 60", "steps: 5000000"),
+        ["objective.command.3", "steps = 5000000 does not take the format {steps:c}"],
+    ),
+    "a NUL in a command": (
+        changed('"{seed}"', '"{seed:c}"'),
+        ["objective.command.4", "seed = 0 does not take the format {seed:c}", "NUL"],
+    ),
+    "values that Python takes for one": (
+        changed("[0.1, 1.0, 3.0]", "[1, 1.0, true]"),
+        ["mine.yaml:7", "axes.lr", "1 and 1.0 are equal in Python", "in quotes"],
+    ),
+    "true beside a one": (changed("[0.1, 1.0, 3.0]", "[true, 1]"), ["axes.lr", "True and 1 are equal in Python"]),
+    "nothing to run": (
+        changed(COMMAND, "folder: ."),
+        ["objective", "says nothing to train with", "command, python, packed"],
+    ),
+    "two trainers": (changed(COMMAND, COMMAND + "\n  python: a:b"), ["has both command and python"]),
+    "a misspelt key": (changed(COMMAND, COMMAND + "\n  metric: {}"), ["objective.metric", "unknown key", "metrics"]),
+    "a misspelt key of metrics": (
+        changed(COMMAND, COMMAND + "\n  metrics: {los: x}"),
+        ["objective.metrics.los", "did you mean `loss`"],
+    ),
+    "a pattern that is none": (
+        changed(COMMAND, COMMAND + "\n  metrics: {pattern: '('}"),
+        ["objective.metrics.pattern"],
+    ),
+    "a pattern without a loss": (
+        changed(COMMAND, COMMAND + "\n  metrics: {pattern: '(?P<step>.)'}"),
+        ["objective.metrics.pattern", "loss"],
+    ),
+    "a command that is no list": (changed(COMMAND, "command: python train.py"), ["objective.command", "list"]),
+    "a name that sweep gives": (
+        changed("axes: {lr:", "fixed: {seed: 1}\naxes: {lr:"),
+        ["fixed.seed", "what sweep itself gives"],
+    ),
+    "a name with a dash": (
+        changed("axes: {lr:", "fixed: {a-b: 1}\naxes: {lr:"),
+        ["fixed.a-b", "no name for a placeholder"],
+    ),
+    "a list as a value": (
+        changed("axes: {lr:", "fixed: {b: [1, 2]}\naxes: {lr:").replace('"{lr}"', '"{lr}{b}"'),
+        ["fixed.b", "one value"],
+    ),
+    "metrics of a function": (
+        changed(COMMAND, "python: a:b\n  metrics: {loss: x}"),
+        ["objective.metrics", "beside python"],
+    ),
+    "a function that is no reference": (changed(COMMAND, "python: train.run"), ["objective.python", "module:name"]),
+    "a file that all trials share": (
+        changed(COMMAND, COMMAND + "\n  metrics: {file: log.csv}"),
+        ["objective.metrics.file", "{folder}"],
+    ),
+    "processes of a built-in objective": (
+        "name: mine\nobjective: quadratic\nsteps: 5\nresources: {workers: 2}\n",
+        ["resources.workers", "parallel"],
+    ),
+    "GPUs said twice": (SWEEP + "resources: {workers: 2, gpus: 1}\n", ["resources.gpus", "gpus_per_worker"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_is_refused_with_its_key_and_a_remedy(case: str) -> None:
+    text, wanted = REFUSED[case]
+    with pytest.raises(InputError) as caught:
+        sweep_of_text(text)
+    for part in wanted:
+        assert part in str(caught.value)
+
+
+def test_a_trial_is_known_by_its_command_and_values_and_not_by_where_it_runs(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    ids = [trial.trial_id for trial in sweep_in(here).trials]
+    assert ids == [trial.trial_id for trial in sweep_in(there).trials]
+    other = sweep_in(there, text=SWEEP.replace("train.py", "other.py"))
+    assert not set(ids) & {trial.trial_id for trial in other.trials}
+    assert ids == [t.trial_id for t in sweep_in(here, text=SWEEP + "resources: {cpus: 2, stall_timeout_s: 5}\n").trials]
+    assert ids != [t.trial_id for t in sweep_in(here, text=SWEEP + "resources: {workers: 2}\n").trials]
+
+
+def test_the_frozen_sweep_runs_the_same_command_in_the_same_folder(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    frozen = tmp_path / "elsewhere" / "sweep.yaml"
+    frozen.write_text(sweep.text)
+    again = load_sweep(frozen)
+    assert again.objective.folder == sweep.objective.folder == str(tmp_path)
+    assert again.objective.section.command == sweep.objective.section.command
+    assert again.trials == sweep.trials
+
+
+def test_ranges_between_whole_numbers_hold_whole_numbers(tmp_path: Path) -> None:
+    text = SWEEP.replace("{values: [0.1, 1.0, 3.0]}", "{log: [8, 64], num: 4}")
+    assert [trial.cell["lr"] for trial in sweep_in(tmp_path, text=text).trials[::2]] == [8, 16, 32, 64]
+    text = SWEEP.replace("{values: [0.1, 1.0, 3.0]}", "{log: [1.0, 8], num: 4}")
+    values = [trial.cell["lr"] for trial in sweep_in(tmp_path, text=text).trials[::2]]
+    assert values == [1.0, 2.0, 4.0, 8.0]
+    assert all(isinstance(value, float) for value in values)
+
+
+def test_placeholders_take_formats_and_braces_can_be_written() -> None:
+    assert placeholders("--lr={lr:.2e} {{x}} {seed!r}") == ["lr", "seed"]
+    assert render("--lr={lr:.2e} {{x}}", {"lr": 0.001}) == "--lr=1.00e-03 {x}"
+    assert render("{lr:0>200} {a!r:>5} {b!s:>6}", {"lr": 1, "a": "x", "b": True}) == f"{'1':0>200}   'x'   True"
+
+
+FORMATS = st.text("0123456789<>^=+-# ,._%sdxXobcnNeEfFgGaz!{}", max_size=12)
+ANY_VALUE = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(":!"), FORMATS, ANY_VALUE)
+def test_any_format_fills_a_short_text_or_is_refused(begin: str, form: str, value) -> None:
+    text = f"{{lr{begin}{form}}}"
+    with contextlib.suppress(ValueError):
+        assume(placeholders(text) == ["lr"])
+        rendered = render(text, {"lr": value})
+        assert "\0" not in rendered
+        assert len(rendered) < 2000  # the largest float has 309 digits before its point
+
+
+def test_python_is_the_interpreter_that_runs_sweep() -> None:
+    import sys
+
+    assert command_of(["python", "x.py"]) == [sys.executable, "x.py"]
+    assert command_of(["./python", "x.py"]) == ["./python", "x.py"]
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (("python, train.py", "no-such-program"), "'no-such-program' is not a program"),
+        (("train.py", "missing.py"), "'missing.py' is not in"),
+        ((COMMAND, COMMAND + "\n  folder: nowhere"), "is not a folder"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_what_is_not_on_this_machine_is_told_before_anything_starts(
+    tmp_path: Path, command: str, change: tuple[str, str], wanted: str, monkeypatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "mine.yaml").write_text(SWEEP.replace(*change))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [command, "mine.yaml"])
+    assert isinstance(done.exception, InputError)
+    assert wanted in str(done.exception)
+    assert str(done.exception).startswith("mine.yaml: objective.")
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("kind", ["python", "packed"])
+def test_code_is_imported_only_when_the_command_line_allows_it(tmp_path: Path, kind: str, monkeypatch) -> None:
+    (tmp_path / "own_code.py").write_text("open('imported', 'w').close()\n")
+    (tmp_path / "mine.yaml").write_text(SWEEP.replace(COMMAND, f"{kind}: own_code:run"))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["run", "mine.yaml"])
+    assert isinstance(done.exception, ImportNotAllowed)
+    assert "--allow-import" in str(done.exception)
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("x = 1", "has no attribute 'OBJECTIVE'"),
+        ("OBJECTIVE = 3", "OBJECTIVE is int, not an Objective"),
+        ("def broken(:", "SyntaxError"),
+        ("raise SystemExit(1)", "SystemExit"),
+    ],
+)
+def test_an_objective_that_cannot_be_loaded_is_refused_with_the_reason(
+    tmp_path: Path, code: str, wanted: str, request
+) -> None:
+    module = f"own_{abs(hash(request.node.name))}"
+    (tmp_path / f"{module}.py").write_text(code)
+    text = SWEEP.replace(COMMAND, f"packed: {module}:OBJECTIVE\n  folder: {tmp_path}")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"objective\.packed") as caught:
+        load_sweep(tmp_path / "mine.yaml", allow_import=True)
+    assert wanted in str(caught.value)
+
+
+def test_plan_says_what_each_trial_runs(tmp_path: Path, monkeypatch) -> None:
+    sweep_in(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["plan", "mine.yaml"])
+    assert done.exit_code == 0, done.output
+    assert "mine (command, 60 steps)" in done.output
+    assert "each trial by itself: python train.py {lr} {steps} {seed}" in done.output
+
+
+def test_the_doctor_finds_a_finished_sweep_of_a_script_sound(tmp_path: Path) -> None:
+    from own_cases import trained
+
+    trained(sweep_in(tmp_path), tmp_path)
+    bad = [f.text for f in examine_sweep(tmp_path / "results" / "mine") if f.level in ("fault", "warning")]
+    assert bad == []

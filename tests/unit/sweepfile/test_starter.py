@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from objectives.base import OBJECTIVES
+from orchestrator.errors import InputError
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.sections import SweepFile
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.starter import objective_rows, starter_file
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_starter_is_a_sweep_as_it_stands_and_comments_every_section(objective: str) -> None:
+    text = starter_file("mine", objective, Overrides())
+    sweep = build_sweep(parse_document(text, "mine.yaml"))
+    assert (sweep.name, sweep.objective.name) == ("mine", objective)
+    for section in ("axes", "fixed", "sample", "stopping", "resources", "tracking"):
+        assert section in SweepFile.model_fields
+        assert f"{section}:" in text
+
+
+def test_options_land_in_the_starter() -> None:
+    overrides = Overrides(axes=["warmup=values:0,5"], sets=["fixed.width=64", "stopping.patience=9"], steps=77)
+    sweep = build_sweep(parse_document(starter_file("mine", "gpt", overrides), "mine.yaml"))
+    assert "warmup" in sweep.axis_names
+    assert (sweep.fixed["width"], sweep.stopping.patience, sweep.steps) == (64, 9, 77)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "axes"),
+    [
+        (Overrides(), ["lr", "beta2"]),
+        (Overrides(axes=["clip=values:none,1"]), ["clip"]),
+        (Overrides(axes=["beta2=values:0.5", "warmup=values:0,5"]), ["beta2", "warmup"]),
+        (Overrides(drops=["beta2"]), ["lr"]),
+        (Overrides(drops=["lr", "beta2"], sets=["fixed.lr=0.1"]), []),
+        (Overrides(axes=["clip=values:none,1"], drops=["lr"], sets=["fixed.lr=0.1"]), ["clip"]),
+        (Overrides(sets=["axes.eps={values: [1e-8]}"]), ["lr", "beta2", "eps"]),
+    ],
+)
+def test_named_axes_replace_those_of_the_starter(overrides: Overrides, axes: list[str]) -> None:
+    sweep = build_sweep(parse_document(starter_file("mine", "gpt", overrides), "mine.yaml"))
+    assert sweep.axis_names == axes
+
+
+def test_an_axis_that_the_starter_does_not_have_cannot_be_dropped() -> None:
+    with pytest.raises(InputError, match=r"--drop eps.*is not an axis"):
+        starter_file("mine", "gpt", Overrides(axes=["clip=values:none,1"], drops=["eps"]))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES.keys())
+def test_every_field_is_listed_with_unit_default_and_meaning(objective) -> None:
+    rows = objective_rows(objective)
+    assert [row[0] for row in rows] == list(objective.config_class.model_fields)
+    assert all(default and unit and meaning for _, default, unit, _, meaning in rows)
+    domains = {row[0]: row[3] for row in rows}
+    assert domains["beta2"] == ">= 0, < 1"
+    assert domains["lr"] == "> 0"
+    assert domains["clip"] == "> 0"
+    assert domains["weight_decay_kind"] == "decoupled | coupled | independent"
