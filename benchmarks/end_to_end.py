@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 
 ROOT = Path(__file__).parents[1]
 OURS = "ours"
@@ -128,7 +128,7 @@ def _has_losses(ledger_file: Path) -> bool:
 
 
 def _run_of_ledger(ledger_file: Path, began: float, wall_s: float, first_step_at: float | None) -> Run:
-    with Ledger(ledger_file, read_only=True) as ledger:
+    with LedgerReader(ledger_file) as ledger:
         rows = ledger.trials()
         curves = {trial_key(row["cell"], row["seed"]): ledger.trace(row["trial_id"])["loss"].tolist() for row in rows}
     finished = [(row["cell"], row["finished_at"]) for row in rows]

@@ -20,7 +20,8 @@ import numpy as np
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Finished, Report
 from orchestrator.pictures.exports import REPORT, export_all
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -53,7 +54,7 @@ def made_sweep(folder: Path, num_trials: int) -> Sweep:
     )
     sweep = build_sweep(parse_document(text, "case.yaml"))
     rng = np.random.default_rng(0)
-    with Ledger(folder / LEDGER) as ledger:
+    with LedgerWriter(folder / LEDGER) as ledger:
         ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
         for trial in sweep.trials:
             (pack,) = make_packs(sweep, [trial], 1)
@@ -70,7 +71,7 @@ def measure_mirror(folder: Path, num_trials: int) -> None:
     sweep = made_sweep(folder, num_trials)
     mirror = Mirror(folder, TrackingConfig(every=1))
     ids = [trial.trial_id for trial in sweep.trials]
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         mirror.mirror_trials(ledger, ids[:1])
         began, began_wall = time.process_time(), time.perf_counter()
         mirror.mirror_trials(ledger, ids[1:])

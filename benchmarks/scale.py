@@ -25,7 +25,8 @@ import numpy as np
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Finished, Report
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -52,7 +53,7 @@ def measure(num_trials: int, executor: str) -> tuple[float, float, int]:
         folder = Path(name)
         (folder / "scale.yaml").write_text(SWEEP.format(wide=num_trials // high, high=high))
         seconds, memory = _watched(folder, "run", "scale.yaml", "--executor", executor)
-        with Ledger(folder / "results" / "scale" / LEDGER, read_only=True) as ledger:
+        with LedgerReader(folder / "results" / "scale" / LEDGER) as ledger:
             finished = sum(status == "finished" for status, _ in ledger.statuses().values())
         return seconds, memory, finished
 
@@ -63,7 +64,7 @@ def measure_report(num_trials: int, num_steps: int) -> tuple[float, float]:
     values = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "results" / "scale"
-        with Ledger(folder / LEDGER) as ledger:
+        with LedgerWriter(folder / LEDGER) as ledger:
             ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
             for trial in sweep.trials:
                 (pack,) = make_packs(sweep, [trial], 1)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import RowBoundary, boundary
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
 from orchestrator.maps.recommendation import Recommendation, recommend
@@ -105,8 +105,8 @@ class SweepResults:
     def _measured(self) -> Measured:
         return self._read(lambda ledger: measured(ledger, CURVE_METRICS, self.trials["trial_id"]))
 
-    def _read(self, action: Callable[[Ledger], _Result]) -> _Result:
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+    def _read(self, action: Callable[[LedgerReader], _Result]) -> _Result:
+        with LedgerReader(self.folder / LEDGER) as ledger:
             return action(ledger)
 
 

@@ -16,7 +16,7 @@ from orchestrator.detection.watch import TRIAL_VARIABLE
 from orchestrator.driver.runner import Summary, run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -89,7 +89,7 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
     """The ledger's rows of a sweep below tmp_path."""
 
     def read(name: str) -> list[dict]:
-        with Ledger(tmp_path / name / LEDGER, read_only=True) as ledger:
+        with LedgerReader(tmp_path / name / LEDGER) as ledger:
             return ledger.trials()
 
     return read

@@ -15,7 +15,7 @@ from orchestrator.diagnosis.series import Series, series
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Finished, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -270,7 +270,7 @@ def record_cases(folder: Path, sweep: Sweep, cases: Sequence[Case | None]) -> Pa
 
     The sweep file is in the folder too, as ``sweep run`` leaves it there. Returns the folder.
     """
-    with Ledger(folder / LEDGER) as ledger:
+    with LedgerWriter(folder / LEDGER) as ledger:
         ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
         for trial, case in zip(sweep.trials, cases, strict=True):
             if case is None:

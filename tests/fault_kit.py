@@ -19,7 +19,7 @@ from sweep_cases import QUADRATIC
 from orchestrator.commands.doctor import examine_sweep
 from orchestrator.errors import StorageError
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 
 # Twelve trials, four seconds together, some beyond the edge. Checkpoints go by steps, so that every pack
 # has written one long before its end however fast the machine is.
@@ -82,7 +82,7 @@ def run(folder: Path, *arguments: str, timeout: float = 240.0) -> tuple[int, str
 def results_of(folder: Path, name: str = "edge") -> dict[str, tuple]:
     """All that a sweep found, without times and attempts: numbers of each trial and its whole curve."""
     found = {}
-    with Ledger(folder / "results" / name / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results" / name / LEDGER) as ledger:
         for row in ledger.trials():
             trace = ledger.trace(row["trial_id"])
             curve = hashlib.sha256(b"".join(trace[column].tobytes() for column in sorted(trace))).hexdigest()
@@ -95,7 +95,7 @@ def statuses(folder: Path, name: str = "edge") -> list[str]:
     path = folder / "results" / name / LEDGER
     if not path.is_file():
         return []
-    with suppress(StorageError), Ledger(path, read_only=True) as ledger:  # its tables may be on their way
+    with suppress(StorageError), LedgerReader(path) as ledger:  # its tables may be on their way
         return [row["status"] for row in ledger.trials()]
     return []
 
@@ -126,7 +126,7 @@ def can_go_on(folder: Path) -> bool:
     path = folder / "results" / "edge" / LEDGER
     if not path.is_file():
         return False
-    with suppress(StorageError), Ledger(path, read_only=True) as ledger:  # its tables may be on their way
+    with suppress(StorageError), LedgerReader(path) as ledger:  # its tables may be on their way
         return bool(ledger.checkpoint_names())
     return False
 

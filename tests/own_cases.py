@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.driver.runner import run_sweep
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Pack, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -64,5 +64,5 @@ def trained(sweep: Sweep, folder: Path) -> list[dict]:
     from orchestrator.executors.inline import InlineExecutor
 
     run_sweep(sweep, folder / "results" / sweep.name, InlineExecutor)
-    with Ledger(folder / "results" / sweep.name / "ledger.db", read_only=True) as ledger:
+    with LedgerReader(folder / "results" / sweep.name / "ledger.db") as ledger:
         return [{**row, "curve": ledger.trace(row["trial_id"])} for row in ledger.trials()]

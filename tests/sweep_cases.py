@@ -14,7 +14,7 @@ import numpy as np
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Finished, Report
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -55,7 +55,9 @@ def finished(trial_id: str, outcome: str, **changes) -> Finished:
     return Finished(trial_id=trial_id, outcome=outcome, **(numbers | changes))
 
 
-def record(ledger: Ledger, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None) -> None:
+def record(
+    ledger: LedgerWriter, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None
+) -> None:
     """Give every trial an outcome; ``errored`` and ``planned`` stay without one."""
     ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
     for i, (trial, label) in enumerate(zip(sweep.trials, labels, strict=True)):
@@ -72,7 +74,7 @@ def record(ledger: Ledger, sweep: Sweep, labels: Sequence[str], losses: Sequence
 
 
 def map_ledger(
-    ledger: Ledger, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None
+    ledger: LedgerWriter, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None
 ) -> None:
     """Give every trial an outcome or a status at once, without packs and curves; for tests of many maps."""
     ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
@@ -94,9 +96,9 @@ def map_ledger(
         )
 
 
-def ledger_at(folder: Path) -> Ledger:
+def ledger_at(folder: Path) -> LedgerWriter:
     """A new ledger in ``folder``."""
-    return Ledger(folder / "ledger.db")
+    return LedgerWriter(folder / "ledger.db")
 
 
 def noise(num_steps: int, seed: int = 0, level: float = 2.0, spread: float = 0.05) -> np.ndarray:

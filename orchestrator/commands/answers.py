@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.commands.comparison_text import comparison_lines
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import COMPARISONS, LEDGER, atomic_write, output_format, refuse_links, write_output
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.comparison import compare, shared_maps
 from orchestrator.maps.recommendation import recommend, recommendation_lines
@@ -22,7 +22,7 @@ _LONGEST_NAME = 40
 
 def boundary_answer(folder: Path, x: str | None, y: str | None, where: Mapping[str, str], reduce: str) -> Iterator[str]:
     """The boundary of the sweep in ``folder`` along ``x``, row by row. Raises InputError."""
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         stability = stability_map(ledger, x, y, where=where, reduce=reduce)
     note = f" ({stability.note})" if stability.note else ""
     yield f"{stability.name}: the edge along {stability.x.name}{note}; a cell is stable when all its seeds are"
@@ -31,13 +31,13 @@ def boundary_answer(folder: Path, x: str | None, y: str | None, where: Mapping[s
 
 def recommendation_answer(folder: Path, margin: float, metric: str) -> list[str]:
     """The recommended setting of the sweep in ``folder``, or none, with the evidence. Raises InputError."""
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         return recommendation_lines(recommend(ledger, margin, metric))
 
 
 def sensitivity_answer(folder: Path, axis: str) -> list[str]:
     """The learning-rate sensitivity of each setting of the sweep in ``folder``. Raises InputError."""
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         return sensitivity_lines(lr_sensitivity(ledger, axis), axis)
 
 
@@ -53,7 +53,7 @@ def comparison_answer(
     if output is None:
         refuse_links(results / COMPARISONS)
     with contextlib.ExitStack() as stack:
-        ledgers = [stack.enter_context(Ledger(folder / LEDGER, read_only=True)) for folder in folders]
+        ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
         found = compare(ledgers, x)
     maps = shared_maps(found, x, y, reduce)
     names = [re.sub(r"[^\w.=-]+", "_", folder.name)[:_LONGEST_NAME] for folder in folders]

@@ -15,7 +15,7 @@ from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHO
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
 from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pictures.diagnosis import diagnosis_figure
 from orchestrator.space import format_value
 
@@ -42,7 +42,7 @@ def diagnosis_answer(
     write = write_output if output is not None else atomic_write
     if output is None:
         refuse_links(folder, folder / DIAGNOSES)
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         found = diagnose(ledger, trial_id, cell, batch_texts)
     if found is None:
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"

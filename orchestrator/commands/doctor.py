@@ -30,7 +30,8 @@ from orchestrator.files import (
     sweep_lock,
     unneeded_checkpoints,
 )
-from orchestrator.ledger.ledger import SCHEMA_VERSION, Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.processes import end_marked, leftovers, listening
 from orchestrator.space import trial_id
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
@@ -117,19 +118,16 @@ def examine_sweep(folder: Path) -> Iterator[Finding]:
     """The promises that the ledger and the files of the sweep in ``folder`` keep."""
     yield from _links(folder)
     try:
-        with Ledger(folder / LEDGER, read_only=True) as ledger:
+        with LedgerReader(folder / LEDGER) as ledger:
             yield from _examine(folder, ledger)
     except SweepError as error:
         yield Finding("fault", str(error))
 
 
-def _examine(folder: Path, ledger: Ledger) -> Iterator[Finding]:
+def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
     problems = ledger.integrity()
     yield from (Finding("fault", f"the ledger is damaged: {problem}") for problem in problems)
     if problems:
-        return
-    if ledger.version < SCHEMA_VERSION:
-        yield Finding("note", f"the ledger has schema {ledger.version}; the next run upgrades it to {SCHEMA_VERSION}")
         return
     rows, packs = ledger.trials(removed=True), {pack["pack_id"]: pack for pack in ledger.packs()}
     yield Finding("ok", f"the ledger holds {len(rows)} trials in {len(packs)} packs, schema {ledger.version}")
@@ -166,14 +164,14 @@ def _running(folder: Path, rows: list[dict[str, Any]]) -> Iterator[Finding]:
     elif running:
 
         def release() -> None:
-            with sweep_lock(folder), Ledger(folder / LEDGER) as ledger:
+            with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
                 ledger.release_abandoned()
 
         text = f"{running} trials were in training when their driver died; the next run goes on with them"
         yield Finding("note", text, release)
 
 
-def _trial(row: Mapping[str, Any], ledger: Ledger) -> Iterator[Finding]:
+def _trial(row: Mapping[str, Any], ledger: LedgerReader) -> Iterator[Finding]:
     """What must be true of every trial."""
     name = f"trial {row['trial_id']}"
     for column in _NUMBERS:
@@ -221,11 +219,11 @@ def _mixed(rows: list[dict[str, Any]], packs: Mapping[str, dict[str, Any]]) -> I
         yield Finding("warning", f"{mixed} trials went on under other versions or on another device (mixed_env)")
 
 
-def _stray_curves(folder: Path, ledger: Ledger) -> Iterator[Finding]:
+def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
     if count := ledger.stray_curves():
 
         def forget() -> None:
-            with sweep_lock(folder), Ledger(folder / LEDGER) as writable:
+            with sweep_lock(folder), LedgerWriter(folder / LEDGER) as writable:
                 writable.forget_stray_curves()
 
         yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
@@ -242,7 +240,7 @@ def _frozen(sweep: Sweep, rows: list[dict[str, Any]]) -> Iterator[Finding]:
             yield Finding("fault", f"trial {row['trial_id']}: its configuration is not the one of its id")
 
 
-def _checkpoints(folder: Path, ledger: Ledger) -> Iterator[Finding]:
+def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
     for pack_id in ledger.resumable():
         for found in ledger.checkpoints(pack_id):
             try:

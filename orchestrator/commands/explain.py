@@ -12,7 +12,7 @@ from orchestrator.diagnosis.explanation import UNEXPLAINED, Explanation, Key, ex
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, TITLES
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
 from orchestrator.files import EXPLANATION, LEDGER, atomic_write, output_format, refuse_links, write_output
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.pictures.explanation import explanation_figure
 from orchestrator.space import format_value
@@ -25,7 +25,7 @@ def explanation_answer(
     file_format = output_format(output)
     if output is None:
         refuse_links(folder)
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         found = explain(ledger, x, y, batch_texts)
     path = output or folder / EXPLANATION
     write = write_output if output is not None else atomic_write

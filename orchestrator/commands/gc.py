@@ -17,7 +17,7 @@ from orchestrator.files import (
     sweep_lock,
     unneeded_checkpoints,
 )
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pictures.exports import existing_exports
 from orchestrator.processes import SCRATCH, is_alive
 
@@ -28,7 +28,7 @@ def clean(folder: Path, *, exports: bool, is_rehearsal: bool) -> Iterator[str]:
     With ``exports`` also maps, pictures and reports, which `sweep report`, `diagnose` and `explain` write again. A
     rehearsal only says what would go. Raises InputError while a driver has the sweep.
     """
-    with sweep_lock(folder), Ledger(folder / LEDGER, read_only=True) as ledger:
+    with sweep_lock(folder), LedgerReader(folder / LEDGER) as ledger:
         doomed = {
             "checkpoints that nobody needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
             "scraps of interrupted writes": litter(folder),

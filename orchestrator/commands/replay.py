@@ -26,7 +26,7 @@ from orchestrator.files import (
     storage_errors,
     write_output,
 )
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns, Log, find_logs, read_log
 from orchestrator.replay.audit import audit, audit_lines
 from orchestrator.replay.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
@@ -246,7 +246,7 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
         if parse_set(text)[0][0] != "stopping":
             raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
     stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         # What null stands for is the objective's to say, and was said when the sweep was run.
         was = json.loads(ledger.facts()["stopping"])
         return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
@@ -291,7 +291,7 @@ def _trial_json(trial: ReplayedTrial) -> dict[str, object]:
 
 def show_audit(folder: Path) -> Iterable[str]:
     """Lines that say what early stopping saved in the sweep in ``folder`` and how often it was wrong."""
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         balance = audit(ledger.trials(), ledger.member_steps_per_second())
     yield from audit_lines(balance)
     for row in balance.wrong[:_CHANGES_SHOWN]:

@@ -21,7 +21,7 @@ from orchestrator.driver.runner import Summary, missing_trials, run_sweep
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem, SweepError, printable
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked, sweep_lock
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.processes import MARK, new_mark
 from orchestrator.space import Trial
 from orchestrator.sweepfile.own_trainer import OwnTrainer, refuse_what_is_not_there
@@ -77,7 +77,7 @@ def _show_end(console: Console, sweep: Sweep, folder: Path, summary: Summary, wr
     from orchestrator.tracking.mlflow import shown_uri, tracking_uri
 
     _say(console, "")
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         _show_map(console, ledger.trials())
     _show_counts(console, summary.counts)
     for path in [*written, folder / LEDGER]:
@@ -117,7 +117,7 @@ def plan_lines(sweep: Sweep, results: Path) -> Iterator[str]:
     removed, speed = 0, None
     path = results / sweep.name / LEDGER
     if path.is_file():
-        with Ledger(path, read_only=True) as ledger:
+        with LedgerReader(path) as ledger:
             statuses = ledger.statuses(removed=True)
             speed = ledger.member_steps_per_second()
         wanted = {trial.trial_id for trial in sweep.trials}
@@ -207,7 +207,7 @@ def refuse_another_question(sweep: Sweep, folder: Path) -> None:
     """
     if not (folder / LEDGER).is_file():
         return
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
         has_results = any(status == "finished" for status, _ in ledger.statuses().values())
     if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):
@@ -229,7 +229,7 @@ def show_status(folder: Path) -> int:
     from rich.console import Console
 
     console = Console()
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         rows, facts = ledger.trials(), ledger.facts()
     _say(console, f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}")
     _show_counts(console, Counter(row["outcome"] or row["status"] for row in rows))

@@ -18,7 +18,7 @@ from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.series import Series, series
 from orchestrator.errors import InputError, Problem
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import Row
 from orchestrator.maps.stability import sweep_axes, trials_where
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
@@ -78,7 +78,7 @@ def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchT
 
 
 def diagnose(
-    ledger: Ledger,
+    ledger: LedgerReader,
     trial_id: str | None = None,
     cell: Mapping[str, Any] | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
@@ -110,7 +110,11 @@ def diagnose(
 
 
 def examine(
-    ledger: Ledger, trial: Row, chosen: str, rows: Sequence[Row], batch_texts: BatchTexts = batch_texts_of_objectives
+    ledger: LedgerReader,
+    trial: Row,
+    chosen: str,
+    rows: Sequence[Row],
+    batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
     """The diagnosis of ``trial``, one of ``rows``, which has finished."""
     trace = ledger.trace(trial["trial_id"])
@@ -169,7 +173,7 @@ def trial_by_id(rows: Sequence[Row], beginning: str) -> Row:
     return trial
 
 
-def _same_data(ledger: Ledger, trial: Row, rows: Sequence[Row]) -> list[Series]:
+def _same_data(ledger: LedgerReader, trial: Row, rows: Sequence[Row]) -> list[Series]:
     """Losses of other trials that saw the same batches: those of its seed and data, where a step decides the batch."""
     has_moved_on = trial["config"].get("rollback") is not None
     if trial["objective"] in OWN_KINDS or trial["onset_step"] is None or has_moved_on:

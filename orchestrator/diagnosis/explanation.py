@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.detection.outcomes import is_known
 from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.neighbours import Row
 from orchestrator.maps.stability import StabilityMap, stability_map
 
@@ -41,7 +41,10 @@ class Explanation:
 
 
 def explain(
-    ledger: Ledger, x: str | None = None, y: str | None = None, batch_texts: BatchTexts = batch_texts_of_objectives
+    ledger: LedgerReader,
+    x: str | None = None,
+    y: str | None = None,
+    batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Explanation:
     """The map over axes ``x`` and ``y`` (by default the first two), and what rules its cells that are not stable.
 

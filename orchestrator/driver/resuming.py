@@ -9,13 +9,13 @@ from pathlib import Path
 from orchestrator.driver.packing import pack_of
 from orchestrator.errors import StorageError
 from orchestrator.files import read_checkpoint
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Pack
 from orchestrator.sweepfile.spec import Sweep
 
 
 def resumed_pack(
-    sweep: Sweep, ledger: Ledger, folder: Path, pack_id: str, trial_ids: Collection[str], width: int | None = None
+    sweep: Sweep, ledger: LedgerWriter, folder: Path, pack_id: str, trial_ids: Collection[str], width: int | None = None
 ) -> tuple[Pack | None, list[str]]:
     """The pack that goes on with ``trial_ids`` of ``pack_id`` from its last good checkpoint; None without one.
 

@@ -27,7 +27,7 @@ from orchestrator.files import (
     write_checkpoint,
     write_if_changed,
 )
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Event, Finished, Pack, PackLost, PackStarted, Report
 from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
@@ -124,7 +124,7 @@ def run_sweep(
     The executor is made only when there is something to train, so a finished sweep is a no-op.
     Raises InputError when another driver has the sweep, StorageError when results cannot be written.
     """
-    with sweep_lock(folder), Ledger(folder / LEDGER) as ledger:
+    with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
         ledger.release_abandoned()
@@ -143,7 +143,7 @@ def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[T
 class _Run:
     """One driver's run over one sweep."""
 
-    def __init__(self, sweep: Sweep, folder: Path, ledger: Ledger, observers: Sequence[Observer]) -> None:
+    def __init__(self, sweep: Sweep, folder: Path, ledger: LedgerWriter, observers: Sequence[Observer]) -> None:
         self.sweep, self.folder, self.ledger, self.observers = sweep, folder, ledger, observers
         self.packs: dict[str, Pack] = {}
         self.queued: list[Pack] = []

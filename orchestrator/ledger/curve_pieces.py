@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import zipfile
 import zlib
 from collections.abc import Sequence
 
@@ -36,7 +35,7 @@ def pack_piece(piece: Trace) -> bytes:
 def unpack_piece(content: bytes) -> dict[str, np.ndarray]:
     """The columns that ``pack_piece`` made bytes of. Raises ValueError for whatever else, and never more than that."""
     try:
-        return _of_archive(content) if content.startswith(b"PK") else _of_table(content)
+        return _of_table(content)
     except Exception as error:
         # NumPy's readers raise anything where a header is not what they expect, up to the errors of a tokenizer.
         raise ValueError(f"a piece of a curve cannot be read: {error}") from error
@@ -50,15 +49,6 @@ def join_pieces(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
 
 def _column(piece: Trace, name: str) -> np.ndarray:
     return piece[name] if name in piece else np.full(len(piece["step"]), np.nan)
-
-
-def _of_archive(content: bytes) -> dict[str, np.ndarray]:
-    """A piece as the first ledgers had it."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > _LARGEST:
-            raise ValueError("it is too large")
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return dict(archive)
 
 
 def _of_table(content: bytes) -> dict[str, np.ndarray]:

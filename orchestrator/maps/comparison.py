@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import CONFIDENCE
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
 from orchestrator.maps.stability import StabilityMap, make_map, ordered, sweep_axes
@@ -96,7 +96,7 @@ class Comparison:
     is_sampled: bool
 
 
-def compare(ledgers: Sequence[Ledger], x: str | None = None) -> Comparison:
+def compare(ledgers: Sequence[LedgerReader], x: str | None = None) -> Comparison:
     """Compare each further sweep with the first, on the cells that all of them have; ``x`` is the edge's axis.
 
     A cell is identified by the values of every field that is an axis in any of the sweeps. Raises InputError

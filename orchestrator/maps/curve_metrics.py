@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.spike_score import spike_score
 from orchestrator.messages import Trace
 
@@ -43,7 +43,7 @@ OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {"edge_crossings":
 CURVE_METRICS = (*OF_TRACES, *OF_TELEMETRY)
 
 
-def measured(ledger: Ledger, names: Iterable[str], trial_ids: Iterable[str]) -> dict[str, dict[str, float]]:
+def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str]) -> dict[str, dict[str, float]]:
     """Each metric in ``names`` of each of these trials that has it; names that are no curve metrics are left out."""
     trial_ids, found = list(trial_ids), {}
     for name in names:

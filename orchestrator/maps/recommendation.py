@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.errors import InputError, Problem
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, is_ordered, margins
 from orchestrator.maps.stability import median, sweep_axes
@@ -51,7 +51,7 @@ class Recommendation:
     axes: tuple[Axis, ...]
 
 
-def recommend(ledger: Ledger, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
+def recommend(ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
     """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
 
     A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known

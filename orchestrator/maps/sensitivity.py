@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import is_ordered
 from orchestrator.maps.stability import median, sweep_axes
 from orchestrator.space import format_value
@@ -37,7 +37,7 @@ class Sensitivity:
         return median(self.of_seed.values())
 
 
-def lr_sensitivity(ledger: Ledger, axis: str = "lr") -> list[Sensitivity]:
+def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
     """E over the learning rates tried of min(l(lr), l0) - l*, for every setting of the other axes.
 
     l is the loss at the end, l* its minimum over the learning rates and l0 the loss at initialisation, so

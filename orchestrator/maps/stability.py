@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import wilson
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.space import Axis, is_number
 
@@ -76,7 +76,7 @@ class StabilityMap:
         return self.cells[key].state if key in self.cells else "not_run"
 
 
-def sweep_axes(ledger: Ledger) -> list[Axis]:
+def sweep_axes(ledger: LedgerReader) -> list[Axis]:
     """The axes of the sweep, their values as found in its trials."""
     values = axis_values([trial["cell"] for trial in ledger.trials()])
     return [
@@ -92,7 +92,7 @@ def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]
 
 
 def stability_map(
-    ledger: Ledger,
+    ledger: LedgerReader,
     x: str | None = None,
     y: str | None = None,
     metric: str = "final_loss",
@@ -162,7 +162,7 @@ def make_map(
     )
 
 
-def facet_maps(ledger: Ledger, facet: str, where: Mapping[str, Any], **options: Any) -> list[StabilityMap]:
+def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **options: Any) -> list[StabilityMap]:
     """One map for each value of the axis ``facet``, in order; ``options`` are those of ``stability_map``.
 
     Raises InputError as ``stability_map`` does, and for an axis that is also fixed or drawn.

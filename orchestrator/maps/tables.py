@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.detection.outcomes import OUTCOMES
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
 
 _RESULTS = (
@@ -17,7 +17,7 @@ _RESULTS = (
 )  # fmt: skip
 
 
-def trial_table(ledger: Ledger) -> pd.DataFrame:
+def trial_table(ledger: LedgerReader) -> pd.DataFrame:
     """One row per trial of the sweep: trial_id, seed, every config field, results.
 
     A field of the configuration keeps its name; onset_step and the like are missing where there is none.

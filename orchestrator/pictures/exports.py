@@ -21,7 +21,7 @@ from orchestrator.files import (
     write_if_changed,
     write_output,
 )
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.maps.tables import map_table, trial_table
@@ -51,7 +51,7 @@ def export_heatmap(
     if output is None:
         refuse_links(folder)
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         options["measured"] = measured(ledger, [metric], ledger.statuses())
         if facet is None:
             maps = [stability_map(ledger, where=where, **options)]
@@ -85,7 +85,7 @@ def are_current(folder: Path) -> bool:
     marker = folder / EXPORTED
     if not (folder / REPORT).is_file() or not marker.is_file():
         return False
-    with Ledger(folder / LEDGER, read_only=True) as ledger, storage_errors(marker):
+    with LedgerReader(folder / LEDGER) as ledger, storage_errors(marker):
         return marker.read_text() == ledger.state()
 
 
@@ -100,7 +100,7 @@ def export_all(folder: Path) -> list[Path]:
     from orchestrator.pictures.report.report import report_html
 
     written: dict[str, bytes | str] = {}
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         try:
             stability = stability_map(ledger)
         except InputError:

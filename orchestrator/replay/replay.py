@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
 from orchestrator.detection.outcomes import Verdict, judge
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Log
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
@@ -105,7 +105,7 @@ class ReplayedTrial:
         return self.outcome != self.new_outcome
 
 
-def replay_sweep(ledger: Ledger, config: StoppingConfig) -> list[ReplayedTrial]:
+def replay_sweep(ledger: LedgerReader, config: StoppingConfig) -> list[ReplayedTrial]:
     """Judge the finished trials of a sweep again, from their curves, under ``config``."""
     rows = [row for row in ledger.trials() if row["outcome"] is not None]
     return [trial for some in in_parts(rows) for trial in _replayed_trials(ledger, some, config)]
@@ -126,7 +126,7 @@ def in_parts(rows: Iterable[Mapping[str, Any]], max_steps: int = _STEPS_TOGETHER
 
 
 def _replayed_trials(
-    ledger: Ledger, rows: Sequence[Mapping[str, Any]], config: StoppingConfig
+    ledger: LedgerReader, rows: Sequence[Mapping[str, Any]], config: StoppingConfig
 ) -> Iterator[ReplayedTrial]:
     curves = []
     for row in rows:

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.errors import SweepError
 from orchestrator.files import LEDGER, MIRRORED
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Finished
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mlflow import (
@@ -66,7 +66,7 @@ class BackgroundMirror:
         path = sqlite_file(store)
         if not marker.is_file() or (path is not None and not path.is_file()):
             return False
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+        with LedgerReader(self.folder / LEDGER) as ledger:
             return marker.read_text() == f"{shown_uri(store)} {ledger.state()}"
 
     def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
@@ -113,7 +113,7 @@ class BackgroundMirror:
     def _work(self) -> None:
         _give_way()
         self._mirror = Mirror(self.folder, self.tracking, self._sign_of_life)
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+        with LedgerReader(self.folder / LEDGER) as ledger:
             # Once the run waits for the rest, that is for a thread that gives no way to others.
             while (trial_id := self._waiting.get()) is not None and not self._is_ending:
                 self._mirror.mirror_trials(ledger, [trial_id])

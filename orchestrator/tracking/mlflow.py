@@ -27,7 +27,7 @@ from urllib.request import url2pathname
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.errors import InputError, Problem, SweepError
 from orchestrator.files import LEDGER, MIRRORED, atomic_write, make_folder, make_private, open_private, waiting_lock
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns, Log, Table, make_log
 from orchestrator.replay.audit import Audit, audit
 from orchestrator.space import Trial
@@ -168,7 +168,7 @@ class Mirror:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def mirror_trials(self, ledger: Ledger, trial_ids: Sequence[str]) -> None:
+    def mirror_trials(self, ledger: LedgerReader, trial_ids: Sequence[str]) -> None:
         """Write these trials' runs, from the ledger. Raises TrackingError."""
         for trial_id in trial_ids:
             self._guard(self._mirror_trial, ledger, ledger.trial(trial_id))
@@ -178,7 +178,7 @@ class Mirror:
 
         The parent is FINISHED when none of the sweep's trials is still to train, else KILLED.
         """
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+        with LedgerReader(self.folder / LEDGER) as ledger:
             for trial_id, (status, _) in ledger.statuses(removed=True).items():
                 # Planned trials of an interrupted sweep have no run yet.
                 if status != "planned" or trial_id in self.run_of_trial:
@@ -270,7 +270,7 @@ class Mirror:
             run = self._client.create_run(self._experiment_id, tags=self._owner, run_name=self.folder.name)
             self.parent_id = run.info.run_id
 
-    def _mirror_trial(self, ledger: Ledger, row: Mapping[str, Any]) -> None:
+    def _mirror_trial(self, ledger: LedgerReader, row: Mapping[str, Any]) -> None:
         trial_id = row["trial_id"]
         version = f"{row['status']}:{row['pack_id']}"
         if self._complete.get(trial_id) == version:
@@ -339,7 +339,7 @@ class Mirror:
         values |= {outcome: float(row["outcome"] == outcome) for outcome in OUTCOMES}
         return [self._entities.Metric(name, float(value), started_ms, 0) for name, value in values.items()]
 
-    def _finish_parent(self, ledger: Ledger, artifacts: Sequence[Path]) -> None:
+    def _finish_parent(self, ledger: LedgerReader, artifacts: Sequence[Path]) -> None:
         facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
         environment = packs[-1]["environment"] if packs else {}
         tags = {

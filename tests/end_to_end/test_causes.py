@@ -16,7 +16,7 @@ from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.diagnosis.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
@@ -41,7 +41,7 @@ def test_every_planted_sweep_is_tested_here() -> None:
 def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_other(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
     assert drive(sweep, tmp_path, lambda: InlineExecutor, False) == 0
-    with Ledger(tmp_path / sweep.name / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / sweep.name / LEDGER) as ledger:
         rows = ledger.trials()
         unstable = [row for row in rows if row["outcome"] != "stable"]
         found = [examine(ledger, row, "every one", rows).cause for row in unstable]

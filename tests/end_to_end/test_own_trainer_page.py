@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -82,7 +82,7 @@ def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_p
         write_files(section("A script, unmodified"), tmp_path)
     write_files(section(title), tmp_path)
     run_commands(section(title), tmp_path)
-    with Ledger(tmp_path / "results" / name / "ledger.db", read_only=True) as ledger:
+    with LedgerReader(tmp_path / "results" / name / "ledger.db") as ledger:
         outcomes = Counter(row["outcome"] for row in ledger.trials())
     assert set(outcomes) >= wanted, outcomes
     assert None not in outcomes

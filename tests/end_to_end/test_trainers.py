@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 TRAINERS = SWEEPS / "trainers"
@@ -147,7 +147,7 @@ def test_the_shipped_maps_have_stable_and_diverged_cells(tmp_path: Path, name: s
     command = [sweep, "run", str(SWEEPS / f"{name}.yaml"), "--allow-import"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
-    with Ledger(tmp_path / "results" / name / "ledger.db", read_only=True) as ledger:
+    with LedgerReader(tmp_path / "results" / name / "ledger.db") as ledger:
         outcomes = {row["outcome"] for row in ledger.trials()}
     assert outcomes >= {"stable", "diverged"}
     assert None not in outcomes

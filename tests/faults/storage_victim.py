@@ -18,7 +18,7 @@ from orchestrator.driver.packing import pack_of
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.errors import StorageError, printable
 from orchestrator.files import LEDGER, atomic_write, remove, sweep_lock, unneeded_checkpoints, write_checkpoint
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Member, Report
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
@@ -32,7 +32,7 @@ def curves(first: int) -> dict:
 
 def work(folder: Path) -> None:
     """Train two trials on paper."""
-    with sweep_lock(folder), Ledger(folder / LEDGER) as ledger:
+    with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
         ledger.plan("quadratic", SWEEP.trials, driver_facts(SWEEP))
         ledger.release_abandoned()
         if all(status == "finished" for status, _ in ledger.statuses().values()):

@@ -10,7 +10,7 @@ import pytest
 from fault_kit import assert_sound, run, wait_until
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.processes import is_alive
 
 SCRIPT = """
@@ -71,7 +71,7 @@ def test_no_script_takes_the_sweep_with_it(tmp_path: Path) -> None:
     code, output = run(tmp_path, "run", "edge.yaml", "--executor", "inline")
     assert code == 3, output
     assert "Traceback" not in output
-    with Ledger(tmp_path / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / "results/edge" / LEDGER) as ledger:
         found = {row["cell"]["mode"]: row for row in ledger.trials()}
     for mode, (status, outcome, reason) in EXPECTED.items():
         row = found[mode]
@@ -110,5 +110,5 @@ def test_scripts_of_a_driver_that_was_killed_end_and_the_next_run_goes_on(tmp_pa
     code, output = run(tmp_path, "run", "edge.yaml", "--executor", executor)
     assert code == 0, output
     assert_sound(tmp_path)
-    with Ledger(tmp_path / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / "results/edge" / LEDGER) as ledger:
         assert {row["outcome"] for row in ledger.trials()} == {"stable"}

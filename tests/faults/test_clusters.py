@@ -28,7 +28,7 @@ from fault_kit import (
 )
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]
 LONGEST = SWEEP.replace("steps: 1000", "steps: 5000").replace("pack: 4", "pack: 2")
@@ -142,7 +142,7 @@ def drive(cluster: Cluster, folder: Path) -> subprocess.Popen[str]:
 def packs_of(folder: Path) -> list[dict]:
     if not (folder / "results/edge" / LEDGER).is_file():
         return []
-    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         return ledger.packs()
 
 
@@ -152,7 +152,7 @@ def hosts(folder: Path) -> set[str]:
 
 
 def has_checkpoint_of(folder: Path, host: str) -> bool:
-    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         return any(
             ledger.checkpoints(pack["pack_id"])
             for pack in ledger.packs()

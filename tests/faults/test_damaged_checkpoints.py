@@ -15,7 +15,8 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import PackLost, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -35,7 +36,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
     """What the sweep ends with when nothing happens to it."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run_sweep(build_sweep(parse_document(SHORT, "edge.yaml")), folder, InlineExecutor)
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         return results_of(ledger.trials())
 
 
@@ -48,7 +49,7 @@ class DyingOnce(InlineExecutor):
 
     def poll(self, timeout_s: float):
         events = super().poll(timeout_s)
-        with Ledger(self.folder / LEDGER, read_only=True) as ledger:
+        with LedgerReader(self.folder / LEDGER) as ledger:
             names = [row["name"] for pack in ledger.packs() for row in ledger.checkpoints(pack["pack_id"])]
         if self.is_over or len(names) < 2 or not isinstance(events[0], Report) or events[0].is_last:
             return events
@@ -117,7 +118,7 @@ def test_the_one_before_is_used_and_without_one_the_pack_begins_anew(
     assert summary.exit_code == 0
     assert results_of(rows("edge")) == undisturbed
     assert sum("checkpoints/" in note for note in seen) == num_damaged, "each is named once"
-    with Ledger(tmp_path / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
         assert sum(bool(pack["resumed_from"]) for pack in ledger.packs()) == (num_damaged == 1)
 
 
@@ -126,7 +127,7 @@ def test_a_checkpoint_that_belongs_elsewhere_but_passes_its_checksum_is_refused_
 ) -> None:
     def swap(paths: list[Path]) -> None:
         name, sha256 = write_checkpoint(tmp_path / "edge", b"of another sweep")
-        with Ledger(tmp_path / "edge" / LEDGER) as ledger, ledger._transaction() as db:
+        with LedgerWriter(tmp_path / "edge" / LEDGER) as ledger, ledger._transaction() as db:
             db.execute("UPDATE checkpoints SET name = ?, sha256 = ?", (name, sha256))
 
     assert train(sweep, lambda: DyingOnce(tmp_path / "edge", swap)).exit_code == 0

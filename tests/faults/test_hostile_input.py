@@ -20,7 +20,7 @@ from sweep_cases import BASE, QUADRATIC, ledger_at, record, sweep_of
 
 from orchestrator.detection.detector import StoppingConfig
 from orchestrator.errors import InputError, SweepError, printable
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns, find_logs, read_log
 from orchestrator.replay import replay
 from orchestrator.replay.replay import Curve, detect, replay_logs
@@ -463,7 +463,7 @@ def sound_ledger(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def read_all(path: Path) -> None:
-    with Ledger(path, read_only=True) as ledger:
+    with LedgerReader(path) as ledger:
         for row in ledger.trials():
             ledger.trace(row["trial_id"])
             ledger.trial(row["trial_id"])

@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 
 from orchestrator.commands.run import sync_sweep
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mlflow import Mirror, TrackingError, runs_without_driver, server_command
 
@@ -102,7 +102,7 @@ def end_of(driver: subprocess.Popen[str]) -> tuple[str, float]:
 
 
 def trial_statuses(place: Path, name: str = NAME) -> list[str]:
-    with Ledger(place / "results" / name / LEDGER, read_only=True) as ledger:
+    with LedgerReader(place / "results" / name / LEDGER) as ledger:
         return [row["status"] for row in ledger.trials()]
 
 
@@ -154,7 +154,7 @@ def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None
     path = path or store(place)
     sync_sweep(place / "results" / NAME, uri)
     found = runs_in(path)
-    with Ledger(place / "results" / NAME / LEDGER, read_only=True) as ledger:
+    with LedgerReader(place / "results" / NAME / LEDGER) as ledger:
         rows = ledger.trials()
         assert set(found) == {"parent", *(row["trial_id"] for row in rows)}
         for row in rows:

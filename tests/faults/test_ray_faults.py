@@ -27,7 +27,7 @@ from fault_kit import (
 )
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.processes import all_marked, children, is_alive, leftovers, marked
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -66,13 +66,13 @@ def workers_of(folder: Path, driver: subprocess.Popen) -> list[int]:
     path = folder / "results/edge" / LEDGER
     if not path.is_file():
         return []
-    with Ledger(path, read_only=True) as ledger:
+    with LedgerReader(path) as ledger:
         packs = [pack for pack in ledger.packs() if pack["ended"] is None]
     return [pid for pack in packs if is_alive(pid := int(pack["environment"].get("pid", 0)))]
 
 
 def losses(folder: Path) -> list[str]:
-    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         return [pack["ended"] for pack in ledger.packs()].count("lost") * ["lost"]
 
 
@@ -94,7 +94,7 @@ def test_a_killed_worker_costs_its_pack_the_steps_since_the_checkpoint_and_no_on
     output = finish(driver)
     assert driver.returncode == 0, output
     assert losses(folder) == ["lost"]
-    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         assert len([pack for pack in ledger.packs() if pack["resumed_from"]]) == 1
     assert_sound(folder)
     assert results_of(folder) == undisturbed_longer
@@ -140,7 +140,7 @@ def test_a_signal_pauses_the_workers_and_leaves_no_process(
     wait_until(lambda: marked(mark) == [], "end of its processes", 5)
     assert "running" not in statuses(folder)
     assert "interrupted" in statuses(folder)
-    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         resumable = ledger.resumable()
     assert resumable
     code, output = run(folder, "run", "edge.yaml")
@@ -190,7 +190,7 @@ def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undist
     wait_until(lambda: not is_alive(hung), "end of what hangs", 20)
     output = finish(driver)
     assert driver.returncode == 0, output
-    with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         assert losses(folder) == ["lost"]
         assert {row["status"] for row in ledger.trials()} == {"finished"}
     assert_sound(folder)
@@ -218,7 +218,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_gets_smaller_packs(folder: Pa
         assert driver.returncode == 0, output
         assert "Traceback" not in output
         assert statuses(folder) == ["finished"] * 8
-        with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+        with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
             sizes = [len(pack["trial_ids"]) for pack in ledger.packs()]
             ended = [pack["ended"] for pack in ledger.packs()]
         assert "lost" in ended, "everything fitted: the limit is too high for this test"

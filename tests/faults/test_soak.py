@@ -16,7 +16,7 @@ import pytest
 from fault_kit import assert_sound, results_of, run, start, wait_until, write_sweep
 
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.processes import all_marked, marked
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3 * 3600)]
@@ -51,7 +51,7 @@ def pids(driver: subprocess.Popen, folder: Path, victim: str) -> list[int]:
     """The processes to hit."""
     mark = next((mark for mark in all_marked().values() if mark.startswith(f"{driver.pid}.")), "")
     if victim == "worker" and (folder / "results/edge" / LEDGER).is_file():
-        with Ledger(folder / "results/edge" / LEDGER, read_only=True) as ledger:
+        with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
             found = [pack["environment"].get("pid") for pack in ledger.packs() if pack["ended"] is None]
         return [int(pid) for pid in found if pid][:1]
     if victim == "go-between":

@@ -13,7 +13,7 @@ from faults.storage_victim import NEW, OLD
 
 from orchestrator.commands.gc import clean
 from orchestrator.files import LEDGER, read_checkpoint
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 
 ROOT = Path(__file__).parents[2]
 CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate", "unlink")
@@ -37,7 +37,7 @@ def assert_nothing_is_torn(folder: Path, acknowledged: str) -> None:
     if not (folder / LEDGER).is_file():
         assert acknowledged == ""
         return
-    with Ledger(folder / LEDGER) as ledger:
+    with LedgerWriter(folder / LEDGER) as ledger:
         assert ledger.integrity() == []
         statuses = {trial_id: status for trial_id, (status, _) in ledger.statuses().items()}
         for line in acknowledged.splitlines():

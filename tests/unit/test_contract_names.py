@@ -13,7 +13,7 @@ from objectives.base import OBJECTIVES
 from orchestrator.cli import app
 from orchestrator.detection.detector import StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
 from orchestrator.sweepfile.own_trainer import GIVEN
@@ -164,7 +164,7 @@ def test_names_of_the_results_in_a_notebook() -> None:
 
 
 def test_columns_of_the_ledger(tmp_path: Path) -> None:
-    Ledger(tmp_path / "ledger.db").close()
+    LedgerWriter(tmp_path / "ledger.db").close()
     with sqlite3.connect(tmp_path / "ledger.db") as database:
         columns = [row[1] for row in database.execute("PRAGMA table_info(trials)")]
     database.close()

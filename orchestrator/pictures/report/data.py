@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.detection.outcomes import OUTCOMES
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES
 from orchestrator.maps.stability import METRICS, sweep_axes
@@ -27,7 +27,7 @@ _DIGITS = 6
 _NUM_TICKS = 6
 
 
-def report_data(ledger: Ledger) -> dict[str, Any]:
+def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.errors import InputError
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.recommendation import recommend, recommendation_lines
 from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines
@@ -24,7 +24,7 @@ from orchestrator.space import format_value
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def report_html(ledger: Ledger, stability: StabilityMap | None, sweep_text: str) -> str:
+def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
     """The report as one HTML page; all text that comes from a configuration is escaped."""
     facts, rows = ledger.facts(), ledger.trials()
     name = html.escape(facts.get("name", ""))
@@ -77,7 +77,7 @@ _MAP = """<h2>Stability map</h2>
 </section>"""
 
 
-def _answers(ledger: Ledger, stability: StabilityMap) -> str:
+def _answers(ledger: LedgerReader, stability: StabilityMap) -> str:
     """Boundary, recommendation, sensitivity and the map's numbers, or why there is none of them."""
     note = f" ({stability.note})" if stability.note else ""
     answers = [

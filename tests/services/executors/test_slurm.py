@@ -32,7 +32,8 @@ from orchestrator.executors.report_files import from_json, to_json
 from orchestrator.executors.slurm import Placed, SlurmExecutor
 from orchestrator.executors.slurm_job import Outbox
 from orchestrator.executors.slurm_options import read_options
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Event, Finished, PackLost, PackStarted, Report
 from orchestrator.processes import children, is_alive, marked
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -104,7 +105,7 @@ def closing(executor: SlurmExecutor) -> Iterator[SlurmExecutor]:
 def rows_of(sweep: Sweep, folder: Path, observers=(), **options: str) -> list[dict]:
     """Rows of the ledger after the sweep was run as jobs."""
     run_sweep(sweep, folder, lambda: executor_for(folder, **options), observers)
-    with Ledger(folder / "ledger.db", read_only=True) as ledger:
+    with LedgerReader(folder / "ledger.db") as ledger:
         return [{**row, "curve": ledger.trace(row["trial_id"])} for row in ledger.trials()]
 
 
@@ -232,7 +233,7 @@ def test_a_pack_that_begins_anew_has_one_curve_in_the_ledger(tmp_path: Path) -> 
         return Report(pack.pack_id, steps.stop, 0, 1.0, traces={trial_id: trace}, **kind)
 
     sweep = sweep_in(tmp_path)
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with LedgerWriter(tmp_path / "ledger.db") as ledger:
         ledger.plan("command", sweep.trials, {})
         ledger.start_pack(pack, "slurm")
         ledger.record(report(range(7), begins_anew=True))
@@ -362,7 +363,7 @@ def test_a_job_that_is_killed_is_lost_and_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     (row,) = rows_of(sweep_in(tmp_path, script + TRAIN.replace("step {step}", "step {step + 1}"), ONE), folder)
     assert (row["status"], row["num_attempts"]) == ("finished", 2)
-    with Ledger(folder / "ledger.db", read_only=True) as ledger:
+    with LedgerReader(folder / "ledger.db") as ledger:
         assert [pack["ended"] for pack in ledger.packs()] == ["lost", "done"]
 
 

@@ -21,7 +21,7 @@ from orchestrator.commands.run import drive, sync_sweep
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
@@ -66,7 +66,7 @@ def all_runs(results: Path):
 def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert run(tracked_sweep(), results) == 0
     client, (parent,), children = all_runs(results)
-    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(results / "edge" / LEDGER) as ledger:
         rows = ledger.trials()
         assert set(children) == {row["trial_id"] for row in rows}
         for row in rows:
@@ -250,7 +250,7 @@ RATES = {"num_wrong_stops", "wrong_stop_rate", "wrong_stop_rate_low", "wrong_sto
 def test_the_parent_has_the_audit_and_audited_trials_are_tagged(results: Path) -> None:
     assert run(tracked_sweep(*AUDITED), results) == 0
     _, (parent,), children = all_runs(results)
-    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(results / "edge" / LEDGER) as ledger:
         rows = {row["trial_id"]: row for row in ledger.trials()}
     judged = [row for row in rows.values() if row["is_audited"] and row["verdict_step"] is not None]
     num_wrong = sum(row["outcome"] == "spiked" for row in judged)
@@ -309,7 +309,7 @@ def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: 
 def test_results_are_mirrored_while_others_train_once_it_has_started(results: Path) -> None:
     sweep = tracked_sweep("tracking.enabled=false")
     run(sweep, results)
-    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(results / "edge" / LEDGER) as ledger:
         some = [row["trial_id"] for row in ledger.trials()][:3]
     mirror = BackgroundMirror(results / "edge", sweep.tracking)
     mirror.start()
@@ -336,7 +336,7 @@ def test_the_curve_of_a_run_is_read_back_as_the_ledger_has_it(results: Path, no_
     _, _, children = all_runs(results)
     ((trial_id, child),) = children.items()
     log = read_run(child.info.run_id, results, Columns())
-    with Ledger(results / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(results / "edge" / LEDGER) as ledger:
         trace = ledger.trace(trial_id)
     assert log.columns == Columns("step", "loss", "grad_norm")
     np.testing.assert_array_equal(log.step_N, trace["step"])
@@ -369,7 +369,7 @@ def test_a_store_that_is_down_costs_one_warning_and_no_result(tmp_path: Path, ca
     assert code == 0
     assert output.count("warning:") == 1
     assert "sweep sync edge" in output
-    with Ledger(tmp_path / "results" / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / "results" / "edge" / LEDGER) as ledger:
         assert {row["status"] for row in ledger.trials()} == {"finished"}
         with pytest.raises(TrackingError, match="MLflow at sqlite"):
             Mirror(tmp_path / "results" / "edge", tracked_sweep(f"tracking.uri=sqlite:///{broken}").tracking)

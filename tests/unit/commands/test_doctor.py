@@ -15,7 +15,8 @@ from orchestrator.commands.gc import clean, dead_scratch
 from orchestrator.driver.packing import pack_of
 from orchestrator.errors import InputError
 from orchestrator.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Member, Report
 from orchestrator.pictures.exports import export_all
 from orchestrator.processes import MARK, SCRATCH, leftovers, listening, new_mark
@@ -98,7 +99,7 @@ def test_what_a_dead_driver_left_in_training_is_a_note_and_can_be_released(inter
     assert "2 trials were in training when their driver died" in finding.text
     repair([finding])
     assert bad(interrupted) == []
-    with Ledger(interrupted / LEDGER, read_only=True) as ledger:
+    with LedgerReader(interrupted / LEDGER) as ledger:
         assert {status for status, _ in ledger.statuses().values()} == {"lost"}
         assert len(ledger.resumable()) == 1, "its checkpoint is still there"
 
@@ -119,7 +120,7 @@ def test_a_damaged_checkpoint_is_a_warning(interrupted: Path) -> None:
 
 
 def test_another_torch_after_a_restart_is_a_warning(interrupted: Path) -> None:
-    with Ledger(interrupted / LEDGER) as ledger:
+    with LedgerWriter(interrupted / LEDGER) as ledger:
         (pack,) = ledger.packs()
         ledger.release_abandoned()
         again = pack_of(SWEEP, ledger.members(pack["pack_id"]), 0)

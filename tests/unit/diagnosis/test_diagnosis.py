@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +34,9 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pictures.diagnosis import _draw, diagnosis_figure
 from orchestrator.sweepfile.spec import load_sweep
-
-DATA = Path(__file__).parents[2] / "data"
 
 
 def invoke(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -99,7 +96,7 @@ def test_a_trial_is_found_by_its_id_or_as_much_of_it_as_is_unique() -> None:
 
 
 def test_a_cell_may_be_named_by_some_of_its_axes(planted: Path) -> None:
-    with Ledger(planted / "results" / "planted" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(planted / "results" / "planted" / LEDGER) as ledger:
         found = diagnose(ledger, cell={"warmup": "150", "lr": "3"})
         assert found.trial["cell"] == {"lr": 3.0, "warmup": 150}
         assert diagnose(ledger, cell={"warmup": "150"}).trial["trial_id"] == found.trial["trial_id"]
@@ -271,15 +268,6 @@ def test_a_sweep_without_a_result_or_without_an_unstable_trial_is_told_so(tmp_pa
     assert (code, "all its trials are stable" in said) == (0, True)
 
 
-def test_a_ledger_of_an_older_version_is_diagnosed_by_what_it_has(tmp_path: Path) -> None:
-    (tmp_path / "results" / "old").mkdir(parents=True)
-    shutil.copy(DATA / "ledgers" / "schema3.db", tmp_path / "results" / "old" / LEDGER)
-    code, page = invoke(tmp_path, "diagnose", "old")
-    assert code == 0
-    assert "the curvature" not in page.split("excluded:")[0]
-    assert "with lr 0.1: 1 of 1 seeds stable" in page
-
-
 def test_trials_of_a_trainer_of_ones_own_are_diagnosed_by_their_losses_and_cells(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path)
     run_sweep(sweep, tmp_path / "results" / "mine", InlineExecutor)
@@ -320,7 +308,7 @@ def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: 
     rolled_back_N = (case.trace["step"] == 100).astype(float)
     cases = [case.with_trace(rolled_back=rolled_back_N), *[None] * (len(sweep_of_text(text).trials) - 1)]
     folder = record_cases(tmp_path, sweep_of_text(text), cases)
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         trial = ledger.trials()[0]
         found = diagnose(ledger, trial["trial_id"])
     config = GptConfig.model_validate_json(json.dumps(trial["config"]))

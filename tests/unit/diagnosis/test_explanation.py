@@ -14,7 +14,8 @@ from orchestrator.diagnosis.explanation import UNEXPLAINED, explain
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.pictures.explanation import _LOOKS, _draw, explanation_figure
 
 GRID = SWEEP.replace("[0.001, 0.01, 3.0]", "[0.001, 0.01, 0.1, 1.0, 3.0]").replace("[0, 1]", "[0]")
@@ -42,7 +43,7 @@ LETTERS = {
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory):
     folder = grid(tmp_path_factory.mktemp("grid") / "grid", LETTERS)
-    with Ledger(folder / LEDGER, read_only=True) as ledger:
+    with LedgerReader(folder / LEDGER) as ledger:
         return explain(ledger)
 
 
@@ -67,13 +68,13 @@ def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> 
 
 def test_a_part_in_pieces_is_told_in_pieces(tmp_path: Path) -> None:
     letters = {(0.001, 40): "e", (0.01, 40): "e", (1.0, 40): "e", (3.0, 150): "e"}
-    with Ledger(grid(tmp_path / "grid", letters) / LEDGER, read_only=True) as ledger:
+    with LedgerReader(grid(tmp_path / "grid", letters) / LEDGER) as ledger:
         lines = list(explanation_lines(explain(ledger)))
     assert lines[2:] == ["  lr 0.001 .. 0.01 and 1 at warmup 40", "  lr 3 at warmup 150"]
 
 
 def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: Path) -> None:
-    with Ledger(planted_sweep(tmp_path / "planted") / LEDGER, read_only=True) as ledger:
+    with LedgerReader(planted_sweep(tmp_path / "planted") / LEDGER) as ledger:
         found = explain(ledger, x="lr", y=None)
         one = explain(ledger, x="warmup", y="lr")
         with pytest.raises(InputError, match="axes: lr, warmup"):
@@ -115,7 +116,7 @@ sample: {method: random, num: 3}
 tracking: {enabled: false}
 """
     cases = [calm(), epsilon_floor(), calm()]
-    with Ledger(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER, read_only=True) as ledger:
+    with LedgerWriter(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER, read_only=True) as ledger:
         found = explain(ledger)
     lines = list(explanation_lines(found))
     assert lines[1] == "epsilon floor: 1 cell"
@@ -126,7 +127,7 @@ tracking: {enabled: false}
 def test_one_axis_is_explained_in_one_row(tmp_path: Path) -> None:
     text = GRID.replace("  warmup: {values: [40, 150]}\n", "").replace("fixed: {", "fixed: {warmup: 40, ")
     cases = [epsilon_floor() if trial.cell["lr"] < 0.05 else calm() for trial in sweep_of_text(text).trials]
-    with Ledger(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER, read_only=True) as ledger:
+    with LedgerWriter(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER, read_only=True) as ledger:
         found = explain(ledger)
     assert list(explanation_lines(found))[1:] == ["epsilon floor: 2 cells", "  lr 0.001 .. 0.01"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
@@ -147,7 +148,7 @@ def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> 
 
 
 def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path) -> None:
-    with Ledger(grid(tmp_path / "calm", {}) / LEDGER, read_only=True) as ledger:
+    with LedgerReader(grid(tmp_path / "calm", {}) / LEDGER) as ledger:
         found = explain(ledger)
     assert list(explanation_lines(found)) == ["planted: 0 of 10 known cells are not stable"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")

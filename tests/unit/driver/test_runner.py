@@ -16,7 +16,7 @@ from orchestrator.driver.runner import MAX_LOSSES
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import PackLost, PackStarted
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -67,7 +67,7 @@ def test_a_new_value_trains_only_its_cells_and_a_removed_one_leaves_the_map(trai
     now = {row["trial_id"]: row["finished_at"] for row in rows("edge")}
     assert len(set(first) & set(now)) == 8
     assert all(now[trial_id] == first[trial_id] for trial_id in set(first) & set(now))
-    with Ledger(tmp_path / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
         assert len(ledger.trials(removed=True)) == 16
     assert train(sweep_with(), Never).trained == 0, "cells that come back are still there"
 

@@ -13,8 +13,9 @@ from orchestrator.driver import runner
 from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import CHECKPOINTS, LEDGER
-from orchestrator.ledger import ledger as ledger_module
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger import writer as writer_module
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Event, PackLost, PackStarted, Report
 from orchestrator.worker.run import run_pack
 
@@ -29,7 +30,7 @@ def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
     """At the first, the second ... call, before it or after it, until none is left."""
     train(sweep_with("name=calm", "resources.pack=4"))
     calm = numbers(rows("calm"))
-    original, number = getattr(Ledger, method), 0
+    original, number = getattr(LedgerWriter, method), 0
     while True:
         number += 1
         calls = [0]
@@ -43,13 +44,13 @@ def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
             raise StorageError("the disk is gone")
 
         sweep = sweep_with(f"name=broken{number}", "resources.pack=4")
-        monkeypatch.setattr(Ledger, method, failing)
+        monkeypatch.setattr(LedgerWriter, method, failing)
         try:
             train(sweep)
             is_harmed = False
         except StorageError:
             is_harmed = True
-        monkeypatch.setattr(Ledger, method, original)
+        monkeypatch.setattr(LedgerWriter, method, original)
         if calls[0] < number:
             break
         assert is_harmed or method == "end_pack", "only at the very end may a fault be kept for the next run"
@@ -92,7 +93,7 @@ def test_a_report_of_a_pack_that_no_longer_owns_its_trials_changes_no_row(train,
     sweep = sweep_with()
     train(sweep)
     before = rows("edge")
-    with Ledger(tmp_path / "edge" / LEDGER) as ledger:
+    with LedgerWriter(tmp_path / "edge" / LEDGER) as ledger:
         pack_id = ledger.packs()[0]["pack_id"]
         late = Report(pack_id, 1, 0, 1.0, {}, ())
         ledger.record(replace(late, pack_id="another"))
@@ -147,10 +148,10 @@ def test_a_clock_that_jumps_changes_no_result_and_no_duration_is_negative(
         now[0] += jump_s
         return now[0]
 
-    monkeypatch.setattr(ledger_module, "_now", jumping)
+    monkeypatch.setattr(writer_module, "_now", jumping)
     assert train(sweep_with("resources.pack=4")).exit_code == 0
     assert numbers(rows("edge")) == numbers(rows("calm"))
-    with Ledger(tmp_path / "edge" / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
         assert all(pack["seconds"] >= 0 for pack in ledger.packs())
     assert train(sweep_with("resources.pack=4")).trained == 0
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 import zlib
 
 import numpy as np
@@ -29,12 +28,6 @@ def test_a_piece_comes_back_as_it_was_whatever_its_columns_are_called(names: lis
         found[name][0] = 1  # which a caller may do
 
 
-def test_a_piece_of_the_first_ledgers_is_read() -> None:
-    buffer = io.BytesIO()
-    np.savez(buffer, step=np.arange(3), loss=np.ones(3))
-    assert list(unpack_piece(buffer.getvalue())) == ["step", "loss"]
-
-
 def test_pieces_are_joined_with_nan_where_one_lacks_a_column() -> None:
     found = join_pieces([{"step": np.arange(2), "loss": np.ones(2)}, {"step": np.arange(2, 3)}])
     np.testing.assert_array_equal(found["step"], [0, 1, 2])
@@ -42,9 +35,6 @@ def test_pieces_are_joined_with_nan_where_one_lacks_a_column() -> None:
 
 
 TABLE = npy(np.zeros(3, dtype=[("step", "<i8")]))
-BOMB = io.BytesIO()
-with zipfile.ZipFile(BOMB, "w", zipfile.ZIP_DEFLATED) as archive:
-    archive.writestr("step.npy", bytes(2**29))
 
 
 @pytest.mark.parametrize(
@@ -52,8 +42,7 @@ with zipfile.ZipFile(BOMB, "w", zipfile.ZIP_DEFLATED) as archive:
     {
         "nothing": b"",
         "noise": b"\x00\x01\x02",
-        "a broken archive": b"PK\x03\x04...",
-        "an archive too large": BOMB.getvalue(),
+        "an archive": b"PK\x03\x04...",
         "cut off": zlib.compress(TABLE)[:-4],
         "too large": zlib.compress(bytes(2**28 + 1), level=1),
         "no table": zlib.compress(npy(np.zeros(3))),

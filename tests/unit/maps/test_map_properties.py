@@ -28,7 +28,7 @@ from orchestrator.commands.live import text_map
 from orchestrator.detection.outcomes import OUTCOMES, cell_state
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.recommendation import recommend
@@ -152,8 +152,8 @@ def written(tmp_path_factory: pytest.TempPathFactory):
     return write
 
 
-def opened(folder: Path) -> Ledger:
-    return Ledger(folder / "ledger.db", read_only=True)
+def opened(folder: Path) -> LedgerReader:
+    return LedgerReader(folder / "ledger.db")
 
 
 @given(st.lists(st.sampled_from(LABELS), max_size=5))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator import cli
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.replay.audit import Audit, audit, audit_lines, is_audited
 
 # --- which trials --------------------------------------------------------------------------------
@@ -204,12 +204,12 @@ def say(results: Path, capsys) -> Callable[..., str]:
 
 
 def rows_of(results: Path, name: str) -> dict[str, dict]:
-    with Ledger(results / "results" / name / LEDGER, read_only=True) as ledger:
+    with LedgerReader(results / "results" / name / LEDGER) as ledger:
         return {r["trial_id"]: r for r in ledger.trials()}
 
 
 def curve(results: Path, name: str, trial_id: str) -> dict[str, list]:
-    with Ledger(results / "results" / name / LEDGER, read_only=True) as ledger:
+    with LedgerReader(results / "results" / name / LEDGER) as ledger:
         return {column: values.tolist() for column, values in ledger.trace(trial_id).items()}
 
 

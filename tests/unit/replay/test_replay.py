@@ -17,7 +17,7 @@ from orchestrator.detection.outcomes import judge
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns, Log
 from orchestrator.replay.replay import UNKNOWN, Curve, ReplayedTrial, detect, in_parts, replay_logs, replay_sweep
 from orchestrator.sweepfile.overrides import Overrides
@@ -176,14 +176,14 @@ def key_of(cell: Mapping[str, Any], seed: int) -> Key:
 
 
 def replayed(file: Path, *sets: str) -> dict[Key, ReplayedTrial]:
-    with Ledger(file, read_only=True) as ledger:
+    with LedgerReader(file) as ledger:
         trials = replay_sweep(ledger, judged_sweep(*sets).stopping)
     return {key_of(trial.cell, trial.seed): trial for trial in trials}
 
 
 def rows_of(file: Path) -> dict[Key, dict[str, Any]]:
     """The ledger's rows, with the last loss of each curve."""
-    with Ledger(file, read_only=True) as ledger:
+    with LedgerReader(file) as ledger:
         return {
             key_of(row["cell"], row["seed"]): row | {"last_loss": ledger.trace(row["trial_id"])["loss"][-1]}
             for row in ledger.trials()

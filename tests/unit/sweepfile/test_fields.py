@@ -16,7 +16,7 @@ from orchestrator.commands.live import text_map
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pictures.exports import export_heatmap
@@ -92,7 +92,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     assert values == expected
     folder = texts / "results" / "every"
     assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0
-    with Ledger(folder / "ledger.db", read_only=True) as ledger:
+    with LedgerReader(folder / "ledger.db") as ledger:
         (axis,) = sweep_axes(ledger)
         assert set(axis.values) == set(values)
         stability = stability_map(ledger)

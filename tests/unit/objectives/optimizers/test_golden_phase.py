@@ -19,7 +19,7 @@ from objectives.base import QuadraticConfig
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -145,7 +145,7 @@ def test_the_sweep_counts_the_crossings_of_adam_written_out(tmp_path: Path) -> N
     telemetry = {**document.data["telemetry"], "curvature": every}
     document.data = {**document.data, "steps": steps, "axes": axes, "telemetry": telemetry}
     run_sweep(build_sweep(document), tmp_path, InlineExecutor)
-    with Ledger(tmp_path / LEDGER, read_only=True) as ledger:
+    with LedgerReader(tmp_path / LEDGER) as ledger:
         found = {
             tuple(row["cell"].values()): OF_TELEMETRY["edge_crossings"](ledger.telemetry(row["trial_id"]))
             for row in ledger.trials()

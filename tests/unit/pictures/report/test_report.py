@@ -9,7 +9,7 @@ from sweep_cases import finished, ledger_at, record, sweep_of
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
-from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import stability_map
 from orchestrator.messages import Report
 from orchestrator.pictures.exports import are_current, existing_exports, export_all, export_heatmap
@@ -98,7 +98,7 @@ def test_exports_are_made_again_only_after_something_changed(tmp_path: Path) -> 
     assert [path.name for path in exported(tmp_path)] == EXPORTS
     assert existing_exports(tmp_path) == [tmp_path / name for name in EXPORTS]
     assert are_current(tmp_path)
-    with Ledger(tmp_path / LEDGER) as ledger:
+    with LedgerWriter(tmp_path / LEDGER) as ledger:
         record(ledger, sweep_of(GRID + "seeds: [1]\n"), ["stable"] * 4)
     assert not are_current(tmp_path)
 

@@ -1,0 +1,228 @@
+"""What a ledger says: trials, curves, packs. It never changes the file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from orchestrator.ledger.curve_pieces import join_pieces, unpack_piece
+from orchestrator.ledger.schema import (
+    SCHEMA,
+    Schema,
+    check_columns,
+    damage_errors,
+    make_or_upgrade,
+    version_of,
+)
+from orchestrator.messages import Member
+from orchestrator.space import frozen
+
+BUSY_TIMEOUT_S = 20.0  # how long a file that another process writes to is waited for
+CURVES = ("traces", "telemetry")  # tables of pieces of curves
+STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
+
+
+class LedgerReader:
+    """The trials of one sweep, what happened to them, and their curves."""
+
+    def __init__(self, path: Path, schema: Schema = SCHEMA) -> None:
+        """Open the ledger at ``path``.
+
+        Raises StorageError when it cannot be read, InputError when a newer version of sweep wrote it, or one
+        from before the first release.
+        """
+        self.path = path
+        with damage_errors(path):
+            self._db, self.version = self._open(schema)
+            self._db.row_factory = sqlite3.Row
+
+    def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
+        """A connection to the tables of ``schema``, and the schema of the file, 0 for an empty one."""
+        db = connect(self.path, "ro")
+        with closed_on_error(db):
+            version = version_of(db, self.path, schema)
+        if 0 < version < schema.version:
+            db = _upgraded_copy(db, version, schema)
+        if version:
+            with closed_on_error(db):
+                check_columns(db, self.path, schema)
+        return db, version
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def trials(self, *, removed: bool = False) -> list[dict[str, Any]]:
+        """Rows of the sweep's trials in order, ``cell`` and ``config`` as mappings.
+
+        With ``removed`` also those that the sweep no longer has, after the others.
+        """
+        where = "" if removed else "WHERE position IS NOT NULL"
+        with self._reading():
+            rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
+            return [_trial(row) for row in rows]
+
+    def trial(self, trial_id: str) -> dict[str, Any]:
+        """The row of one trial."""
+        with self._reading():
+            row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
+            return _trial(row)
+
+    def statuses(self, *, removed: bool = False) -> dict[str, tuple[str, int]]:
+        """Status and number of attempts of each of the sweep's trials, by id, in order.
+
+        With ``removed`` also of those that the sweep no longer has.
+        """
+        where = "" if removed else "WHERE position IS NOT NULL"
+        query = f"SELECT trial_id, status, num_attempts FROM trials {where} ORDER BY position IS NULL, position"
+        with self._reading():
+            return {row[0]: (row[1], row[2]) for row in self._db.execute(query)}
+
+    def outcomes(self) -> dict[str, str]:
+        """The outcome of each of the sweep's trials that has one, by id, in order."""
+        query = (
+            "SELECT trial_id, outcome FROM trials WHERE position IS NOT NULL AND outcome IS NOT NULL ORDER BY position"
+        )
+        with self._reading():
+            return dict(self._db.execute(query).fetchall())
+
+    def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said.
+
+        With ``columns`` only the step and those of them that there are, which takes less memory.
+        """
+        return self._curve("traces", trial_id, columns)
+
+    def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
+        """What was read of a trial every few steps, as ``trace``; nothing where nothing was read."""
+        return self._curve("telemetry", trial_id)
+
+    def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        query = (
+            f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
+        )
+        with self._reading():
+            pieces = (unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,)))
+            if columns is None:
+                return join_pieces(list(pieces))
+            wanted = {"step", *columns}
+            return join_pieces([{name: piece[name] for name in piece if name in wanted} for piece in pieces])
+
+    def integrity(self) -> list[str]:
+        """What SQLite finds wrong with the file and its references; nothing for a sound one."""
+        with self._reading():
+            problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
+            references = self._db.execute("PRAGMA foreign_key_check").fetchmany(10)
+        return problems + [f"a row of {row[0]} refers to {row[2]} that is not there" for row in references]
+
+    def stray_curves(self) -> int:
+        """Pieces of curves that do not belong to the last attempt of their trial."""
+        with self._reading():
+            counts = [self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {STRAY}").fetchone() for table in CURVES]
+            return sum(count for (count,) in counts)
+
+    def facts(self) -> dict[str, str]:
+        """What is known of the sweep as a whole."""
+        with self._reading():
+            return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
+
+    def state(self) -> str:
+        """A hash of all that exports and mirrors show: trials with their results, and facts of the sweep."""
+        digest = hashlib.sha256()
+        with self._reading():
+            for query in ("SELECT * FROM trials ORDER BY trial_id", "SELECT * FROM facts ORDER BY name"):
+                for row in self._db.execute(query):
+                    digest.update(repr(tuple(row)).encode())
+        return digest.hexdigest()
+
+    def packs(self) -> list[dict[str, Any]]:
+        """Every try at training a pack, oldest first."""
+        with self._reading():
+            rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
+            return [{**dict(row), "environment": json.loads(row["environment"])} for row in rows]
+
+    def resumable(self) -> dict[str, list[str]]:
+        """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
+        query = (
+            "SELECT trial_id, pack_id FROM trials WHERE status IN ('lost', 'interrupted') AND position IS NOT NULL"
+            " AND pack_id IN (SELECT pack_id FROM checkpoints) ORDER BY position"
+        )
+        found: dict[str, list[str]] = {}
+        with self._reading():
+            for trial_id, pack_id in self._db.execute(query):
+                found.setdefault(pack_id, []).append(trial_id)
+        return found
+
+    def checkpoints(self, pack_id: str) -> list[dict[str, Any]]:
+        """Name, sha256 and ages of a pack's checkpoints, newest first."""
+        query = "SELECT name, sha256, ages FROM checkpoints WHERE pack_id = ? ORDER BY number DESC"
+        with self._reading():
+            return [{**dict(row), "ages": json.loads(row["ages"])} for row in self._db.execute(query, (pack_id,))]
+
+    def checkpoint_names(self) -> set[str]:
+        """Files of all checkpoints that may be needed."""
+        with self._reading():
+            return {row[0] for row in self._db.execute("SELECT name FROM checkpoints")}
+
+    def members(self, pack_id: str) -> list[Member]:
+        """All members of a pack, in its order."""
+        with self._reading():
+            (found,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
+            trial_ids = json.loads(found)
+        rows = [self.trial(trial_id) for trial_id in trial_ids]
+        return [Member(row["trial_id"], row["config"], row["seed"]) for row in rows]
+
+    def member_steps_per_second(self) -> float | None:
+        """Measured speed of one worker over all packs, or None before one was timed."""
+        with self._reading():
+            steps, seconds = self._db.execute("SELECT SUM(member_steps), SUM(seconds) FROM packs").fetchone()
+        return steps / seconds if steps and seconds else None
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return damage_errors(self.path)
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or make it."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    """Close ``db`` when the block raises."""
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
+
+
+def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqlite3.Connection:
+    """A copy of ``db`` in the tables of today, in a file that SQLite deletes when it is closed.
+
+    So nobody who reads has to know what older ledgers lack, and the file stays as it was.
+    """
+    copy = sqlite3.connect("")
+    with closed_on_error(copy), contextlib.closing(db):
+        db.backup(copy)
+        make_or_upgrade(copy, version, schema)
+    return copy
+
+
+def _trial(row: sqlite3.Row) -> dict[str, Any]:
+    """A row of the table of trials; values of its cell can be keys."""
+    cell = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
+    return {**dict(row), "cell": cell, "config": json.loads(row["config"])}

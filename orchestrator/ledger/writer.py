@@ -1,0 +1,262 @@
+"""What the driver writes into a ledger, each time all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from orchestrator.files import make_folder, make_private
+from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
+from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader, closed_on_error, connect
+from orchestrator.ledger.schema import (
+    Schema,
+    check_columns,
+    database_errors,
+    make_or_upgrade,
+    version_of,
+)
+from orchestrator.messages import Finished, Pack, Report
+from orchestrator.space import Trial, canonical_json
+
+_CHECKPOINTS_KEPT = 2
+
+
+class LedgerWriter(LedgerReader):
+    """The ledger of a sweep in the hands of its driver, the only one who writes to it.
+
+    Opening it makes the file where there is none and upgrades one of an older schema.
+    """
+
+    def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
+        make_folder(self.path.parent)
+        make_private(self.path)
+        db = connect(self.path, "rwc")
+        with closed_on_error(db):
+            version = version_of(db, self.path, schema)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            make_or_upgrade(db, version, schema)
+            check_columns(db, self.path, schema)
+        return db, schema.version
+
+    def plan(self, objective: str, trials: Sequence[Trial], facts: Mapping[str, str]) -> None:
+        """Make the sweep consist of ``trials``: new ones are planned, others leave the map."""
+        rows = [
+            (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
+            for i, t in enumerate(trials)
+        ]
+        with self._transaction() as db:
+            db.execute("UPDATE trials SET position = NULL")
+            db.executemany(
+                "INSERT INTO trials (trial_id, position, cell, seed, config, objective, steps, status)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, 'planned')"
+                " ON CONFLICT (trial_id) DO UPDATE SET position = excluded.position, cell = excluded.cell",
+                rows,
+            )
+            db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))
+
+    def release_abandoned(self) -> int:
+        """Mark what a dead driver left running as lost; returns how many trials that were."""
+        with self._transaction() as db:
+            db.execute("UPDATE packs SET ended = 'lost' WHERE ended IS NULL")
+            reason = "the driver died while it ran"
+            return db.execute(
+                "UPDATE trials SET status = 'lost', reason = ? WHERE status = 'running'", (reason,)
+            ).rowcount
+
+    def release_errored(self) -> None:
+        """Plan errored trials once more."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE trials SET status = 'planned', num_attempts = 0, error = NULL, reason = NULL"
+                " WHERE status = 'errored'"
+            )
+
+    def start_pack(self, pack: Pack, executor: str, resumed_from: str | None = None) -> None:
+        """A pack begins to train: a new attempt of each of its trials.
+
+        With ``pack.resume`` the curves and checkpoints of the attempt ``resumed_from`` are this one's, up to
+        where it goes on.
+        """
+        now = _now()
+        ages = pack.resume.ages if pack.resume is not None else {}
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO packs (pack_id, trial_ids, executor, started_at, resumed_from) VALUES (?, ?, ?, ?, ?)",
+                (pack.pack_id, json.dumps(pack.trial_ids), executor, now, resumed_from),
+            )
+            if resumed_from is not None:
+                db.execute(
+                    "INSERT INTO checkpoints SELECT ?, number, name, sha256, ages FROM checkpoints WHERE pack_id = ?",
+                    (pack.pack_id, resumed_from),
+                )
+            for trial_id in pack.trained_ids:
+                for table in CURVES:
+                    self._cut_curve(db, table, trial_id, resumed_from or "", pack.pack_id, ages.get(trial_id, 0))
+            db.executemany(
+                "UPDATE trials SET status = 'running', num_attempts = num_attempts + 1, pack_id = ?,"
+                " started_at = ?, reason = NULL, error = NULL WHERE trial_id = ? AND status != 'finished'",
+                [(pack.pack_id, now, trial_id) for trial_id in pack.trained_ids],
+            )
+            self._forget_checkpoints(db)
+
+    def _cut_curve(
+        self, db: sqlite3.Connection, table: str, trial_id: str, old_pack: str, pack_id: str, age: int
+    ) -> None:
+        """Give a trial's curve up to step ``age`` to its new attempt, and forget the rest."""
+        db.execute(
+            f"DELETE FROM {table} WHERE trial_id = ? AND (pack_id != ? OR first_step >= ?)", (trial_id, old_pack, age)
+        )
+        last = db.execute(
+            f"SELECT first_step, columns FROM {table} WHERE trial_id = ? ORDER BY first_step DESC LIMIT 1", (trial_id,)
+        ).fetchone()
+        if last is not None:
+            with self._reading():
+                piece = unpack_piece(last["columns"])
+            kept = {name: values[piece["step"] < age] for name, values in piece.items()}
+            db.execute(
+                f"UPDATE {table} SET columns = ? WHERE trial_id = ? AND first_step = ?",
+                (pack_piece(kept), trial_id, last["first_step"]),
+            )
+        db.execute(f"UPDATE {table} SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
+
+    def record(self, report: Report, checkpoint: tuple[str, str] | None = None) -> None:
+        """Take one report in: curves, results and the time it took, all or nothing.
+
+        What comes from a pack that no longer owns a trial is ignored, and what a pack reported before it began
+        anew is forgotten. ``checkpoint`` is the name and the sha256 of the file in which the report's checkpoint is.
+        """
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE packs SET member_steps = ?, seconds = ? WHERE pack_id = ?",
+                (report.member_steps, report.seconds, report.pack_id),
+            )
+            if report.environment:
+                db.execute(
+                    "UPDATE packs SET environment = ? WHERE pack_id = ?",
+                    (canonical_json(dict(report.environment)), report.pack_id),
+                )
+            owned = self._running_in(report.pack_id)
+            for table, curves in (("traces", report.traces), ("telemetry", report.telemetry)):
+                if report.begins_anew:
+                    db.executemany(f"DELETE FROM {table} WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
+                db.executemany(
+                    f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",
+                    [
+                        (trial_id, report.pack_id, int(curve["step"][0]), pack_piece(curve))
+                        for trial_id, curve in curves.items()
+                        if trial_id in owned and len(curve["step"])
+                    ],
+                )
+            for finished in report.finished:
+                if finished.trial_id in owned:
+                    self._finish(db, finished)
+            if checkpoint is not None and report.checkpoint is not None and owned:
+                self._add_checkpoint(db, report.pack_id, *checkpoint, report.checkpoint.ages)
+
+    def _add_checkpoint(
+        self, db: sqlite3.Connection, pack_id: str, name: str, sha256: str, ages: Mapping[str, int]
+    ) -> None:
+        query = "SELECT COALESCE(MAX(number), 0) FROM checkpoints WHERE pack_id = ?"
+        number = 1 + db.execute(query, (pack_id,)).fetchone()[0]
+        db.execute(
+            "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)", (pack_id, number, name, sha256, json.dumps(dict(ages)))
+        )
+        db.execute("DELETE FROM checkpoints WHERE pack_id = ? AND number <= ?", (pack_id, number - _CHECKPOINTS_KEPT))
+
+    def _forget_checkpoints(self, db: sqlite3.Connection) -> None:
+        """Drop those of packs that nobody goes on with."""
+        db.execute(
+            "DELETE FROM checkpoints WHERE NOT EXISTS (SELECT * FROM trials"
+            " WHERE trials.pack_id = checkpoints.pack_id AND status IN ('running', 'interrupted', 'lost'))"
+        )
+
+    def end_pack(
+        self,
+        pack_id: str,
+        ended: str,
+        status: str,
+        reason: str,
+        error: str | None = None,
+        waited: Iterable[str] = (),
+    ) -> None:
+        """A pack is over; its trials that have not finished get ``status``, those that ``waited`` are planned."""
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE trials SET status = 'planned', num_attempts = num_attempts - 1"
+                " WHERE trial_id = ? AND pack_id = ? AND status = 'running'",
+                [(trial_id, pack_id) for trial_id in waited],
+            )
+            db.execute("UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, _now(), pack_id))
+            db.execute(
+                "UPDATE trials SET status = ?, reason = ?, error = ? WHERE pack_id = ? AND status = 'running'",
+                (status, reason, error, pack_id),
+            )
+            self._forget_checkpoints(db)
+
+    def forget_stray_curves(self) -> None:
+        """Delete pieces of curves that do not belong to the last attempt of their trial."""
+        with self._transaction() as db:
+            for table in CURVES:
+                db.execute(f"DELETE FROM {table} WHERE {STRAY}")
+
+    def drop_newest_checkpoint(self, pack_id: str) -> None:
+        """Forget a pack's newest checkpoint, which turned out to be of no use."""
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM checkpoints WHERE pack_id = ? AND number ="
+                " (SELECT MAX(number) FROM checkpoints WHERE pack_id = ?)",
+                (pack_id, pack_id),
+            )
+
+    def give_up(self, trial_ids: Iterable[str], reason: str) -> None:
+        """Trials that were lost too often are errored."""
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE trials SET status = 'errored', reason = ? WHERE trial_id = ?",
+                [(reason, trial_id) for trial_id in trial_ids],
+            )
+
+    def _finish(self, db: sqlite3.Connection, finished: Finished) -> None:
+        db.execute(
+            "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
+            " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
+            " validation_loss = ?, verdict_step = ?, is_audited = ?, episodes = ?, reason = ?, error = NULL,"
+            " finished_at = ? WHERE trial_id = ?",
+            (
+                finished.outcome,
+                finished.onset_step,
+                finished.num_spikes,
+                finished.steps_done,
+                *map(_finite, (finished.initial_loss, finished.best_loss, finished.final_loss)),
+                *map(_finite, (finished.peak_loss, finished.validation_loss)),
+                finished.verdict_step,
+                int(finished.is_audited),
+                json.dumps(finished.episodes),
+                finished.reason,
+                _now(),
+                finished.trial_id,
+            ),
+        )
+
+    def _running_in(self, pack_id: str) -> set[str]:
+        query = "SELECT trial_id FROM trials WHERE pack_id = ? AND status = 'running'"
+        return {row[0] for row in self._db.execute(query, (pack_id,))}
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with database_errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+
+
+def _now() -> float:
+    return datetime.datetime.now(datetime.UTC).timestamp()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

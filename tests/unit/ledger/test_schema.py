@@ -1,0 +1,153 @@
+"""Whose file it is, which schema it has, and what brings it to the one of today."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import finished, ledger_at, record, sweep_of
+
+from orchestrator.driver.packing import make_packs
+from orchestrator.errors import InputError, StorageError
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.schema import APPLICATION_ID, SCHEMA, Schema
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.messages import Report
+
+SIX = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
+LABELS = ["stable", "diverged", "spiked", "errored", "planned", "stable"]
+
+# Two schemas that nobody has written: what an upgrade does is tried on them.
+_COLUMN = "ALTER TABLE trials ADD COLUMN shape TEXT NOT NULL DEFAULT 'round';"
+_TABLE = "CREATE TABLE notes (trial_id TEXT PRIMARY KEY, text TEXT); CREATE INDEX trials_by_seed ON trials (seed);"
+SECOND = Schema(SCHEMA.version + 1, SCHEMA.tables + _COLUMN, {SCHEMA.version: _COLUMN})
+THIRD = Schema(SECOND.version + 1, SECOND.tables + _TABLE, {**SECOND.upgrades, SECOND.version: _TABLE})
+
+
+def asked(path: Path, query: str) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return database.execute(query).fetchall()
+
+
+def told(path: Path, script: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(script)
+
+
+@pytest.fixture
+def ledger_file(tmp_path: Path) -> Path:
+    """The ledger of six trials, as this version writes it."""
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(SIX), LABELS)
+    return tmp_path / "ledger.db"
+
+
+def test_a_new_ledger_says_whose_it_is_and_begins_with_schema_1(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        assert ledger.version == 1
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
+        assert ledger.version == 1
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(1,)]
+    assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
+
+
+@pytest.mark.parametrize("opened", [LedgerReader, LedgerWriter])
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_a_ledger_from_before_the_first_release_is_refused_and_left_as_it_is(
+    ledger_file: Path, number: int, opened: type[LedgerReader]
+) -> None:
+    """Those had numbers from 1 to 6, and no mark of whose file it is."""
+    told(ledger_file, f"PRAGMA application_id = 0; PRAGMA user_version = {number};")
+    before = ledger_file.read_bytes()
+    with pytest.raises(InputError) as refusal:
+        opened(ledger_file)
+    message, remedy = str(refusal.value).splitlines()
+    assert message == f"{ledger_file}: is a ledger from before version 0.1.0, which this version of sweep does not read"
+    assert remedy == "    remedy: run the sweep again under another name, or move its folder away"
+    assert ledger_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("opened", [LedgerReader, LedgerWriter])
+def test_a_ledger_of_a_newer_version_is_refused(ledger_file: Path, opened: type[LedgerReader]) -> None:
+    told(ledger_file, "PRAGMA user_version = 99")
+    with pytest.raises(InputError, match=r"written by a newer sweep \(schema 99\)"):
+        opened(ledger_file)
+
+
+@pytest.mark.parametrize("opened", [LedgerReader, LedgerWriter])
+def test_tables_with_other_columns_are_damage(ledger_file: Path, opened: type[LedgerReader]) -> None:
+    told(ledger_file, "ALTER TABLE packs DROP COLUMN resumed_from")
+    with pytest.raises(StorageError, match="is damaged: the table packs has other columns"):
+        opened(ledger_file)
+
+
+def test_a_file_whose_tables_are_still_on_their_way_can_be_opened(tmp_path: Path) -> None:
+    """A driver makes the file, then its tables; who looks in between is told what is missing."""
+    told(tmp_path / "ledger.db", "PRAGMA journal_mode = WAL")
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
+        assert ledger.version == 0
+        with pytest.raises(StorageError, match="no such table"):
+            ledger.trials()
+
+
+@pytest.mark.parametrize("schema", [SECOND, THIRD])
+def test_an_upgrade_on_writing_keeps_all_there_was_and_makes_what_a_new_ledger_has(
+    tmp_path: Path, ledger_file: Path, schema: Schema
+) -> None:
+    with LedgerReader(ledger_file) as ledger:
+        expected, others = ledger.trials(), (ledger.facts(), ledger.packs())
+        traces = {trial.trial_id: ledger.trace(trial.trial_id) for trial in sweep_of(SIX).trials}
+    LedgerWriter(tmp_path / "new.db", schema).close()
+    for _ in range(2):
+        with LedgerWriter(ledger_file, schema) as ledger:
+            assert ledger.version == schema.version
+            assert [{**row, "shape": "round"} for row in expected] == ledger.trials()
+            for trial_id, trace in traces.items():
+                np.testing.assert_equal(ledger.trace(trial_id), trace)
+            assert (ledger.facts(), ledger.packs()) == others
+    for query in (
+        "PRAGMA user_version",
+        "PRAGMA application_id",
+        "PRAGMA table_info(trials)",
+        "SELECT type, name, tbl_name FROM sqlite_master ORDER BY name",
+    ):
+        assert asked(ledger_file, query) == asked(tmp_path / "new.db", query)
+
+
+def test_an_upgraded_ledger_takes_results(ledger_file: Path) -> None:
+    with LedgerWriter(ledger_file, THIRD) as ledger:
+        (trial,) = (t for t in sweep_of(SIX).trials if ledger.statuses()[t.trial_id][0] == "planned")
+        (pack,) = make_packs(sweep_of(SIX), [trial], 1)
+        ledger.start_pack(pack, "test")
+        result = finished(trial.trial_id, "spiked", verdict_step=12)
+        ledger.record(Report(pack.pack_id, 5, 0, 1.0, finished=(result,)))
+        assert ledger.outcomes()[trial.trial_id] == "spiked"
+
+
+def test_an_upgrade_that_fails_at_its_second_step_leaves_the_file_as_it_was(ledger_file: Path) -> None:
+    before = asked(ledger_file, "SELECT * FROM trials"), asked(ledger_file, "SELECT sql FROM sqlite_master")
+    broken = replace(THIRD, upgrades={**THIRD.upgrades, SECOND.version: "CREATE TABLE notes (a); SELECT nonsense;"})
+    for opened in (LedgerReader, LedgerWriter):
+        with pytest.raises(StorageError, match="nonsense"):
+            opened(ledger_file, broken)
+        after = asked(ledger_file, "SELECT * FROM trials"), asked(ledger_file, "SELECT sql FROM sqlite_master")
+        assert after == before
+        assert asked(ledger_file, "PRAGMA user_version") == [(SCHEMA.version,)]
+
+
+def test_who_only_looks_at_an_older_ledger_sees_the_tables_of_today_and_does_not_touch_it(ledger_file: Path) -> None:
+    with LedgerReader(ledger_file) as ledger:
+        trial_id = ledger.trials()[0]["trial_id"]
+        trace, state = ledger.trace(trial_id), ledger.facts()
+    before = ledger_file.read_bytes()
+    with LedgerReader(ledger_file, THIRD) as ledger:
+        assert ledger.version == SCHEMA.version, "that of the file"
+        assert ledger._db.execute("SELECT DISTINCT shape FROM trials").fetchone()[0] == "round"
+        np.testing.assert_equal(ledger.trace(trial_id), trace)
+        assert ledger.facts() == state
+        assert ledger.integrity() == []
+    assert ledger_file.read_bytes() == before
