@@ -31,10 +31,10 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
         by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
     packs: list[Pack] = []
     for alike in by_structure.values():
-        members, done = _runs_together(alike), 0
-        for size in _sizes(len(members), expected_width(sweep, members[0]), workers):
-            steps_ahead = math.ceil((len(members) - done) * sweep.steps / workers)
-            taken = [Member(t.trial_id, t.config, t.seed) for t in members[done : done + size]]
+        done = 0
+        for size in _sizes(len(alike), expected_width(sweep, alike[0]), workers):
+            steps_ahead = math.ceil((len(alike) - done) * sweep.steps / workers)
+            taken = [Member(t.trial_id, t.config, t.seed) for t in alike[done : done + size]]
             packs.append(pack_of(sweep, taken, steps_ahead))
             done += size
     return packs
@@ -56,15 +56,6 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(sweep.objective, config, device, sweep.resources.cpus) if device == "cpu" else []
     return best_eager(known, len(sweep.trials)).way.width if known else _EXPECTED_WIDTH
-
-
-def _runs_together(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials that differ in the clip threshold alone side by side, so that they can share their first steps."""
-    runs: dict[str, list[Trial]] = {}
-    for trial in trials:
-        run = canonical_json({**trial.config, "clip": None, "seed": trial.seed})
-        runs.setdefault(run, []).append(trial)
-    return list(itertools.chain.from_iterable(runs.values()))
 
 
 def _sizes(num_trials: int, width: int, workers: int) -> list[int]:

@@ -239,57 +239,25 @@ class _PackRun:
         }
 
     def _num_rows(self, roster: Roster) -> int:
-        """Rows of the trainer for those who train: as many as needed, or in a compiled pack its width or
-        the width halved some times, with a row for everybody, so that few sizes are ever compiled."""
+        """Rows of the trainer: one for each of those who train, or in a compiled pack its width or the width
+        halved some times, with a row for everybody, so that few sizes are ever compiled."""
         if not self.way.compiled:
-            return max(roster.row_of) + 1
+            return len(roster.training)
         size = self.way.width
         while size // 2 >= len(roster.training):
             size //= 2
         return size
 
     def _steps_to_next_look(self) -> int:
-        """Members end at their last step exactly; a shared row shows its first gradient norm at once."""
-        ages = [self.age_of[member] for member in self.roster.training]
-        if self.roster.is_surprise_near:
-            return 1
+        """Members end at their last step exactly."""
+        oldest = max(self.age_of[member] for member in self.roster.training)
         in_time = max(1, int(_SECONDS_PER_LOOK / self.seconds_per_step))
-        return min(_STEPS_PER_LOOK, in_time, self.pack.steps - max(ages))
+        return min(_STEPS_PER_LOOK, in_time, self.pack.steps - oldest)
 
-    def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[list[Point]]]:
-        """Metrics of the next steps, (T, K) each, and readings, for the members in the roster's order afterwards."""
-        roster, trainer = self.roster, self.trainer
-        members, row_of = roster.training, roster.row_of
-        before = trainer.state_dict() if roster.is_shared else None
-        metrics, readings = self._steps(num_steps)
-        if before is not None:
-            highest_norm = np.fmax.reduce(metrics["grad_norm"][:, : max(row_of) + 1], axis=0)
-            highest_norm = np.nan_to_num(highest_norm, posinf=np.inf)
-            first_norms = zip(members, metrics["grad_norm"][0, row_of], strict=True)
-            roster.note_first_norms({m: norm for m, norm in first_norms if self.age_of[m] == 0})
-            # Members of one row must part before the step at which clipping tells them apart. Where that
-            # step is known only now: go back, part, and train these steps again.
-            must_repeat = roster.has_clipped(highest_norm)
-            if must_repeat:
-                trainer.load_state_dict(before)
-            if roster.part(highest_norm):
-                self._arrange(members)
-            if must_repeat:
-                metrics, readings = self._steps(num_steps)
-                members, row_of = roster.training, roster.row_of
-        row_of_member = dict(zip(members, row_of, strict=True))
-        columns = [row_of_member[member] for member in roster.training]
-        readings_of = [of_row(readings, row) for row in columns]
-        return {name: values[:, columns] for name, values in metrics.items()}, readings_of
-
-    def _steps(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
-        """Train; metrics, (T, K) each, and what was read meanwhile, by rows of the trainer."""
+    def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
+        """Metrics of the next steps, (T, R) each, and what was read meanwhile, by rows of the trainer."""
         trainer, wanted = self.trainer, self.pack.telemetry
-        # Members of a row are of one age.
-        age_of_row = {
-            row: self.age_of[member] for row, member in zip(self.roster.row_of, self.roster.training, strict=True)
-        }
-        age_R = np.array([age_of_row[row] for row in range(len(age_of_row))])
+        age_R = np.array([self.age_of[member] for member in self.roster.training])
         can_read = hasattr(trainer, "observed_step")
         is_curved_TR = due(age_R, num_steps, wanted.curvature if can_read else None)
         is_read_TR = due(age_R, num_steps, wanted.every if can_read else None) | is_curved_TR
@@ -305,9 +273,11 @@ class _PackRun:
             readings.append((offset, rows, read))
         return to_host(metrics), on_host(readings)
 
-    def _look(self, metrics: Mapping[str, np.ndarray], readings_of: Sequence[Sequence[Point]], num_steps: int) -> None:
-        """Feed ``num_steps`` rows of metrics, (T, K) each, to the detector; let members that end go."""
+    def _look(self, metrics: Mapping[str, np.ndarray], readings: Sequence[Reading], num_steps: int) -> None:
+        """Feed ``num_steps`` rows of metrics, (T, R) each, to the detector; let members that end go."""
         members = self.roster.training
+        # Rows beyond the members fill up a compiled pack.
+        metrics = {name: values[:, : len(members)] for name, values in metrics.items()}
         age_K = np.array([self.age_of[member] for member in members])
         lost_at_K = np.full(len(members), num_steps)
         audited_K = np.array([self._is_audited(member) for member in members])
@@ -334,7 +304,7 @@ class _PackRun:
             if is_kept.any():
                 kept = {name: values[is_kept] for name, values in columns.items()}
                 self._traces.setdefault(trial_id, []).append({"step": steps[is_kept], **kept})
-            points = [(int(age_K[k]) + offset, read) for offset, read in readings_of[k] if offset <= lost_at_K[k]]
+            points = [(int(age_K[k]) + offset, read) for offset, read in of_row(readings, k) if offset <= lost_at_K[k]]
             if points:
                 self._telemetry.setdefault(trial_id, []).extend(points)
             self.age_of[member] = int(age_K[k]) + num_steps
@@ -378,10 +348,7 @@ class _PackRun:
             self.trainer.arrange(self.roster.places(self._num_rows(self.roster)))
 
     def _validate(self, positions: Sequence[int]) -> np.ndarray:
-        rows = [self.roster.row_of[k] for k in positions]
-        distinct = list(dict.fromkeys(rows))
-        losses = to_host([{"validation": self.trainer.validate(distinct)}])["validation"][0]
-        return losses[[distinct.index(row) for row in rows]]
+        return to_host([{"validation": self.trainer.validate([int(k) for k in positions])}])["validation"][0]
 
     def _finish(self, position: int, record: MemberRecord, steps_done: int, validation: float) -> None:
         member = self.roster.training[position]

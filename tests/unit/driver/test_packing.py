@@ -53,15 +53,6 @@ def test_every_pack_knows_how_much_a_worker_still_has_to_do() -> None:
         done += len(pack.members)
 
 
-def test_trials_that_differ_in_clip_alone_are_side_by_side() -> None:
-    sweep = sweep_of(
-        "resources: {pack: 16}\nseeds: [0, 1]\naxes: {clip: {values: [null, 1, 2]}, lr: {values: [0.1, 1.0]}}\n"
-    )
-    (pack,) = make_packs(sweep, sweep.trials, 1)
-    runs = [(member.config["lr"], member.seed) for member in pack.members]
-    assert all(len(set(runs[i : i + 3])) == 1 for i in range(0, len(runs), 3))
-
-
 @pytest.mark.parametrize(
     ("axis", "splits"),
     [("lr: {values: [1, 2]}", False), ("clip: {values: [null, 1]}", False), ("beta1: {values: [0, 0.5]}", False),

@@ -170,11 +170,21 @@ def test_values_for_a_field_that_may_not_differ_are_refused(case) -> None:
         mine.test_a_member_of_a_pack_trains_as_it_would_alone("dimension")
 
 
-def test_a_fork_needs_a_learning_rate_at_which_gradients_grow(case) -> None:
-    mine = case(Seedless)
-    mine.small, mine.wild_lr = {"beta1": 0.0, "optimizer": "sgd"}, 1e-3
-    with pytest.raises(AssertionError, match=r"no gradient norm of 30 steps at wild_lr = 0.001 is a record"):
-        mine.test_a_fork_goes_on_as_two_that_had_always_been_apart_while_their_numbers_did_not_act()
+class Doubling(QuadraticTrainer):
+    """Where several places continue a row, all but the first get other weights."""
+
+    def arrange(self, places):
+        super().arrange(places)
+        rows = [place.row for place in places]
+        is_first_K = torch.tensor([rows.index(row) == k for k, row in enumerate(rows)])
+        self._params_Kn.mul_(torch.where(is_first_K, 1.0, 2.0)[:, None])
+
+
+def test_a_fork_that_is_no_copy_is_found(case) -> None:
+    mine = case(Doubling)
+    with pytest.raises(AssertionError):
+        mine.test_copies_of_a_row_go_on_as_members_that_had_always_been_apart("sgd")
+    mine.test_the_mask_stays_with_its_member_when_others_leave()
 
 
 def test_an_objective_that_rounds_says_so_and_is_held_to_that(case) -> None:

@@ -171,37 +171,10 @@ def test_members_that_differ_in_clip_alone_train_together_as_each_would_alone(ob
     changes = [{"lr": lr, "clip": clip, "eps": 1e-2} for lr in lrs for clip in CLIPS]
     pack = pack_with(objective, changes, width, [3] * 10)
     expected = all_of(alone(pack))
-    # 1000 clips nobody who learns and 0.01 everybody, so there is something to share and something to part.
+    # 1000 clips nobody who learns and 0.01 everybody.
     learns = [curve.tobytes() for curve in list(expected[1].values())[:5]]
     assert learns[0] == learns[1] != learns[4]
     assert_the_same(all_of([pack]), expected)
-
-
-def growing(clip: float | None) -> dict:
-    """A run without noise whose gradient grows from 1 by half at every step, up to 3325 at the 21st step."""
-    return {"lr": 2.5, "clip": clip, "noise": 0.0, "beta1": 0.0}
-
-
-def test_one_row_trains_them_until_a_norm_comes_near_a_threshold(rows_per_step) -> None:
-    pack = pack_with("quadratic", [growing(clip) for clip in (None, 1e9, 100.0, 20.0)], 4, [0] * 4, steps=21)
-    found, curves = all_of([pack])
-    # Steps 0, then 10 (20 is reached at the 9th of them: once more), 10 (100 is reached at the second: once more).
-    assert rows_per_step == [1] * 11 + [2] * 10 + [2] * 10 + [3] * 10
-    norms = {trial_id: curve[2] for trial_id, curve in curves.items()}
-    np.testing.assert_allclose(norms["trial0"], 1.5 ** np.arange(21))
-    np.testing.assert_array_equal(norms["trial0"], norms["trial1"])
-    first_clipped = [int(np.argmax(1.5 ** np.arange(21) > clip)) for clip in (100.0, 20.0)]
-    for trial_id, first in zip(("trial2", "trial3"), first_clipped, strict=True):
-        same = norms[trial_id] == norms["trial0"]
-        assert same.tolist() == [True] * (first + 1) + [False] * (20 - first), "from the first clipped update on"
-    assert {finished.steps_done for finished in found.values()} == {21}
-
-
-def test_a_first_norm_beyond_a_threshold_costs_one_step_and_no_more_of_it_later(rows_per_step) -> None:
-    changes = [{"lr": lr, "clip": clip, "noise": 0.0} for lr in (0.1, 0.2) for clip in (None, 1e9, 0.5)]
-    all_of([pack_with("quadratic", changes, 3, [0] * 6, steps=21)])
-    # One row finds out at its first step and does it again as two; the next two rows begin apart.
-    assert rows_per_step == [1, 2] + [2] * 20 + [2] * 21
 
 
 def test_thresholds_of_the_size_of_the_rounding_guard_are_told_apart() -> None:

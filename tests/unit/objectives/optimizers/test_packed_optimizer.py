@@ -218,7 +218,6 @@ def test_members_of_different_ages_are_each_at_their_own_step(optimizer, schedul
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_threshold_that_is_not_reached_changes_not_a_bit(optimizer) -> None:
-    # What sharing a row between members that differ in clip rests on.
     grads, start = gradients(torch.float32)[:, 0], torch.ones(4, SIZE)
     highest = float(grads.norm(dim=1).max())
     clips = (None, 1e30, highest * (1 + 1e-5) + 1e-5, highest * (1 - 1e-5))
