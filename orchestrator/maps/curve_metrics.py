@@ -12,7 +12,7 @@ from orchestrator.messages import Trace
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that metrics are read off
 
-Measured = Mapping[str, Mapping[str, float]]
+Measured = Mapping[str, Mapping[str, float]]  # metric -> trial_id -> value
 
 
 def edge_crossings(step_N: np.ndarray, lambda_max_N: np.ndarray, threshold_N: np.ndarray) -> int | None:

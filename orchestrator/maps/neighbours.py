@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from orchestrator.detection.outcomes import cell_state
-from orchestrator.maps.stability import median
 from orchestrator.space import canonical_json, is_number
 
 Row = Mapping[str, Any]
@@ -63,7 +63,8 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
 def _neighbour(value: Any, trials: Sequence[Row]) -> Neighbour:
     finished = [trial for trial in trials if trial["outcome"] is not None]
     onsets = tuple(trial["onset_step"] for trial in finished if trial["outcome"] != "stable")
-    loss = median(trial["final_loss"] for trial in finished)
+    losses = [trial["final_loss"] for trial in finished if trial["final_loss"] is not None]
+    loss = median(losses) if losses else None
     state = cell_state([trial["outcome"] or trial["status"] for trial in trials])
     return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
 

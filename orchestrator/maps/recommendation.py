@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from orchestrator.detection.outcomes import cell_state
@@ -11,7 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, is_ordered, margins
-from orchestrator.maps.stability import median, sweep_axes
+from orchestrator.maps.stability import sweep_axes
 from orchestrator.space import Axis, format_value
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
@@ -94,7 +95,6 @@ def _candidate(
 ) -> Candidate:
     setting = dict(zip((axis.name for axis in axes), key, strict=True))
     loss = median(trial[metric] for trial in trials)
-    assert loss is not None, "candidates have the metric"
     return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states)))
 
 

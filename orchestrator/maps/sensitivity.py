@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import is_ordered
-from orchestrator.maps.stability import median, sweep_axes
+from orchestrator.maps.stability import sweep_axes
 from orchestrator.space import format_value
 
 
@@ -34,7 +35,7 @@ class Sensitivity:
     @property
     def value(self) -> float | None:
         """The median over seeds, None without a complete seed."""
-        return median(self.of_seed.values())
+        return median(self.of_seed.values()) if self.of_seed else None
 
 
 def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:

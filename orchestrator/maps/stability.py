@@ -5,29 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
+from orchestrator.columns import METRICS
 from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
+from orchestrator.maps.curve_metrics import Measured
 from orchestrator.space import Axis, is_number
 
-METRICS: Mapping[str, str] = {
-    "final_loss": "median final loss",
-    "validation_loss": "median validation loss",
-    "best_loss": "median best loss",
-    "peak_loss": "median peak of the spikes",
-    "onset_step": "median onset step",
-    "num_spikes": "median number of spikes",
-    "steps_done": "median steps trained",
-    "spike_score": "median spike score: share of steps over 6 sigma of the last 128",
-    "edge_crossings": "median times over the edge of stability, second half",
-}
-REDUCTIONS = ("worst", "median", "best")
+# Where the cell that is taken stands among all behind a cell of the map, from the best (0) to the worst (1).
+REDUCTIONS: Mapping[str, float] = {"worst": 1.0, "median": 0.5, "best": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,7 @@ def stability_map(
     metric: str = "final_loss",
     where: Mapping[str, Any] | None = None,
     reduce: str = "worst",
-    measured: Mapping[str, Mapping[str, float]] | None = None,
+    measured: Measured | None = None,
 ) -> StabilityMap:
     """The map over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
@@ -114,11 +107,10 @@ def stability_map(
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     trials, notes = _filtered(ledger.trials(), axes, where or {})
-    extra = measured or {}
-    trials = [{**trial, **{name: of.get(trial["trial_id"]) for name, of in extra.items()}} for trial in trials]
     x_name, y_name = _chosen(axes, x, y, where or {})
     is_sampled = facts.get("is_sampled") == "true"
-    return make_map(trials, axes, x_name, y_name, metric, reduce, facts.get("name", ""), notes, is_sampled)
+    name = facts.get("name", "")
+    return make_map(trials, axes, x_name, y_name, metric, reduce, name, notes, is_sampled, measured)
 
 
 def make_map(
@@ -131,6 +123,7 @@ def make_map(
     name: str,
     notes: Sequence[str] = (),
     is_sampled: bool = False,
+    measured: Measured | None = None,
 ) -> StabilityMap:
     """The map of rows of a ledger over the axes named ``x`` and ``y``; ``notes`` say which rows they are.
 
@@ -146,7 +139,7 @@ def make_map(
         grouped.setdefault(key, {}).setdefault(tuple(cell[axis] for axis in others), []).append(trial)
     xs, ys = ({key[place] for key in grouped} for place in (0, 1))
     cells = {
-        key: _reduced([_cell(*key, members, metric) for members in inner.values()], reduce)
+        key: _reduced([map_cell(*key, members, metric, measured or {}) for members in inner.values()], metric, reduce)
         for key, inner in grouped.items()
     }
     return StabilityMap(
@@ -180,11 +173,12 @@ def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **opt
     return maps
 
 
-def _cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str) -> MapCell:
+def map_cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str, measured: Measured) -> MapCell:
+    """The cell at ``x`` and ``y`` whose seeds are ``trials``."""
     labels = [trial["outcome"] or trial["status"] for trial in trials]
     finished = [trial for trial in trials if trial["outcome"]]
     counts = Counter(labels)
-    medians = {name: median(trial.get(name) for trial in finished) for name in METRICS}
+    medians = {name: _median_of(name, finished, measured) for name in METRICS}
     return MapCell(
         x=x,
         y=y,
@@ -200,30 +194,46 @@ def _cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str) -> M
     )
 
 
-def median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are not None, None without one."""
-    known = sorted(value for value in values if value is not None)
-    middle = len(known) // 2
-    return (known[middle] + known[~middle]) / 2 if known else None
+def _median_of(name: str, trials: Sequence[Mapping[str, Any]], measured: Measured) -> float | None:
+    """The median of a metric over the trials that have it, None without one."""
+    if name in measured:
+        values = [measured[name].get(trial["trial_id"]) for trial in trials]
+    else:
+        values = [trial.get(name) for trial in trials]
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
-def _reduced(cells: Sequence[MapCell], how: str) -> MapCell:
-    """One of ``cells``: the worst, the best, or (the worse of two) the middle one.
+def from_best(cells: Sequence[MapCell], metric: str) -> list[MapCell]:
+    """The cells in order: stable ones, those that are not known, those that are not stable.
 
-    Cells that are not known may stand anywhere in the order. Where that leaves open whether the cell asked for is
-    stable, it is one of those that are not known: the one of which most has been trained.
+    Cells that are known are ordered by their fraction of stable seeds, then by ``metric``, the lowest first; of those
+    that are not known the one comes first of which most has been trained. Ties keep their order.
     """
 
-    def badness(cell: MapCell) -> tuple[float, float]:
-        return -(cell.fraction_stable or 0.0), math.inf if cell.value is None else cell.value
+    def place(cell: MapCell) -> tuple[int, float, float]:
+        if not is_known(cell.state):
+            return 1, -cell.num_finished, "errored" not in cell.outcomes
+        value = cell.medians[metric]
+        return (
+            (0 if cell.state == "stable" else 2),
+            -(cell.fraction_stable or 0.0),
+            math.inf if value is None else value,
+        )
 
-    known = sorted((cell for cell in cells if is_known(cell.state)), key=badness)
-    unknown = [cell for cell in cells if not is_known(cell.state)]
-    place = {"best": 0, "median": len(cells) // 2, "worst": len(cells) - 1}[how]
-    num_stable = sum(cell.state == "stable" for cell in known)
-    if num_stable <= place < num_stable + len(unknown):
-        return max(unknown, key=lambda cell: (cell.num_finished, "errored" in cell.outcomes))
-    return known[place if place < num_stable else place - len(unknown)]
+    return sorted(cells, key=place)
+
+
+def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
+    """One of ``cells``: the worst, the best, or (the worse of two) the middle one.
+
+    Cells that are not known may turn out stable or not. Where that leaves open whether the cell asked for is stable,
+    it is the first one of those that are not known.
+    """
+    ordered = from_best(cells, metric)
+    place = min(int(REDUCTIONS[how] * len(ordered)), len(ordered) - 1)
+    taken = ordered[place]
+    return taken if is_known(taken.state) else next(cell for cell in ordered if not is_known(cell.state))
 
 
 def _filtered(

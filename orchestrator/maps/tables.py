@@ -7,14 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
 
-_RESULTS = (
-    "status", "outcome", "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss",
-    "final_loss", "peak_loss", "validation_loss", "reason", "num_attempts",
-)  # fmt: skip
+_OWN = ("trial_id", "seed", "saved_steps")  # put in their places below
+_RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 
 
 def trial_table(ledger: LedgerReader) -> pd.DataFrame:

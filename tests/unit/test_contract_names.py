@@ -154,7 +154,7 @@ def test_outcomes_and_map_metrics() -> None:
         "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
         "spike_score", "edge_crossings",
     ]  # fmt: skip
-    assert REDUCTIONS == ("worst", "median", "best")
+    assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
 
 def test_names_of_the_results_in_a_notebook() -> None:

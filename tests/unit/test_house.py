@@ -45,6 +45,7 @@ FLOOR_PLAN = (
     "orchestrator.processes",
     "orchestrator.intervals",
     "orchestrator.environment",
+    "orchestrator.columns",
     "orchestrator.search",
     "orchestrator.logs",
     "orchestrator.detection",

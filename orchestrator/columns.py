@@ -1,0 +1,130 @@
+"""What every column and metric means, said once: tables, MLflow, the report and the docs take it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name on disk, its unit ("" for text and for plain numbers) and its meaning.
+
+    ``title`` names the median over a cell's seeds, of the columns that a map can show. ``is_in_mlflow`` says whether
+    a trial's run in MLflow has it as a metric.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    title: str = ""
+    is_in_mlflow: bool = False
+
+
+# trials.csv and `load().trials` have these, in this order, with the fields of the configuration after trial_id.
+TRIAL_COLUMNS = (
+    Column("trial_id", "", "hash of the full resolved configuration"),
+    Column("seed", "", "seed of the initial weights and of the order of the data"),
+    Column("status", "", "what the infrastructure did: planned, running, finished, interrupted, lost or errored"),
+    Column("outcome", "", "what the training did: stable, spiked, diverged or stalled; empty without a result"),
+    Column(
+        "onset_step", "step", "where a spiked trial first left its trend, and where the loss of a diverged one began",
+        "median onset step", is_in_mlflow=True,
+    ),
+    Column(
+        "num_spikes", "", "times that the loss left its trend and came back", "median number of spikes",
+        is_in_mlflow=True,
+    ),
+    Column("steps", "steps", "length of the training as configured"),
+    Column(
+        "steps_done", "steps", "steps trained; fewer than steps where the trial was stopped early",
+        "median steps trained", is_in_mlflow=True,
+    ),
+    Column("initial_loss", "loss", "first finite training loss", is_in_mlflow=True),
+    Column(
+        "best_loss", "loss", "lowest median of ten training losses in a row, those off the trend left out",
+        "median best loss", is_in_mlflow=True,
+    ),
+    Column(
+        "final_loss", "loss", "median of the last ten training losses; empty where loss or gradient became not finite",
+        "median final loss", is_in_mlflow=True,
+    ),
+    Column(
+        "peak_loss", "loss", "highest training loss off the trend; empty where it never left its trend",
+        "median peak of the spikes",
+    ),
+    Column(
+        "validation_loss", "loss", "mean loss on held-out data after the last step; empty where there is none",
+        "median validation loss", is_in_mlflow=True,
+    ),
+    Column("reason", "", "why it has this outcome, or what went wrong"),
+    Column("num_attempts", "", "how often its training was started"),
+    Column("saved_steps", "steps", "steps that early stopping saved: steps - steps_done"),
+)  # fmt: skip
+
+# Metrics of a map that are read off a trial's curves when they are asked for.
+CURVE_METRIC_COLUMNS = (
+    Column(
+        "spike_score", "share of steps",
+        "share of steps at which loss or gradient norm is over the mean plus 6 deviations of the last 128",
+        "median spike score: share of steps over 6 sigma of the last 128",
+    ),
+    Column(
+        "edge_crossings", "",
+        "times that the curvature lambda_max rose over 2 / lr in the second half of training (needs telemetry)",
+        "median times over the edge of stability, second half",
+    ),
+)  # fmt: skip
+
+# The first columns of a curve; an objective may report more.
+TRACE_COLUMNS = (
+    Column("step", "step", "number of the update, from 0"),
+    Column("loss", "loss", "training loss of the step's batch, before the update", is_in_mlflow=True),
+    Column("grad_norm", "", "norm of the gradient of all parameters, before clipping", is_in_mlflow=True),
+    Column("update_norm", "", "norm of the change that the step made to all parameters", is_in_mlflow=True),
+    Column("lr", "", "learning rate of the step, by the schedule", is_in_mlflow=True),
+)
+
+_MAPPED = (
+    "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
+    "spike_score", "edge_crossings",
+)  # fmt: skip
+_BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
+
+# What a map can show of a cell besides its fraction of stable seeds, with the title of its median.
+METRICS: Mapping[str, str] = {name: _BY_NAME[name].title for name in _MAPPED}
+FRACTION_TITLE = "fraction of stable seeds"
+
+# map.csv and `load().map()` have these after the columns of the axes, a row for each cell.
+MAP_COLUMNS = (
+    Column("num_seeds", "", "seeds that the sweep asks for"),
+    Column("num_finished", "", "seeds that have an outcome"),
+    Column(
+        "state", "",
+        "stable, spiked, diverged, stalled, unknown, errored or not_run; stable only when all seeds asked for are",
+    ),
+    Column("fraction_stable", "share", "stable seeds of the finished ones"),
+    Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
+    Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),
+    Column("num_stable", "", "seeds with the outcome stable"),
+    Column("num_spiked", "", "seeds with the outcome spiked"),
+    Column("num_diverged", "", "seeds with the outcome diverged"),
+    Column("num_stalled", "", "seeds with the outcome stalled"),
+    Column("num_errored", "", "seeds that ended with an error and have no outcome"),
+    Column("total_spikes", "", "num_spikes summed over the finished seeds"),
+    *(
+        Column(f"median_{name}", _BY_NAME[name].unit, f"median of {name} over the finished seeds that have it")
+        for name in _MAPPED
+    ),
+)  # fmt: skip
+
+
+def meaning(name: str) -> str:
+    """What the column of trials or metric of maps called ``name`` means, with its unit. KeyError for any other."""
+    column = _BY_NAME[name]
+    return f"{column.meaning} ({column.unit})" if column.unit else column.meaning
+
+
+def names(columns: Iterable[Column]) -> list[str]:
+    """The names of ``columns``, in order."""
+    return [column.name for column in columns]
