@@ -134,3 +134,14 @@ def children(pid: int) -> dict[int, str]:
             if int(tail.split()[1]) == pid:
                 found[int(folder.name)] = head.partition("(")[2]
     return found
+
+
+def dead_scratch(user_id: int) -> list[Path]:
+    """Scratch folders of this user's runs whose process is gone; those of other users are not ours to judge."""
+    found = []
+    for path in Path("/tmp").glob(f"{SCRATCH}*"):
+        pid = path.name.removeprefix(SCRATCH).partition("-")[0]
+        is_ours = path.is_dir() and not path.is_symlink() and path.stat().st_uid == user_id
+        if is_ours and pid.isdigit() and not is_alive(int(pid)):
+            found.append(path)
+    return found

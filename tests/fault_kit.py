@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from sweep_cases import QUADRATIC
 
-from orchestrator.commands.doctor import examine_sweep
 from orchestrator.errors import StorageError
 from orchestrator.files import LEDGER
+from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 
 # Twelve trials, four seconds together, some beyond the edge. Checkpoints go by steps, so that every pack

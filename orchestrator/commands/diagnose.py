@@ -1,38 +1,32 @@
-"""The page of text that `sweep diagnose` prints, its JSON, and the command itself."""
+"""`sweep diagnose`: why a trial became unstable, and what to change."""
 
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from orchestrator.diagnosis.advice import Advice, advice_lines, advise, indented
-from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, diagnose
-from orchestrator.diagnosis.mechanisms.catalogue import TITLES
-from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
-from orchestrator.diagnosis.mechanisms.finding import Finding
-from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
+from orchestrator.commands.printing import Answer
+from orchestrator.diagnosis import diagnosis
+from orchestrator.diagnosis.advice import Advice, advise
+from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
+from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
+from orchestrator.errors import EXIT_OK
 from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pictures.diagnosis import diagnosis_figure
-from orchestrator.space import format_value
 
 Write = Callable[[Path, bytes | str], None]
 
-_WIDTH = 110
-_NAMED = 3  # mechanisms that it may be; more are counted
 
-
-def diagnosis_answer(
+def diagnose(
     folder: Path,
     trial_id: str | None,
     cell: Mapping[str, str],
     output: Path | None,
     json_file: Path | None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
-) -> Iterator[str]:
+) -> Answer:
     """Diagnose a trial of the sweep in ``folder``: its page, its picture, and the small sweeps that would tell.
 
     Raises InputError.
@@ -43,11 +37,11 @@ def diagnosis_answer(
     if output is None:
         refuse_links(folder, folder / DIAGNOSES)
     with LedgerReader(folder / LEDGER) as ledger:
-        found = diagnose(ledger, trial_id, cell, batch_texts)
+        found = diagnosis.diagnose(ledger, trial_id, cell, batch_texts)
     if found is None:
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"
         yield "`--trial ID` looks at one all the same"
-        return
+        return EXIT_OK
     advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
     path = output or folder / DIAGNOSES / f"{found.trial['trial_id']}.png"
     write(path, diagnosis_figure(found, file_format))
@@ -57,6 +51,7 @@ def diagnosis_answer(
     if json_file is not None:
         write_output(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
+    return EXIT_OK
 
 
 def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path, write: Write) -> Iterator[str]:
@@ -70,134 +65,3 @@ def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path, write: 
     if written:
         yield "small sweeps that would tell, for `sweep run`:"
         yield from (f"  {path}" for path in written)
-
-
-def diagnosis_lines(found: Diagnosis, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
-    """The page: what happened, the cause with its numbers, what goes along, what it is not, and what to do."""
-    for line in _lines(found):
-        yield from _wrapped(line)
-    if advice:
-        yield "advice:"
-        yield from (f"  {line}".rstrip() for line in advice_lines(advice, found.evidence.outcome))
-    elif found.cause is None and found.evidence.outcome != "stable":
-        yield from _what_would_tell(found, folder)
-
-
-def _lines(found: Diagnosis) -> Iterator[str]:
-    yield headline(found)
-    yield f"  chosen: {found.chosen}"
-    yield f"  {_what_happened(found)}"
-    if found.cause is not None:
-        yield f"cause: {_titled(found.cause)}"
-        yield from _numbers(found.cause)
-    elif found.evidence.outcome == "stable":
-        yield "no cause: it stayed on its trend"
-    else:
-        yield f"not enough evidence: {_missing(found)}"
-    if found.along:
-        yield "seen along with it, and not taken for the cause:" if found.cause else "seen, without being a cause:"
-    for finding in found.along:
-        yield f"  {_titled(finding)}"
-        yield from (f"  {line}" for line in _numbers(finding))
-    for verdict, heading in (("unknown", "not known:"), ("excluded", "excluded:")):
-        findings = found.of(verdict)
-        yield from [heading] if findings else []
-        for finding in findings:
-            measured = f" ({'; '.join(finding.numbers)})" if finding.numbers else ""
-            yield f"  {TITLES[finding.mechanism]}: {finding.reason}{measured}"
-
-
-def _wrapped(line: str) -> list[str]:
-    """``line`` in lines of readable length, what goes on further in than where it began."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def headline(found: Diagnosis) -> str:
-    """The trial and its outcome in one line."""
-    trial = found.trial
-    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial["cell"].items())
-    onset = "" if trial["onset_step"] is None else f", onset at step {trial['onset_step']}"
-    return f"{found.sweep}: {setting} seed={trial['seed']} ({trial['trial_id']}): {trial['outcome']}{onset}"
-
-
-def diagnosis_json(found: Diagnosis, advice: Sequence[Advice]) -> dict[str, Any]:
-    """The diagnosis as plain data."""
-    trial = found.trial
-    return {
-        "sweep": found.sweep,
-        **{name: trial[name] for name in ("trial_id", "cell", "seed", "outcome", "onset_step", "final_loss")},
-        "cause": found.cause.mechanism if found.cause is not None else None,
-        "along": [finding.mechanism for finding in found.along],
-        "findings": [_finding_json(finding) for finding in found.findings],
-        "advice": [_advice_json(one) for one in advice],
-    }
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    fields = ("mechanism", "verdict", "reason", "began_step")
-    return {**{name: getattr(finding, name) for name in fields}, "numbers": list(finding.numbers)}
-
-
-def _advice_json(one: Advice) -> dict[str, Any]:
-    def cell(neighbour: Any) -> dict[str, Any] | None:
-        fields = ("value", "num_finished", "num_stable", "loss")
-        return None if neighbour is None else {name: getattr(neighbour, name) for name in fields}
-
-    move = {name: getattr(one.move, name) for name in ("setting", "direction", "reason")}
-    cells = {name: cell(getattr(one, name)) for name in ("here", "nearest", "stable")}
-    return {**move, **cells, "sweep": one.sweep_file}
-
-
-def _titled(finding: Finding) -> str:
-    return ", ".join(part for part in (TITLES[finding.mechanism], finding.when) if part)
-
-
-def _numbers(finding: Finding) -> Iterator[str]:
-    yield f"  {finding.reason}"
-    yield from (f"  - {number}" for number in finding.numbers)
-
-
-def _what_happened(found: Diagnosis) -> str:
-    evidence, trial = found.evidence, found.trial
-    parts = [trial["reason"] or ""]
-    if evidence.onset != trial["onset_step"]:
-        parts.append(f"it had blown up at step {evidence.onset} already, which is taken for the onset here")
-    elif len(evidence.episodes) > 1:
-        parts.append(f"{len(evidence.episodes)} times off its trend, and this is about the first")
-    if evidence.peak is not None:
-        parts.append(f"loss up to {evidence.loss.at(evidence.peak):.4g} at step {evidence.peak}")
-    if trial["final_loss"] is not None:
-        parts.append(f"final loss {trial['final_loss']:.4g} after {trial['steps_done']} steps")
-    return "; ".join(part for part in parts if part)
-
-
-def _missing(found: Diagnosis) -> str:
-    evidence = found.evidence
-    unknown = [TITLES[finding.mechanism] for finding in found.of("unknown")]
-    says = "no mechanism is supported"
-    if unknown:
-        several = f"{len(unknown)} are neither supported nor excluded"
-        says += f", and {several}" if len(unknown) > _NAMED else f"; it may be {' or '.join(unknown)}"
-    if evidence.is_own_trainer:
-        return f"{says}; of a trainer of one's own, losses and gradient norms are all that is known"
-    if not len(evidence.edge):
-        return f"{says}; the curvature was not measured, run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
-    return says
-
-
-def _what_would_tell(found: Diagnosis, folder: Path) -> Iterator[str]:
-    """The small sweep that would tell what is unknown, in place of advice."""
-    evidence, unknown = found.evidence, {finding.mechanism for finding in found.of("unknown")}
-    setting, values = None, []
-    rate, memory = evidence.number("lr"), evidence.memory
-    if WARMUP_TOO_SHORT in unknown and memory is not None and evidence.number("warmup") is not None:
-        setting, values = "warmup", [min(int(found.trial["steps"]) // 2, round(2 * memory))]
-    elif OVER_THE_EDGE in unknown and rate is not None:
-        setting, values = "lr", [float(f"{rate * factor:.3g}") for factor in (0.3, 0.1)]
-    elif evidence.is_own_trainer or len(evidence.edge):
-        return
-    text = small_sweep(folder, found.trial, "again" if setting is None else "try", setting, values)
-    if text is not None:
-        yield "this sweep would tell:"
-        yield from indented(text)

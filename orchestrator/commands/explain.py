@@ -1,32 +1,28 @@
-"""What `sweep explain` prints: which mechanism rules which part of the region that is not stable."""
+"""`sweep explain`: which mechanism rules which part of the region that is not stable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from orchestrator.detection.outcomes import is_known
+from orchestrator.commands.printing import Answer
+from orchestrator.diagnosis import explanation
 from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
-from orchestrator.diagnosis.explanation import UNEXPLAINED, Explanation, Key, explain
-from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, TITLES
-from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
+from orchestrator.diagnosis.explanation_text import explanation_lines
+from orchestrator.errors import EXIT_OK
 from orchestrator.files import EXPLANATION, LEDGER, atomic_write, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import StabilityMap
 from orchestrator.pictures.explanation import explanation_figure
-from orchestrator.space import format_value
 
 
-def explanation_answer(
+def explain(
     folder: Path, x: str | None, y: str | None, output: Path | None, batch_texts: BatchTexts = batch_texts_of_objectives
-) -> Iterator[str]:
+) -> Answer:
     """Explain the map of the sweep in ``folder``, write its picture, say what rules where. Raises InputError."""
     file_format = output_format(output)
     if output is None:
         refuse_links(folder)
     with LedgerReader(folder / LEDGER) as ledger:
-        found = explain(ledger, x, y, batch_texts)
+        found = explanation.explain(ledger, x, y, batch_texts)
     path = output or folder / EXPLANATION
     write = write_output if output is not None else atomic_write
     write(path, explanation_figure(found, file_format))
@@ -34,63 +30,4 @@ def explanation_answer(
     if found.rulings:
         yield f"`sweep diagnose {folder.name} --cell AXIS=VALUE,...` has the evidence of a cell"
     yield f"picture: {path}"
-
-
-def explanation_lines(found: Explanation) -> Iterator[str]:
-    """Which mechanism rules which part of the region that is not stable, the largest part first."""
-    stability = found.stability
-    num_known = sum(is_known(cell.state) for cell in stability.cells.values())
-    note = f" ({stability.note})" if stability.note else ""
-    yield f"{stability.name}: {len(found.rulings)} of {num_known} known cells are not stable{note}"
-    keys: dict[str, list[Key]] = {mechanism.key: [] for mechanism in MECHANISMS} | {UNEXPLAINED: []}
-    for key in found.rulings:
-        keys[found.ruling(key) or UNEXPLAINED].append(key)
-    for mechanism, cells in sorted(keys.items(), key=lambda item: -len(item[1])):
-        if cells:
-            yield f"{TITLES.get(mechanism, mechanism)}: {len(cells)} cell{'s' if len(cells) > 1 else ''}"
-            yield from (f"  {text}" for text in _where(stability, cells))
-    if any(found.rulings[key].lacks_curvature for key in keys[UNEXPLAINED]):
-        yield f"the curvature was not measured: run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
-
-
-def _where(stability: StabilityMap, cells: Sequence[Key]) -> Iterator[str]:
-    """Stretches of x at which values of y these cells are; rows that have the same ones together."""
-    if stability.is_sampled:
-        for x, y in cells:
-            yield _at(stability.x.name, [x]) + (f", {_at(stability.y.name, [y])}" if stability.y else "")
-        return
-    there = set(cells)
-    rows = {y: tuple(x for x in stability.x_values if (x, y) in there) for y in stability.y_values}
-    done: list[tuple[tuple[Any, ...], list[Any]]] = []
-    for y, row in rows.items():
-        if row and done and done[-1][0] == row and _follow(stability.y_values, done[-1][1][-1], y):
-            done[-1][1].append(y)
-        elif row:
-            done.append((row, [y]))
-    for row, values in done:
-        stretches = " and ".join(_range(stretch) for stretch in _stretches(row, stability.x_values))
-        yield f"{stability.x.name} {stretches}" + (f" at {stability.y.name} {_range(values)}" if stability.y else "")
-
-
-def _stretches(values: Sequence[Any], all_values: Sequence[Any]) -> list[list[Any]]:
-    """``values`` parted where they leave one of ``all_values`` out."""
-    parts: list[list[Any]] = []
-    for value in values:
-        if parts and _follow(all_values, parts[-1][-1], value):
-            parts[-1].append(value)
-        else:
-            parts.append([value])
-    return parts
-
-
-def _follow(all_values: Sequence[Any], a: Any, b: Any) -> bool:
-    return list(all_values).index(b) == list(all_values).index(a) + 1
-
-
-def _range(values: Sequence[Any]) -> str:
-    ends = [values[0], values[-1]] if len(values) > 1 else values
-    return " .. ".join(format_value(value) for value in ends)
-
-
-def _at(name: str, values: Sequence[Any]) -> str:
-    return f"{name} {_range(values)}"
+    return EXIT_OK

@@ -92,6 +92,12 @@ def progress_line(progress: Progress) -> str:
     return " | ".join([format_seconds(progress.seconds), *words])
 
 
+def counts_line(counts: Mapping[str, int]) -> str:
+    """How many trials have each outcome or status, the most frequent first."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {name}" for name, count in ranked) or "no trials"
+
+
 def format_seconds(seconds: float) -> str:
     """Minutes and seconds, with hours when there are any."""
     minutes, rest = divmod(round(seconds), 60)

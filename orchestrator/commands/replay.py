@@ -1,4 +1,4 @@
-"""What `sweep replay` and `sweep audit` do and print: looking back at runs, without training."""
+"""`sweep replay`: judge logs and finished sweeps, without training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from orchestrator.commands.printing import Answer
 from orchestrator.detection.detector import StoppingConfig
 from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
 from orchestrator.files import (
@@ -28,7 +29,6 @@ from orchestrator.files import (
 )
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns, Log, find_logs, read_log
-from orchestrator.replay.audit import audit, audit_lines
 from orchestrator.replay.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
 from orchestrator.space import format_value
 from orchestrator.sweepfile.overrides import Overrides, parse_set
@@ -39,7 +39,6 @@ _EPISODES_SHOWN = 3
 _LONGEST_NAME = 200  # of a file; beyond 255 bytes it could not be made
 _CHANGES_SHOWN = 20
 _UNCLEAR_SHOWN = 5
-_WIDE = 1000
 
 
 def replay(
@@ -49,8 +48,8 @@ def replay(
     results: Path,
     json_file: Path | None,
     figures: Path | None,
-) -> int:
-    """Judge logs and finished sweeps; print, and write ``json_file`` and pictures; returns the exit code.
+) -> Answer:
+    """Judge logs and finished sweeps, and write ``json_file`` and pictures; the exit code is 2 where one is unreadable.
 
     Without ``figures``, a folder, there are no pictures. Raises InputError, also where a file cannot be written.
     """
@@ -60,44 +59,45 @@ def replay(
         refuse_links(figures)
     elif figures is not None and not figures.is_dir():
         check_output(figures, "--figures")
-    console = Console(soft_wrap=False)
     sweeps = [folder for path in paths if (folder := _sweep_folder(path, results))]
     others = [path for path in paths if not _sweep_folder(path, results)]
     found: list[dict[str, object]] = []
     for folder in sweeps:
         trials = _replay_sweep(folder, sets)
-        _show_sweep(console, folder, trials)
+        yield from _sweep_answer(folder, trials)
         found += [{"sweep": folder.name, **_trial_json(trial)} for trial in trials]
     problems: list[InputError] = []
     notes: list[str] = []
     if others:
-        config = logs_config(sets)
-        logs = list(_read_all(others, wanted, results, problems, notes))
-        replayed = _with_progress(console, logs, config)
+        config = _logs_config(sets)
+        replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes)), config)
         if replayed:
-            _show_logs(console, replayed)
+            yield from _logs_answer(replayed)
             found += [one.as_json() for one in replayed]
         if figures is not None and replayed:
-            if not is_own:
-                with storage_errors(figures):
-                    figures.mkdir(exist_ok=True)
-            for one, name in zip(replayed, _picture_names(replayed), strict=True):
-                from orchestrator.pictures.traces import trace_figure
-
-                write = atomic_write if is_own else write_output
-                write(figures / name, trace_figure(one))
-            console.print(f"pictures: {figures}/", highlight=False, markup=False)
+            _write_pictures(replayed, figures, is_own)
+            yield f"pictures: {figures}/"
     if json_file is not None:
         write_output(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
-        console.print(f"wrote {json_file}", highlight=False, markup=False)
-    for note in notes:
-        console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
-    for error in problems:
-        console.print(printable(f"error: {error}"), highlight=False, markup=False, soft_wrap=True)
+        yield f"wrote {json_file}"
+    yield from notes
+    yield from (f"error: {error}" for error in problems)
     return EXIT_BAD_INPUT if problems else EXIT_OK
 
 
-def logs_config(sets: Sequence[str]) -> StoppingConfig:
+def _write_pictures(replayed: Sequence[Replayed], folder: Path, is_own: bool) -> None:
+    """A picture of each log; a folder that a person has named is made as the umask says."""
+    from orchestrator.pictures.traces import trace_figure
+
+    if not is_own:
+        with storage_errors(folder):
+            folder.mkdir(exist_ok=True)
+    write = atomic_write if is_own else write_output
+    for one, name in zip(replayed, _picture_names(replayed), strict=True):
+        write(folder / name, trace_figure(one))
+
+
+def _logs_config(sets: Sequence[str]) -> StoppingConfig:
     """The detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
     changes = {}
     for text in sets:
@@ -150,8 +150,9 @@ def _read_all(
             problems.append(InputError(Problem(path, "", f"none of its {len(others)} files is a log"), *others[:3]))
 
 
-def _with_progress(console: Console, logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
+def _with_progress(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
     """Judge the logs a few at a time, so that a long wait shows how far it is."""
+    console = Console()
     batches = _batches(sorted(logs, key=lambda log: len(log.step_N)))
     replayed: dict[str, Replayed] = {}
     shown = track(batches, "judging", console=console, transient=True, disable=not console.is_terminal)
@@ -164,7 +165,8 @@ def _batches(logs: Sequence[Log], size: int = 32) -> list[Sequence[Log]]:
     return [logs[start : start + size] for start in range(0, len(logs), size)]
 
 
-def _show_logs(console: Console, replayed: Sequence[Replayed]) -> None:
+def _logs_answer(replayed: Sequence[Replayed]) -> Iterator[str | Table]:
+    """A line of a table for each log, the notes on them, and the columns that were read."""
     table = Table("log", "points", "outcome", "episodes", "would stop", "saves", box=None, pad_edge=False)
     for column in (1, 5):
         table.columns[column].justify = "right"
@@ -178,16 +180,14 @@ def _show_logs(console: Console, replayed: Sequence[Replayed]) -> None:
             f"{stop} (wrong: it came back)" if one.is_wrong_stop else stop,
             f"{one.share_saved:.0%}" if one.record.lost_step is not None else "-",
         )
-    _print_wide(console, table)
+    yield table
     for one in replayed:
-        for note in one.log.notes:
-            console.print(printable(f"note: {one.log.name}: {note}"), highlight=False, markup=False, soft_wrap=True)
+        yield from (f"note: {one.log.name}: {note}" for note in one.log.notes)
     columns = sorted(
         {(str(o.log.columns.step), str(o.log.columns.loss), str(o.log.columns.grad_norm)) for o in replayed}
     )
     for step, loss, norm in columns:
-        text = f"columns: step={step} loss={loss} grad-norm={norm}"
-        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+        yield f"columns: step={step} loss={loss} grad-norm={norm}"
 
 
 def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
@@ -198,14 +198,6 @@ def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
         while all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
             shared += 1
     return [str(Path(*p[shared:])) if shared else one.log.name for p, one in zip(parts, replayed, strict=True)]
-
-
-def _print_wide(console: Console, table: Table) -> None:
-    """Tables are cut to a terminal's width, never to a file's."""
-    if console.is_terminal:
-        console.print(table)
-    else:
-        Console(file=console.file, width=_WIDE).print(table)
 
 
 def _episodes_text(one: Replayed) -> str:
@@ -252,18 +244,16 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
         return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
 
 
-def _show_sweep(console: Console, folder: Path, trials: Sequence[ReplayedTrial]) -> None:
-    def say(text: str) -> None:
-        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
-
+def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str | Table]:
+    """Which outcomes of a sweep another setting changes."""
     changed = [trial for trial in trials if trial.is_changed]
-    say(f"{folder.name}: {len(trials)} finished trials, {len(changed)} with another outcome")
+    yield f"{folder.name}: {len(trials)} finished trials, {len(changed)} with another outcome"
     for (before, after), count in sorted(Counter((t.outcome, t.new_outcome) for t in changed).items()):
-        say(f"  {before} -> {after}: {count}")
+        yield f"  {before} -> {after}: {count}"
     trained, needed = sum(t.steps_done for t in trials), sum(t.new_steps_done for t in trials)
-    say(f"member-steps: {trained:,} trained, {needed:,} until the new verdicts")
+    yield f"member-steps: {trained:,} trained, {needed:,} until the new verdicts"
     if any(trial.new_outcome == UNKNOWN for trial in trials):
-        say("unknown: training was stopped before the new settings would have judged")
+        yield "unknown: training was stopped before the new settings would have judged"
     if not changed:
         return
     table = Table("trial", "seed", "was", "is", "at step", "because", box=None, pad_edge=False)
@@ -271,9 +261,9 @@ def _show_sweep(console: Console, folder: Path, trials: Sequence[ReplayedTrial])
         cell = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
         row = (cell, str(trial.seed), trial.outcome, trial.new_outcome, f"{trial.new_steps_done - 1:,}", trial.reason)
         table.add_row(*map(_escaped, row))
-    _print_wide(console, table)
+    yield table
     if len(changed) > _CHANGES_SHOWN:
-        say(f"... and {len(changed) - _CHANGES_SHOWN} more; --json FILE has all")
+        yield f"... and {len(changed) - _CHANGES_SHOWN} more; --json FILE has all"
 
 
 def _trial_json(trial: ReplayedTrial) -> dict[str, object]:
@@ -287,13 +277,3 @@ def _trial_json(trial: ReplayedTrial) -> dict[str, object]:
         "new_steps_done": trial.new_steps_done,
         "reason": trial.reason,
     }
-
-
-def show_audit(folder: Path) -> Iterable[str]:
-    """Lines that say what early stopping saved in the sweep in ``folder`` and how often it was wrong."""
-    with LedgerReader(folder / LEDGER) as ledger:
-        balance = audit(ledger.trials(), ledger.member_steps_per_second())
-    yield from audit_lines(balance)
-    for row in balance.wrong[:_CHANGES_SHOWN]:
-        cell = " ".join(f"{key}={format_value(value)}" for key, value in row["cell"].items())
-        yield f"  {cell} seed={row['seed']}: lost at step {row['verdict_step']}, ended {row['outcome']}"

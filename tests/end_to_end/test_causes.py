@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.commands.run import drive
+from orchestrator.commands.printing import show
+from orchestrator.commands.run import run
 from orchestrator.diagnosis.diagnosis import examine
 from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH
 from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY
@@ -40,7 +41,7 @@ def test_every_planted_sweep_is_tested_here() -> None:
 @pytest.mark.timeout(900)
 def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_other(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
-    assert drive(sweep, tmp_path, lambda: InlineExecutor, False) == 0
+    assert show(run(sweep, tmp_path, lambda: InlineExecutor, False)) == 0
     with LedgerReader(tmp_path / sweep.name / LEDGER) as ledger:
         rows = ledger.trials()
         unstable = [row for row in rows if row["outcome"] != "stable"]

@@ -21,7 +21,8 @@ import pytest
 from fault_kit import command, need, wait_until
 from mlflow import MlflowClient
 
-from orchestrator.commands.run import sync_sweep
+from orchestrator.commands.printing import show
+from orchestrator.commands.sync import sync
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -152,7 +153,7 @@ def num_mirrored(path: Path) -> int:
 def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None = None) -> None:
     """Sync writes all of a finished sweep, and a second time nothing."""
     path = path or store(place)
-    sync_sweep(place / "results" / NAME, uri)
+    show(sync(place / "results" / NAME, uri))
     found = runs_in(path)
     with LedgerReader(place / "results" / NAME / LEDGER) as ledger:
         rows = ledger.trials()
@@ -160,7 +161,7 @@ def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None
         for row in rows:
             assert found[row["trial_id"]][1] >= 4 * min(40, len(ledger.trace(row["trial_id"])["step"]))
     assert {status for status, _ in found.values()} == {"FINISHED"}
-    sync_sweep(place / "results" / NAME, uri)
+    show(sync(place / "results" / NAME, uri))
     assert runs_in(path) == found
     assert runs_without_driver(place / "results" / NAME, TrackingConfig(uri=uri)) == 0
 
@@ -329,7 +330,7 @@ def test_a_half_migrated_store_is_named_with_a_remedy(with_store: Path, damage: 
         database.executescript(damage)
     assert_warned_once(with_store, start(with_store), f"sqlite:///{store(with_store)}", "delete it, or move it away")
     with pytest.raises(TrackingError, match="delete it, or move it away"):
-        sync_sweep(with_store / "results" / NAME, None)
+        show(sync(with_store / "results" / NAME, None))
     assert runs_without_driver(with_store / "results" / NAME, TrackingConfig()) == 0
     store(with_store).unlink()
     assert_sync_completes(with_store)
@@ -384,12 +385,12 @@ def test_no_run_stays_running_when_its_driver_is_gone(with_store: Path, number: 
     assert "Traceback" not in output
     assert set(trial_statuses(with_store)) != {"finished"}, "it was caught in the middle"
     assert (runs_without_driver(folder, TrackingConfig()) == 0) == (number != signal.SIGKILL)
-    sync_sweep(folder, None)
+    show(sync(folder, None))
     found = runs_in(store(with_store))
     assert "RUNNING" not in {status for status, _ in found.values()}
     assert found["parent"][0] == "KILLED", "trials are still to train"
     assert runs_without_driver(folder, TrackingConfig()) == 0
-    sync_sweep(folder, None)
+    show(sync(folder, None))
     assert runs_in(store(with_store)) == found
     if number == signal.SIGKILL:  # going on takes as long as the rest; the ledger is the same for all three
         output, _ = end_of(start(with_store))
@@ -421,7 +422,7 @@ def test_runs_that_were_made_twice_or_cut_off_are_put_right(mirrored: Path) -> N
     # As a ledger does that was deleted, with a sweep that was changed afterwards.
     unknown = client.create_run(experiment.experiment_id, tags={**child.data.tags, "sweep.trial_id": "unknown"})
     assert runs_without_driver(mirrored / "results" / NAME, TrackingConfig()) == 4
-    sync_sweep(mirrored / "results" / NAME, None)
+    show(sync(mirrored / "results" / NAME, None))
     found = runs_in(store(mirrored))
     assert found.pop("unknown")[0] == "KILLED"
     assert found == before

@@ -11,7 +11,7 @@ import pytest
 from fault_kit import need
 from faults.storage_victim import NEW, OLD
 
-from orchestrator.commands.gc import clean
+from orchestrator.commands.gc import gc
 from orchestrator.files import LEDGER, read_checkpoint
 from orchestrator.ledger.writer import LedgerWriter
 
@@ -74,7 +74,7 @@ def test_a_fault_at_the_nth_call_tears_nothing_and_the_next_run_completes(
         assert_nothing_is_torn(folder, done.stdout)
         again = victim(folder)
         assert again.returncode == 0, (number, again.stderr)
-        list(clean(folder, exports=False, is_rehearsal=False))
+        list(gc(folder, exports=False, dry_run=False))
         assert not [path.name for path in folder.rglob(".*")]
         number += 1
     print(f"{fault} at {call}: {number - 2} times")

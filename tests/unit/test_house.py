@@ -24,7 +24,7 @@ IMPORTERS = {
     "tensorboardX": {"orchestrator.logs.files"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {"orchestrator.cli"},
+    "typer": {"orchestrator.cli", "orchestrator.cli_options"},
 }
 
 # Each room imports only rooms above it in this list.
@@ -62,8 +62,10 @@ FLOOR_PLAN = (
     "orchestrator.driver",
     "orchestrator.tracking",
     "orchestrator.diagnosis",
+    "orchestrator.health",
     "orchestrator.pictures",
     "orchestrator.commands",
+    "orchestrator.cli_options",
     "orchestrator.cli",
 )
 

@@ -17,7 +17,9 @@ from mlflow import MlflowClient
 from scipy.stats import binomtest
 from sweep_cases import QUADRATIC, finished
 
-from orchestrator.commands.run import drive, sync_sweep
+from orchestrator.commands.printing import show
+from orchestrator.commands.run import run
+from orchestrator.commands.sync import sync
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
@@ -49,8 +51,8 @@ def results(tmp_path: Path, empty_store: Path) -> Path:
     return tmp_path / "results"
 
 
-def run(sweep, results: Path) -> int:
-    return drive(sweep, results, lambda: InlineExecutor, False)
+def train_and_mirror(sweep, results: Path) -> int:
+    return show(run(sweep, results, lambda: InlineExecutor, False))
 
 
 def all_runs(results: Path):
@@ -64,7 +66,7 @@ def all_runs(results: Path):
 
 
 def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
-    assert run(tracked_sweep(), results) == 0
+    assert train_and_mirror(tracked_sweep(), results) == 0
     client, (parent,), children = all_runs(results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
         rows = ledger.trials()
@@ -95,7 +97,7 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
 
 
 def test_syncing_again_adds_nothing_and_a_deleted_store_is_made_again(results: Path) -> None:
-    run(tracked_sweep(), results)
+    train_and_mirror(tracked_sweep(), results)
 
     def content() -> dict:
         client, _, children = all_runs(results)
@@ -105,7 +107,7 @@ def test_syncing_again_adds_nothing_and_a_deleted_store_is_made_again(results: P
         }
 
     before = content()
-    sync_sweep(results / "edge", None)
+    show(sync(results / "edge", None))
     assert content() == before
     other = f"sqlite:///{results / 'other' / 'mlflow.db'}"
     (results / "other").mkdir()
@@ -114,26 +116,26 @@ def test_syncing_again_adds_nothing_and_a_deleted_store_is_made_again(results: P
         for table in ("latest_metrics", "metrics", "tags", "params", "runs"):
             database.execute(f"DELETE FROM {table}")
     database.close()
-    sync_sweep(results / "edge", other)
+    show(sync(results / "edge", other))
     shutil.copy(results / "other" / "mlflow.db", results / "mlflow.db")
     assert content() == before
 
 
 def test_a_run_that_was_cut_off_half_way_is_completed_without_duplicates(results: Path) -> None:
     sweep = tracked_sweep()
-    run(sweep, results)
+    train_and_mirror(sweep, results)
     client, _, children = all_runs(results)
     cut = next(iter(children.values()))
     history = client.get_metric_history(cut.info.run_id, "loss")
     client.set_tag(cut.info.run_id, "sweep.mirrored", "")
     client.update_run(cut.info.run_id, status="RUNNING")
-    sync_sweep(results / "edge", None)
+    show(sync(results / "edge", None))
     assert client.get_metric_history(cut.info.run_id, "loss") == history
     assert client.get_run(cut.info.run_id).info.status == "FINISHED"
 
 
 def test_every_nth_step_is_logged_when_asked(results: Path) -> None:
-    run(tracked_sweep("tracking.every=25"), results)
+    train_and_mirror(tracked_sweep("tracking.every=25"), results)
     client, _, children = all_runs(results)
     stable = next(child for child in children.values() if child.data.tags["outcome"] == "stable")
     assert [m.step for m in client.get_metric_history(stable.info.run_id, "loss")] == [0, 25, 50]
@@ -248,7 +250,7 @@ RATES = {"num_wrong_stops", "wrong_stop_rate", "wrong_stop_rate_low", "wrong_sto
 
 
 def test_the_parent_has_the_audit_and_audited_trials_are_tagged(results: Path) -> None:
-    assert run(tracked_sweep(*AUDITED), results) == 0
+    assert train_and_mirror(tracked_sweep(*AUDITED), results) == 0
     _, (parent,), children = all_runs(results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
         rows = {row["trial_id"]: row for row in ledger.trials()}
@@ -277,7 +279,7 @@ def test_the_parent_has_the_audit_and_audited_trials_are_tagged(results: Path) -
 
 
 def test_where_nothing_was_audited_there_is_no_rate_of_wrong_stops(results: Path) -> None:
-    run(tracked_sweep("steps=5"), results)
+    train_and_mirror(tracked_sweep("steps=5"), results)
     _, (parent,), _ = all_runs(results)
     assert set(parent.data.metrics) == COUNTS
     assert parent.data.metrics["num_audited"] == 0
@@ -293,11 +295,11 @@ def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: 
         return log_batch(self, run_id, **things)
 
     monkeypatch.setattr(MlflowClient, "log_batch", counted)
-    run(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[0]"), results)
+    train_and_mirror(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[0]"), results)
     client, (parent,), children = all_runs(results)
     (child,) = children.values()
     assert calls == {parent.info.run_id: 1, child.info.run_id: 1}
-    run(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[1]", "steps=450", "tracking.every=1"), results)
+    train_and_mirror(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[1]", "steps=450", "tracking.every=1"), results)
     _, _, children = all_runs(results)
     (long,) = (found for found in children.values() if found.info.run_id != child.info.run_id)
     assert calls[long.info.run_id] == 3, "450 steps of four metrics and a few results, 800 at a time"
@@ -308,7 +310,7 @@ def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: 
 
 def test_results_are_mirrored_while_others_train_once_it_has_started(results: Path) -> None:
     sweep = tracked_sweep("tracking.enabled=false")
-    run(sweep, results)
+    train_and_mirror(sweep, results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
         some = [row["trial_id"] for row in ledger.trials()][:3]
     mirror = BackgroundMirror(results / "edge", sweep.tracking)
@@ -332,7 +334,7 @@ def no_uri(monkeypatch) -> None:
 
 
 def test_the_curve_of_a_run_is_read_back_as_the_ledger_has_it(results: Path, no_uri, monkeypatch) -> None:
-    run(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[0]", "tracking.every=1"), results)
+    train_and_mirror(tracked_sweep("axes={lr: {values: [0.5]}}", "seeds=[0]", "tracking.every=1"), results)
     _, _, children = all_runs(results)
     ((trial_id, child),) = children.items()
     log = read_run(child.info.run_id, results, Columns())
@@ -364,7 +366,7 @@ def test_without_a_store_none_is_made_to_look_into(tmp_path: Path, no_uri) -> No
 def test_a_store_that_is_down_costs_one_warning_and_no_result(tmp_path: Path, capsys) -> None:
     broken = tmp_path / "store.db"
     broken.write_bytes(b"this is no database" * 100)
-    code = run(tracked_sweep(f"tracking.uri=sqlite:///{broken}"), tmp_path / "results")
+    code = train_and_mirror(tracked_sweep(f"tracking.uri=sqlite:///{broken}"), tmp_path / "results")
     output = capsys.readouterr().out
     assert code == 0
     assert output.count("warning:") == 1
@@ -387,6 +389,6 @@ def test_pages_are_served_on_loopback_only(tmp_path: Path) -> None:
 
 def test_the_mirror_leaves_the_global_tracking_state_alone(results: Path) -> None:
     before = mlflow.get_tracking_uri()
-    run(tracked_sweep(), results)
+    train_and_mirror(tracked_sweep(), results)
     assert mlflow.get_tracking_uri() == before
     assert mlflow.active_run() is None

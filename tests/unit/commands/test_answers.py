@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.commands.answers import boundary_answer, comparison_answer, recommendation_answer, sensitivity_answer
+from orchestrator.commands.boundary import boundary
+from orchestrator.commands.compare import compare
+from orchestrator.commands.recommend import recommend
+from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.errors import InputError
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
@@ -23,20 +26,20 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def test_the_answers_read_a_sweep_s_folder(folders: list[Path]) -> None:
-    lines = list(boundary_answer(folders[1], None, None, {}, "worst"))
+    lines = list(boundary(folders[1], None, None, {}, "worst"))
     assert lines[0] == "b: the edge along lr; a cell is stable when all its seeds are"
     assert lines[1] == "all cells  edge near lr=0.316 (lr 0.1 is stable, 1 is not)"
-    assert recommendation_answer(folders[1], 2.0, "final_loss")[0].startswith("lr=0.001:")
-    assert "over 4 values from 0.001 to 1" in sensitivity_answer(folders[1], "lr")[0]
+    assert next(recommend(folders[1], 2.0, "final_loss")).startswith("lr=0.001:")
+    assert "over 4 values from 0.001 to 1" in next(sensitivity(folders[1], "lr"))
 
 
 def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path) -> None:
-    lines = list(comparison_answer(folders, None, None, "worst", None, tmp_path / "results"))
+    lines = list(compare(folders, None, None, "worst", None, tmp_path / "results"))
     picture = tmp_path / "results" / "compare" / "a_vs_b.png"
     assert lines[-1] == f"picture: {picture}"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "More than chance: b is more stable here." in lines[-2]
-    *_, drawn = comparison_answer([*folders, folders[0]], None, None, "best", tmp_path / "three.svg", tmp_path)
+    *_, drawn = compare([*folders, folders[0]], None, None, "best", tmp_path / "three.svg", tmp_path)
     assert (tmp_path / "three.svg").read_text().startswith("<?xml"), drawn
 
 
@@ -55,7 +58,7 @@ def test_a_comparison_that_cannot_be_made_is_refused(folders, tmp_path: Path, op
     chosen = {"x": None, "y": None, "reduce": "worst", "output": None, "folders": 2} | options
     with pytest.raises(InputError, match=says):
         list(
-            comparison_answer(
+            compare(
                 folders[: chosen["folders"]], chosen["x"], chosen["y"], chosen["reduce"], chosen["output"], tmp_path
             )
         )

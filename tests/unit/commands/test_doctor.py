@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.commands.doctor import Finding, examine_environment, examine_sweep, repair
-from orchestrator.commands.gc import clean, dead_scratch
+from orchestrator.commands.gc import gc
 from orchestrator.driver.packing import pack_of
 from orchestrator.errors import InputError
 from orchestrator.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
+from orchestrator.health.environment import examine_environment
+from orchestrator.health.finding import Finding, repair
+from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Member, Report
 from orchestrator.pictures.exports import export_all
-from orchestrator.processes import MARK, SCRATCH, leftovers, listening, new_mark
+from orchestrator.processes import MARK, SCRATCH, dead_scratch, leftovers, listening, new_mark
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
 
@@ -108,7 +110,7 @@ def test_while_a_driver_is_at_work_nothing_is_wrong(interrupted: Path) -> None:
     with sweep_lock(interrupted):
         assert bad(interrupted) == []
         with pytest.raises(InputError, match="in use by"):
-            list(clean(interrupted, exports=False, is_rehearsal=False))
+            list(gc(interrupted, exports=False, dry_run=False))
 
 
 def test_a_damaged_checkpoint_is_a_warning(interrupted: Path) -> None:
@@ -150,10 +152,10 @@ def test_gc_removes_what_nobody_needs_and_no_result(interrupted: Path) -> None:
     outside = interrupted.parent / "outside"
     outside.write_text("precious")
     (interrupted / CHECKPOINTS / "link.pt").symlink_to(outside)
-    said = list(clean(interrupted, exports=False, is_rehearsal=True))
+    said = list(gc(interrupted, exports=False, dry_run=True))
     assert any("would remove 3 checkpoints" in line for line in said)
     assert len(list(interrupted.rglob("*"))) > len(kept) + 2, "a rehearsal removes nothing"
-    list(clean(interrupted, exports=False, is_rehearsal=False))
+    list(gc(interrupted, exports=False, dry_run=False))
     left = {path for path in interrupted.rglob("*") if path.is_file() and not path.name.startswith(("lock", LEDGER))}
     assert left == {path for path in kept if path.name != LEDGER}
     assert all(path.read_bytes() == kept[path] for path in left)
@@ -163,9 +165,9 @@ def test_gc_removes_what_nobody_needs_and_no_result(interrupted: Path) -> None:
 
 def test_gc_takes_exports_only_when_asked_and_they_can_be_made_again(folder: Path) -> None:
     written = export_all(folder)
-    list(clean(folder, exports=False, is_rehearsal=False))
+    list(gc(folder, exports=False, dry_run=False))
     before = {path: path.read_bytes() for path in written}
-    list(clean(folder, exports=True, is_rehearsal=False))
+    list(gc(folder, exports=True, dry_run=False))
     assert not any(path.exists() for path in written)
     export_all(folder)
     assert {path: path.read_bytes() for path in written} == before

@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 from objectives.base import GptConfig
 from objectives.models.data import batch_text
 from orchestrator.cli import app
-from orchestrator.commands.diagnose import diagnosis_json, diagnosis_lines
 from orchestrator.diagnosis.diagnosis import diagnose, most_typical, rank, trial_by_id
+from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor

@@ -9,8 +9,8 @@ from diagnosis_cases import SWEEP, calm, epsilon_floor, over_the_edge, planted_s
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.commands.explain import explanation_lines
 from orchestrator.diagnosis.explanation import UNEXPLAINED, explain
+from orchestrator.diagnosis.explanation_text import explanation_lines
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER

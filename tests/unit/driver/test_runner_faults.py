@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sweep_cases import numbers, sweep_with
 
-from orchestrator.commands.doctor import examine_sweep
 from orchestrator.driver import runner
 from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import CHECKPOINTS, LEDGER
+from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger import writer as writer_module
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.commands.comparison_text import comparison_lines
 from orchestrator.errors import InputError
 from orchestrator.maps.comparison import Comparison, compare, mcnemar, shared_maps
+from orchestrator.maps.comparison_text import comparison_lines
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
 S, D = ["stable"] * 3, ["diverged"] * 3

@@ -10,8 +10,8 @@ from own_cases import SWEEP, sweep_in, sweep_of_text
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.commands.doctor import examine_sweep
 from orchestrator.errors import InputError
+from orchestrator.health.sweep import examine_sweep
 from orchestrator.sweepfile.own_trainer import command_of, placeholders, render
 from orchestrator.sweepfile.spec import ImportNotAllowed, load_sweep
 

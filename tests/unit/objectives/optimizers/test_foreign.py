@@ -15,8 +15,9 @@ from objectives.optimizers.libraries import problem_with
 from objectives.optimizers.named import make_optimizer
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
-from orchestrator.commands.run import plan_lines, refuse_optimizers_of_no_use
+from orchestrator.commands.plan import plan
 from orchestrator.driver.packing import expected_width, make_packs
+from orchestrator.driver.refusals import refuse_missing_optimizers
 from orchestrator.errors import InputError
 from orchestrator.worker import ways
 
@@ -328,7 +329,7 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
     packs = make_packs(sweep, sweep.trials, 1)
     assert {p.width for p in packs} == {None}, "as it is measured, and only one is"
     assert max(len(p.members) for p in packs) > 1, "one start for many, one after the other"
-    lines = list(plan_lines(sweep, tmp_path))
+    lines = list(plan(sweep, tmp_path))
     assert "          torch.optim.NAdam is of a library, which trains one member at a time" in lines
 
 
@@ -350,7 +351,7 @@ def test_only_one_member_at_a_time_is_timed(monkeypatch) -> None:
 
 def test_a_sweep_that_names_what_there_is_not_is_refused_when_it_is_planned(tmp_path) -> None:
     sweep = sweep_of(NADAM.replace("NAdam", "Nadam"))
-    for refuses in (lambda: list(plan_lines(sweep, tmp_path)), lambda: refuse_optimizers_of_no_use(sweep)):
+    for refuses in (lambda: list(plan(sweep, tmp_path)), lambda: refuse_missing_optimizers(sweep)):
         with pytest.raises(InputError, match=r"torch.optim.Nadam is no optimizer of torch\n.*there are: NAdam"):
             refuses()
 

@@ -1,0 +1,49 @@
+"""Arguments and options that several commands share, each said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RESULTS = Path("results")
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="sweep file, or the name or folder of a sweep")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="name or results folder of a sweep")]
+ResultsOption = Annotated[Path, typer.Option("--results", metavar="DIR", help="where results folders are")]
+AxisOption = Annotated[
+    list[str],
+    typer.Option(
+        "--axis", metavar="NAME=SCALE:...", help="add or replace an axis: lr=log:1e-4,1e-1,7 or clip=values:none,1"
+    ),
+]
+DropOption = Annotated[
+    list[str], typer.Option("--drop", metavar="AXIS", help="leave this axis out; --set fixed.AXIS=VALUE fixes it")
+]
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="set any key of the file: fixed.batch_size=16")
+]
+SeedsOption = Annotated[str | None, typer.Option("--seeds", metavar="N,N,...", help="the seeds, e.g. 0,1,2")]
+StepsOption = Annotated[int | None, typer.Option("--steps", help="length of each training run")]
+SweepNameOption = Annotated[str | None, typer.Option("--name", help="name of the sweep")]
+AllowImportOption = Annotated[
+    bool, typer.Option("--allow-import", help="import the Python code that the sweep file names")
+]
+XOption = Annotated[str | None, typer.Option("--x", help="horizontal axis; the first by default")]
+YOption = Annotated[str | None, typer.Option("--y", help="vertical axis; the second by default")]
+WhereOption = Annotated[
+    list[str], typer.Option("--where", metavar="AXIS=VALUE", help="only cells with this value of another axis")
+]
+ReduceOption = Annotated[
+    str, typer.Option("--reduce", help="what stands for axes that are not shown: their worst, median or best cell")
+]
+LossOption = Annotated[str, typer.Option("--metric", help="final_loss, validation_loss or best_loss")]
+SlurmOption = Annotated[
+    list[str],
+    typer.Option(
+        "--slurm",
+        metavar="KEY=VALUE",
+        help="for jobs: time=MINUTES, partition=..., account=...; cluster=local tries it out",
+    ),
+]

@@ -1,0 +1,51 @@
+"""From the words of a command line to what the commands take: a sweep, overrides, conditions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.files import FROZEN_SWEEP
+
+if TYPE_CHECKING:
+    from orchestrator.sweepfile.overrides import Overrides
+    from orchestrator.sweepfile.spec import Sweep
+
+
+def overrides(
+    axes: Sequence[str] = (),
+    drops: Sequence[str] = (),
+    sets: Sequence[str] = (),
+    seeds: str | None = None,
+    steps: int | None = None,
+    name: str | None = None,
+) -> Overrides:
+    """The options that change a sweep file."""
+    from orchestrator.sweepfile.overrides import Overrides
+
+    return Overrides(tuple(axes), tuple(sets), seeds, steps, name, tuple(drops))
+
+
+def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
+    """A sweep from a file, or from the folder where it was frozen. Raises InputError."""
+    from orchestrator.sweepfile.spec import load_sweep
+
+    path = Path(file)
+    for folder in (path, results / file):
+        if not os.path.isfile(path) and os.path.isfile(folder / FROZEN_SWEEP):
+            path = folder / FROZEN_SWEEP
+    return load_sweep(path, changes, allow_import=allow_import)
+
+
+def conditions(texts: Sequence[str], option: str = "--where") -> dict[str, str]:
+    """AXIS=VALUE ``texts`` of an option as a mapping. Raises InputError."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(Problem(option, text, "is not AXIS=VALUE", "write e.g. clip=none"))
+        found[key.strip()] = value.strip()
+    return found

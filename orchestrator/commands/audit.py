@@ -1,0 +1,26 @@
+"""`sweep audit`: what early stopping saved, and how often it was wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.commands.printing import Answer
+from orchestrator.errors import EXIT_OK
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.replay.audit import audit as audit_trials
+from orchestrator.replay.audit import audit_lines
+from orchestrator.space import format_value
+
+_WRONG_SHOWN = 20
+
+
+def audit(folder: Path) -> Answer:
+    """The audit of the sweep in ``folder``, with the trials that came back after their verdict."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        balance = audit_trials(ledger.trials(), ledger.member_steps_per_second())
+    yield from audit_lines(balance)
+    for row in balance.wrong[:_WRONG_SHOWN]:
+        cell = " ".join(f"{key}={format_value(value)}" for key, value in row["cell"].items())
+        yield f"  {cell} seed={row['seed']}: lost at step {row['verdict_step']}, ended {row['outcome']}"
+    return EXIT_OK

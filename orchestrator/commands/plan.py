@@ -1,0 +1,121 @@
+"""`sweep plan`: what `run` would train, without training it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from objectives.base import Way
+from orchestrator.commands.live import format_seconds
+from orchestrator.commands.printing import Answer
+from orchestrator.driver.packing import make_packs, structure_of
+from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
+from orchestrator.driver.runner import missing_trials
+from orchestrator.errors import EXIT_OK
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.space import Trial, format_value
+from orchestrator.sweepfile.own_trainer import OwnTrainer
+from orchestrator.sweepfile.spec import Sweep
+from orchestrator.worker.ways import Choice, known_choice
+
+_STRUCTURES_SHOWN = 4
+
+
+def plan(sweep: Sweep, results: Path) -> Answer:
+    """The plan of ``sweep``: trials, what exists, packs, an estimate of the time. Raises InputError."""
+    refuse_what_cannot_run(sweep, results / sweep.name)
+    statuses: dict[str, tuple[str, int]] = {}
+    speed = None
+    path = results / sweep.name / LEDGER
+    if path.is_file():
+        with LedgerReader(path) as ledger:
+            statuses = ledger.statuses(removed=True)
+            speed = ledger.member_steps_per_second()
+    missing = missing_trials(sweep, statuses)
+    workers = _planned_workers(sweep)
+    packs = make_packs(sweep, missing, workers)
+    yield from _question_lines(sweep)
+    yield from _existing_lines(sweep, statuses)
+    sizes = Counter(len(pack.members) for pack in packs)
+    shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True))
+    yield f"to train: {len(missing)} trials in {len(packs)} packs" + (f" ({shown} members)" if packs else "")
+    choices = list(_known_choices(sweep, missing, workers).values())
+    for choice in choices[:_STRUCTURES_SHOWN]:
+        yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
+    if len(choices) > _STRUCTURES_SHOWN:
+        yield f"          ... and {len(choices) - _STRUCTURES_SHOWN} structures more"
+    for name in library_optimizers(sweep, missing):
+        yield f"          {name} is of a library, which trains one member at a time"
+    yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
+        f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
+    )
+    speed = speed or _speed(choices)
+    if not missing:
+        yield "time:     none, there is nothing to train"
+    elif speed is None:
+        yield "time:     known once a first pack has been timed"
+    else:
+        seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
+        yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s a worker)"
+    return EXIT_OK
+
+
+def _question_lines(sweep: Sweep) -> Iterator[str]:
+    num_cells = len({tuple(trial.cell.items()) for trial in sweep.trials})
+    yield f"sweep:    {sweep.name} ({sweep.objective.name}, {sweep.steps} steps)"
+    for axis in sweep.axes:
+        shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
+        yield f"axis:     {axis.name} [{axis.scale}] {shown}"
+    yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+
+
+def _existing_lines(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> Iterator[str]:
+    wanted = {trial.trial_id for trial in sweep.trials}
+    existing = Counter(statuses[trial.trial_id][0] for trial in sweep.trials if trial.trial_id in statuses)
+    yield "exists:   " + (", ".join(f"{count} {status}" for status, count in existing.items()) or "nothing yet")
+    if removed := len(statuses.keys() - wanted):
+        yield f"removed:  {removed} trials of the ledger are no longer in the sweep; they stay out of the map"
+
+
+def _speed(choices: Sequence[Choice | None]) -> float | None:
+    """Member-steps per second of a worker over structures of these ``choices``, None where one is not measured."""
+    speeds = [choice.member_steps_per_second for choice in choices if choice is not None]
+    known = [speed for speed in speeds if speed]
+    if not known or len(known) < len(choices):
+        return None
+    # Structures differ in speed; each has as many trials as the others, near enough.
+    return len(known) / sum(1 / speed for speed in known)
+
+
+def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, Choice | None]:
+    """How packs of each structure will run on this machine; None where that is not measured yet."""
+    if isinstance(sweep.objective, OwnTrainer):
+        return {"": Choice(Way(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
+    alike: dict[str, list[Trial]] = {}
+    for trial in missing:
+        alike.setdefault(structure_of(sweep, trial), []).append(trial)
+    choices: dict[str, Choice | None] = {}
+    for structure, trials in alike.items():
+        config = sweep.objective.config_class.model_validate(trials[0].config, strict=False)
+        if sweep.resources.pack != "auto" and config.can_be_stacked:
+            reason = f"{sweep.resources.pack} at a time, as resources.pack says"
+            choices[structure] = Choice(Way(sweep.resources.pack), reason)
+            continue
+        if sweep.resources.gpus:
+            choices[structure] = None  # the cache is on the GPU's machine
+            continue
+        steps_ahead = len(trials) * sweep.steps // workers
+        choices[structure] = known_choice(
+            sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
+        )
+    return choices
+
+
+def _planned_workers(sweep: Sweep) -> int:
+    """Packs at a time on this machine, as the executor would choose."""
+    if sweep.resources.parallel != "auto":
+        return sweep.resources.parallel
+    return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.workers))

@@ -1,0 +1,25 @@
+"""`sweep sync`: write to MLflow what it misses of a sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.commands.printing import Answer
+from orchestrator.errors import EXIT_OK
+from orchestrator.files import FROZEN_SWEEP, sweep_lock
+from orchestrator.pictures.exports import export_all
+from orchestrator.sweepfile.spec import load_sections
+from orchestrator.tracking.mlflow import Mirror, shown_uri
+
+
+def sync(folder: Path, tracking_uri: str | None) -> Answer:
+    """Write to MLflow what it misses of the sweep in ``folder``. Raises InputError while a driver has the sweep."""
+    tracking = load_sections(folder / FROZEN_SWEEP).tracking
+    if tracking_uri is not None:
+        tracking = tracking.model_copy(update={"uri": tracking_uri})
+    with sweep_lock(folder):
+        artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
+        with Mirror(folder, tracking) as mirror:
+            mirror.mirror_sweep(artifacts)
+    yield f"{len(mirror.run_of_trial)} trials are in MLflow at {shown_uri(mirror.uri)}"
+    return EXIT_OK

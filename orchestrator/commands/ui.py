@@ -1,0 +1,43 @@
+"""`sweep ui`: serve MLflow's pages on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from orchestrator.commands.printing import Answer
+from orchestrator.errors import EXIT_OK, InputError, Problem, SweepError
+from orchestrator.processes import MARK, new_mark
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.tracking.mlflow import STORE, rehome, run_pages, server_command, tracking_uri
+
+
+def ui(results: Path, uri: str | None, port: int) -> Answer:
+    """Serve MLflow's pages on loopback until Ctrl-C, which is no error. Raises InputError, SweepError."""
+    store = tracking_uri(TrackingConfig(uri=uri), results)
+    if uri is None:
+        if not (results / STORE).is_file():
+            raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` makes one"))
+        with contextlib.suppress(sqlite3.Error):  # MLflow says what is wrong with it
+            rehome(results / STORE, results)
+    address = f"http://127.0.0.1:{port}"
+    yield f"MLflow at {address} (Ctrl-C ends it)"
+    try:
+        marked = {**os.environ, MARK: new_mark()}
+        command = server_command(store, results, port, sys.executable)
+        server = subprocess.Popen(command, env=marked, umask=0o077)  # what it writes is for this user alone
+    except OSError as error:
+        raise SweepError(f"cannot start MLflow: {error}") from error
+    try:
+        for page in run_pages(store, address):
+            yield f"runs of {page}"
+        return server.wait()
+    except KeyboardInterrupt:
+        return EXIT_OK
+    finally:
+        server.terminate()  # one that has ended is left alone
+        server.wait()

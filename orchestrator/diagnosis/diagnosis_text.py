@@ -1,0 +1,150 @@
+"""A diagnosis as a page of text, and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.diagnosis.advice import Advice, advice_lines, indented
+from orchestrator.diagnosis.diagnosis import Diagnosis
+from orchestrator.diagnosis.mechanisms.catalogue import TITLES
+from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.diagnosis.mechanisms.finding import Finding
+from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
+from orchestrator.space import format_value
+
+_WIDTH = 110
+_NAMED = 3  # mechanisms that it may be; more are counted
+
+
+def diagnosis_lines(found: Diagnosis, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
+    """The page: what happened, the cause with its numbers, what goes along, what it is not, and what to do."""
+    for line in _lines(found):
+        yield from _wrapped(line)
+    if advice:
+        yield "advice:"
+        yield from (f"  {line}".rstrip() for line in advice_lines(advice, found.evidence.outcome))
+    elif found.cause is None and found.evidence.outcome != "stable":
+        yield from _what_would_tell(found, folder)
+
+
+def _lines(found: Diagnosis) -> Iterator[str]:
+    yield headline(found)
+    yield f"  chosen: {found.chosen}"
+    yield f"  {_what_happened(found)}"
+    if found.cause is not None:
+        yield f"cause: {_titled(found.cause)}"
+        yield from _numbers(found.cause)
+    elif found.evidence.outcome == "stable":
+        yield "no cause: it stayed on its trend"
+    else:
+        yield f"not enough evidence: {_missing(found)}"
+    if found.along:
+        yield "seen along with it, and not taken for the cause:" if found.cause else "seen, without being a cause:"
+    for finding in found.along:
+        yield f"  {_titled(finding)}"
+        yield from (f"  {line}" for line in _numbers(finding))
+    for verdict, heading in (("unknown", "not known:"), ("excluded", "excluded:")):
+        findings = found.of(verdict)
+        yield from [heading] if findings else []
+        for finding in findings:
+            measured = f" ({'; '.join(finding.numbers)})" if finding.numbers else ""
+            yield f"  {TITLES[finding.mechanism]}: {finding.reason}{measured}"
+
+
+def _wrapped(line: str) -> list[str]:
+    """``line`` in lines of readable length, what goes on further in than where it began."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def headline(found: Diagnosis) -> str:
+    """The trial and its outcome in one line."""
+    trial = found.trial
+    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial["cell"].items())
+    onset = "" if trial["onset_step"] is None else f", onset at step {trial['onset_step']}"
+    return f"{found.sweep}: {setting} seed={trial['seed']} ({trial['trial_id']}): {trial['outcome']}{onset}"
+
+
+def diagnosis_json(found: Diagnosis, advice: Sequence[Advice]) -> dict[str, Any]:
+    """The diagnosis as plain data."""
+    trial = found.trial
+    return {
+        "sweep": found.sweep,
+        **{name: trial[name] for name in ("trial_id", "cell", "seed", "outcome", "onset_step", "final_loss")},
+        "cause": found.cause.mechanism if found.cause is not None else None,
+        "along": [finding.mechanism for finding in found.along],
+        "findings": [_finding_json(finding) for finding in found.findings],
+        "advice": [_advice_json(one) for one in advice],
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    fields = ("mechanism", "verdict", "reason", "began_step")
+    return {**{name: getattr(finding, name) for name in fields}, "numbers": list(finding.numbers)}
+
+
+def _advice_json(one: Advice) -> dict[str, Any]:
+    def cell(neighbour: Any) -> dict[str, Any] | None:
+        fields = ("value", "num_finished", "num_stable", "loss")
+        return None if neighbour is None else {name: getattr(neighbour, name) for name in fields}
+
+    move = {name: getattr(one.move, name) for name in ("setting", "direction", "reason")}
+    cells = {name: cell(getattr(one, name)) for name in ("here", "nearest", "stable")}
+    return {**move, **cells, "sweep": one.sweep_file}
+
+
+def _titled(finding: Finding) -> str:
+    return ", ".join(part for part in (TITLES[finding.mechanism], finding.when) if part)
+
+
+def _numbers(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.reason}"
+    yield from (f"  - {number}" for number in finding.numbers)
+
+
+def _what_happened(found: Diagnosis) -> str:
+    evidence, trial = found.evidence, found.trial
+    parts = [trial["reason"] or ""]
+    if evidence.onset != trial["onset_step"]:
+        parts.append(f"it had blown up at step {evidence.onset} already, which is taken for the onset here")
+    elif len(evidence.episodes) > 1:
+        parts.append(f"{len(evidence.episodes)} times off its trend, and this is about the first")
+    if evidence.peak is not None:
+        parts.append(f"loss up to {evidence.loss.at(evidence.peak):.4g} at step {evidence.peak}")
+    if trial["final_loss"] is not None:
+        parts.append(f"final loss {trial['final_loss']:.4g} after {trial['steps_done']} steps")
+    return "; ".join(part for part in parts if part)
+
+
+def _missing(found: Diagnosis) -> str:
+    evidence = found.evidence
+    unknown = [TITLES[finding.mechanism] for finding in found.of("unknown")]
+    says = "no mechanism is supported"
+    if unknown:
+        several = f"{len(unknown)} are neither supported nor excluded"
+        says += f", and {several}" if len(unknown) > _NAMED else f"; it may be {' or '.join(unknown)}"
+    if evidence.is_own_trainer:
+        return f"{says}; of a trainer of one's own, losses and gradient norms are all that is known"
+    if not len(evidence.edge):
+        return f"{says}; the curvature was not measured, run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
+    return says
+
+
+def _what_would_tell(found: Diagnosis, folder: Path) -> Iterator[str]:
+    """The small sweep that would tell what is unknown, in place of advice."""
+    evidence, unknown = found.evidence, {finding.mechanism for finding in found.of("unknown")}
+    setting, values = None, []
+    rate, memory = evidence.number("lr"), evidence.memory
+    if WARMUP_TOO_SHORT in unknown and memory is not None and evidence.number("warmup") is not None:
+        setting, values = "warmup", [min(int(found.trial["steps"]) // 2, round(2 * memory))]
+    elif OVER_THE_EDGE in unknown and rate is not None:
+        setting, values = "lr", [float(f"{rate * factor:.3g}") for factor in (0.3, 0.1)]
+    elif evidence.is_own_trainer or len(evidence.edge):
+        return
+    text = small_sweep(folder, found.trial, "again" if setting is None else "try", setting, values)
+    if text is not None:
+        yield "this sweep would tell:"
+        yield from indented(text)

@@ -1,0 +1,55 @@
+"""What is checked before a sweep is planned or run: that its code is there, and that its folder is its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from objectives.optimizers.libraries import problem_with
+from objectives.training_config import PACKED_OPTIMIZERS
+from orchestrator.errors import InputError, Problem
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.space import Trial
+from orchestrator.sweepfile.own_trainer import OwnTrainer, refuse_what_is_not_there
+from orchestrator.sweepfile.spec import Sweep
+
+
+def refuse_what_cannot_run(sweep: Sweep, folder: Path) -> None:
+    """Raise InputError where ``sweep`` cannot be trained on this machine, or ``folder`` belongs to another sweep."""
+    refuse_what_is_not_there(sweep.objective)
+    refuse_missing_optimizers(sweep)
+    refuse_another_question(sweep, folder)
+
+
+def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
+    """Optimizers of libraries that ``trials`` name, in order."""
+    if isinstance(sweep.objective, OwnTrainer):
+        return []
+    return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in PACKED_OPTIMIZERS]
+
+
+def refuse_missing_optimizers(sweep: Sweep) -> None:
+    """Raise InputError where a library is not installed, or its optimizer needs more than gradients."""
+    found = {name: problem_with(name) for name in library_optimizers(sweep, sweep.trials)}
+    if problems := [Problem("", "optimizer", *problem) for problem in found.values() if problem]:
+        raise InputError(*problems)
+
+
+def refuse_another_question(sweep: Sweep, folder: Path) -> None:
+    """Raise InputError where ``folder`` holds results over an axis that ``sweep`` does not have.
+
+    The map, report and frozen file of ``sweep`` would replace those of the other sweep. A new axis, or other values
+    of an axis, extends the results that are there.
+    """
+    if not (folder / LEDGER).is_file():
+        return
+    with LedgerReader(folder / LEDGER) as ledger:
+        axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
+        has_results = any(status == "finished" for status, _ in ledger.statuses().values())
+    if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):
+        over = " and ".join(axes)
+        message = f"the results there are of a sweep over {over}, and this one has no axis {gone[0]}"
+        remedy = f"say --name NEW_NAME, or keep the axis with one value: --axis {gone[0]}=values:VALUE"
+        raise InputError(Problem(str(folder), f"axes.{gone[0]}", message, remedy))

@@ -1,0 +1,73 @@
+"""The executors that `sweep run --executor` can choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.executors import Executor
+from orchestrator.sweepfile.sections import ResourcesConfig
+
+Start = Callable[[], Executor]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """What an executor may need to know: the folder of the sweep, its resources, and options of the command line.
+
+    ``address`` is that of a running Ray cluster; ``slurm`` are options of Slurm's jobs, KEY=VALUE each.
+    """
+
+    folder: Path
+    resources: ResourcesConfig
+    address: str | None = None
+    slurm: tuple[str, ...] = ()
+
+    def needs(self) -> dict[str, Any]:
+        """What a pack needs, as arguments of an executor."""
+        resources = self.resources
+        return {
+            "cpus": resources.cpus,
+            "gpus": resources.gpus_per_worker or resources.gpus,
+            "parallel": None if resources.parallel == "auto" else resources.parallel,
+            "workers": resources.workers,
+        }
+
+
+def _ray(options: ExecutorOptions) -> Start:
+    from orchestrator.executors.apart import ApartExecutor
+
+    arguments = {**options.needs(), "address": options.address}
+    # A Ray without other nodes, as on a laptop's systems: then all of it listens on loopback alone.
+    alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
+    return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments, alone)
+
+
+def _slurm(options: ExecutorOptions) -> Start:
+    from orchestrator.executors.slurm import SlurmExecutor
+    from orchestrator.executors.slurm_options import read_options
+
+    slurm = read_options(options.slurm)
+    return lambda: SlurmExecutor(options.folder, **options.needs(), options=slurm)
+
+
+def _inline(options: ExecutorOptions) -> Start:
+    from orchestrator.executors.inline import InlineExecutor
+
+    return InlineExecutor
+
+
+# Each loads its executor, which may take seconds, and returns what starts it.
+LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": _slurm, "inline": _inline}
+
+
+def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
+    """What loads the executor ``name``. Raises InputError where there is none of that name."""
+    if name not in LOADERS:
+        *some, last = LOADERS
+        raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(some)} or {last}"))
+    return partial(LOADERS[name], options)

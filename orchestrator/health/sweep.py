@@ -1,0 +1,184 @@
+"""Health of one sweep: the promises that its ledger and its files keep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.errors import StorageError, SweepError
+from orchestrator.files import (
+    CHECKPOINTS,
+    FROZEN_SWEEP,
+    LEDGER,
+    is_locked,
+    litter,
+    read_checkpoint,
+    remove,
+    sweep_lock,
+    unneeded_checkpoints,
+)
+from orchestrator.health.finding import Finding
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.space import trial_id
+from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.sweepfile.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
+
+_NUMBERS = ("initial_loss", "best_loss", "final_loss", "peak_loss", "validation_loss")
+_SAME_RESULTS = ("torch", "numpy", "platform", "device", "python")
+
+
+def examine_sweep(folder: Path) -> Iterator[Finding]:
+    """The promises that the ledger and the files of the sweep in ``folder`` keep."""
+    yield from _links(folder)
+    try:
+        with LedgerReader(folder / LEDGER) as ledger:
+            yield from _examine(folder, ledger)
+    except SweepError as error:
+        yield Finding("fault", str(error))
+
+
+def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
+    problems = ledger.integrity()
+    yield from (Finding("fault", f"the ledger is damaged: {problem}") for problem in problems)
+    if problems:
+        return
+    rows, packs = ledger.trials(removed=True), {pack["pack_id"]: pack for pack in ledger.packs()}
+    yield Finding("ok", f"the ledger holds {len(rows)} trials in {len(packs)} packs, schema {ledger.version}")
+    yield from _running(folder, rows)
+    for row in rows:
+        yield from _trial(row, ledger)
+    yield from _mixed(rows, packs)
+    yield from _stray_curves(folder, ledger)
+    try:
+        sweep = load_sweep(folder / FROZEN_SWEEP)
+    except ImportNotAllowed:
+        yield Finding("note", "trials are not compared with the frozen sweep: that would import its objective's code")
+        yield from _mirror(folder, load_sections(folder / FROZEN_SWEEP).tracking)
+    except SweepError as error:
+        yield Finding("fault", f"the frozen sweep cannot be read: {error}", remedy="`sweep run FILE` writes it again")
+    else:
+        yield from _frozen(sweep, rows)
+        yield from _mirror(folder, sweep.tracking)
+    yield from _checkpoints(folder, ledger)
+    if scraps := litter(folder):
+        yield Finding("note", f"{len(scraps)} scraps of interrupted writes", lambda: remove(scraps))
+
+
+def _links(folder: Path) -> Iterator[Finding]:
+    for path in (folder, folder / LEDGER, folder / FROZEN_SWEEP, folder / CHECKPOINTS):
+        if path.is_symlink():
+            yield Finding("fault", f"{path} is a link to {os.readlink(path)}", remedy="put the real one there")
+
+
+def _running(folder: Path, rows: list[dict[str, Any]]) -> Iterator[Finding]:
+    running = sum(row["status"] == "running" for row in rows)
+    if is_locked(folder):
+        yield Finding("ok", f"a driver is at work, {running} trials are in training")
+    elif running:
+
+        def release() -> None:
+            with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
+                ledger.release_abandoned()
+
+        text = f"{running} trials were in training when their driver died; the next run goes on with them"
+        yield Finding("note", text, release)
+
+
+def _trial(row: Mapping[str, Any], ledger: LedgerReader) -> Iterator[Finding]:
+    """What must be true of every trial."""
+    name = f"trial {row['trial_id']}"
+    for column in _NUMBERS:
+        if row[column] is not None and not np.isfinite(row[column]):
+            yield Finding("fault", f"{name}: {column} = {row[column]} is not finite")
+    if (row["status"] == "finished") != (row["outcome"] is not None):
+        yield Finding("fault", f"{name}: status {row['status']}, outcome {row['outcome']}")
+    if row["status"] not in ("finished", "running", "interrupted", "lost"):
+        return
+    try:
+        steps = ledger.trace(row["trial_id"]).get("step", np.array([]))
+    except StorageError as error:
+        yield Finding("fault", f"{name}: its curve cannot be read: {error}")
+        return
+    if row["objective"] in OWN_KINDS:  # which log what steps they like
+        if (np.diff(steps) <= 0).any():
+            yield Finding("fault", f"{name}: the steps of its curve do not increase")
+    elif not _is_even(steps):
+        yield Finding("fault", f"{name}: its curve has holes or steps twice")
+    elif row["status"] == "finished" and (covered := int(steps[-1]) + 1 if len(steps) else 0) != row["steps_done"]:
+        yield Finding("fault", f"{name}: {row['steps_done']} steps done, {covered} in its curve")
+
+
+def _is_even(steps: np.ndarray) -> bool:
+    """Whether a curve has every n-th step from 0 on, for some n, and maybe its last step besides."""
+    if len(steps) == 0:
+        return True
+    gaps = np.diff(steps)
+    every = gaps[0] if len(gaps) > 1 else 1
+    return bool(steps[0] == 0 and (gaps[:-1] == every).all() and (gaps[-1:] > 0).all() and (gaps[-1:] <= every).all())
+
+
+def _mixed(rows: list[dict[str, Any]], packs: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+    """Trials that went on under other versions or on another device than they began with."""
+    mixed = 0
+    for row in rows:
+        pack = packs.get(row["pack_id"] or "")
+        while pack is not None and (before := packs.get(pack["resumed_from"] or "")) is not None:
+            here, there = pack["environment"], before["environment"]
+            if here and there and any(here.get(key) != there.get(key) for key in _SAME_RESULTS):
+                mixed += 1
+                break
+            pack = before
+    if mixed:
+        yield Finding("warning", f"{mixed} trials went on under other versions or on another device (mixed_env)")
+
+
+def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
+    if count := ledger.stray_curves():
+
+        def forget() -> None:
+            with sweep_lock(folder), LedgerWriter(folder / LEDGER) as writable:
+                writable.forget_stray_curves()
+
+        yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
+
+
+def _frozen(sweep: Sweep, rows: list[dict[str, Any]]) -> Iterator[Finding]:
+    wanted = [trial.trial_id for trial in sweep.trials]
+    if wanted != [row["trial_id"] for row in rows if row["position"] is not None]:
+        yield Finding("note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans them anew")
+    known, judged_by = set(wanted), sweep.stopping.model_dump(exclude={"audit"})
+    for row in rows:
+        identity = trial_id(row["objective"], row["config"], row["seed"], judged_by)
+        if row["trial_id"] in known and identity != row["trial_id"]:
+            yield Finding("fault", f"trial {row['trial_id']}: its configuration is not the one of its id")
+
+
+def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
+    for pack_id in ledger.resumable():
+        for found in ledger.checkpoints(pack_id):
+            try:
+                read_checkpoint(folder, found["name"], found["sha256"])
+            except StorageError as error:
+                yield Finding("warning", f"{error}; an older one is used, or the start")
+    if unneeded := unneeded_checkpoints(folder, ledger.checkpoint_names()):
+        yield Finding("note", f"{len(unneeded)} checkpoints that nobody needs", lambda: remove(unneeded))
+
+
+def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
+    """Runs that MLflow believes to be under way while nobody trains."""
+    from orchestrator.tracking.mlflow import Mirror, runs_without_driver
+
+    if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
+
+        def mirror() -> None:
+            with Mirror(folder, tracking) as store:
+                store.mirror_sweep([])
+
+        text = f"{count} runs of MLflow are RUNNING though nobody trains; the next run or `sweep sync` ends them"
+        yield Finding("note", text, mirror)
