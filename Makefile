@@ -17,7 +17,7 @@ help:
 	@echo "make test-peers  products with the Hessian beside those of curvlinops"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
-	@echo "make lint       check the style"
+	@echo "make lint       check style and types"
 
 run: $(READY)
 	$(BIN)/sweep run sweeps/beta2_eps.yaml
@@ -72,6 +72,7 @@ knobs: $(READY)
 lint: $(READY)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
 
 # The build tools are pinned by the same file as everything else.
 $(READY): pyproject.toml constraints.txt

@@ -66,7 +66,7 @@ def group_readings(
         saturated_RT,
     )
     sums_QRT = torch.stack(of_weights)
-    readings = {}
+    readings: dict[str, torch.Tensor] = {}
     for group, weights in layout.weights_of_groups().items():
         size = sum(layout.pieces[t].size for t in weights)
         sums = sums_QRT[:, :, weights].sum(2)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import FunctionFitConfig, Way
-from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, seeded_generator
+from objectives.stacking.seeding import seeded_generator
+from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, N points, W hidden units.
 
@@ -22,7 +23,7 @@ def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: st
     return FunctionFitTrainer(configs, seeds, device, way)
 
 
-class FunctionFitTrainer(PackedTrainer):
+class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
     """One hidden layer of tanh units, mean squared error on even points of [-pi, pi]."""
 
     def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from objectives.base import GptConfig, TrainingConfig, Way
+from objectives.base import GptConfig, Way
 from objectives.instruments.noise_scale import NoiseScale
 from objectives.instruments.telemetry import norm_per_member
 from objectives.models import data
@@ -24,6 +24,7 @@ from objectives.models.gpt_model import (
     initial_weights,
     with_deviation,
 )
+from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
@@ -48,7 +49,7 @@ def batch_text(config: GptConfig, seed: int, step: int) -> str:
     return data.batch_text(config, seed, step)
 
 
-class GptTrainer(PackedTrainer):
+class GptTrainer(PackedTrainer[GptConfig]):
     """A transformer with learned positions, GELU, no biases and an untied head.
 
     The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With
@@ -65,8 +66,8 @@ class GptTrainer(PackedTrainer):
             torch.set_float32_matmul_precision("high" if self.shape.precision == "tf32" else "highest")
         # Both passes by hand are made for a CPU; a GPU has fused attention, and autocast needs autograd.
         self._by_hand = is_on_cpu and self.shape.precision not in AUTOCAST
-        self._differentiate = losses_and_gradient
-        self._cross_entropy = functools.partial(cross_entropy, self.shape)
+        self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
+        self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.shape)
         if way.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif way.compiled:
@@ -78,7 +79,7 @@ class GptTrainer(PackedTrainer):
         """One member's weights as they are drawn."""
         return initial_weights(self.shape, seed)
 
-    def own_weights(self, drawn: Weights, config: TrainingConfig) -> Weights:
+    def own_weights(self, drawn: Weights, config: GptConfig) -> Weights:
         """Those of a member, with its ``init_deviation``."""
         return with_deviation(drawn, config.init_deviation)
 
@@ -129,18 +130,18 @@ class GptTrainer(PackedTrainer):
         if self._noise is None:
             loss_K, grad_Kn = self._loss_and_gradient(tokens_KBS, knobs)
         else:
-            loss_K, grad_Kn = self._mean_of_pieces(tokens_KBS, knobs)
+            loss_K, grad_Kn = self._mean_of_pieces(tokens_KBS, knobs, self._noise)
         if self._scaler is not None:
             self.held_K = self._scaler.update(loss_K, grad_Kn)
         return loss_K, grad_Kn
 
     def own_metrics(self) -> dict[str, torch.Tensor]:
         """In float16 ``loss_scale`` of the step and ``is_skipped``, 0 or 1."""
-        if self._scaler is None:
+        if self._scaler is None or self.held_K is None:
             return {}
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
-    def own_readings(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
         """``attention_logit`` and ``log_z`` of this step's forward pass, ``noise_scale`` of the steps before it."""
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
@@ -170,20 +171,23 @@ class GptTrainer(PackedTrainer):
             "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),
         }
 
-    def _mean_of_pieces(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and gradient, one micro-batch after the other; their noise is noted."""
+    def _mean_of_pieces(
+        self, tokens_KBS: torch.Tensor, knobs: Knobs, noise: NoiseScale
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss and gradient, one micro-batch after the other; their ``noise`` is noted."""
         num_pieces, num_sequences = self.shape.accumulate, self.shape.batch_size
         size = num_sequences // num_pieces
-        losses, squares, sum_Kn = [], [], None
+        losses, squares = [], []
+        sum_Kn = torch.zeros(())
         for first in range(0, num_sequences, size):
             piece_KBS, knobs_of_piece = tokens_KBS[:, first : first + size], knobs.of_sequences(first, first + size)
             loss_K, grad_Kn = self._loss_and_gradient(piece_KBS, knobs_of_piece)
             losses.append(loss_K)
             squares.append(norm_per_member(grad_Kn).square())
-            sum_Kn = grad_Kn if sum_Kn is None else sum_Kn.add_(grad_Kn)
+            sum_Kn = sum_Kn.add_(grad_Kn) if first else grad_Kn
         mean_Kn = sum_Kn.div_(num_pieces)
         of_pieces_K = torch.stack(squares, dim=1).mean(1)
-        self._noise.update(of_pieces_K, norm_per_member(mean_Kn).square(), size, num_sequences)
+        noise.update(of_pieces_K, norm_per_member(mean_Kn).square(), size, num_sequences)
         return torch.stack(losses, dim=1).mean(1), mean_Kn
 
     def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,7 +209,8 @@ class GptTrainer(PackedTrainer):
         """This step's bytes and knobs, also when what the optimizer counts has gone on already."""
         if self._drawn is None or self._drawn[0] != self.num_steps:
             self._drawn = self.num_steps, self._tokens(), self._knobs()
-        return self._drawn[1:]
+        _, tokens_KBS, knobs = self._drawn
+        return tokens_KBS, knobs
 
     def _tokens(self) -> torch.Tensor:
         """This step's bytes of each member, (K, B, T + 1)."""

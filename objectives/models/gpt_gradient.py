@@ -76,6 +76,7 @@ def _into_positions(d_KTD: torch.Tensor, position_KTD: torch.Tensor, knobs: Knob
 
 def _rows_of_positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
     """Where each position stands in the positions of all members, as one table; (K, T)."""
+    assert knobs.context_K is not None
     K, context = position_KTD.shape[:2]
     members_K1 = torch.arange(K, device=position_KTD.device)[:, None]
     return block_positions(knobs.context_K, num_positions) + members_K1 * context
@@ -114,12 +115,12 @@ class _Block:
     def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
         attention, mlp = _Branch(self.layer, 0), _Branch(self.layer, 1)
         out_KND = mlp.forward(attention.forward(x_KND))
-        self.kept = x_KND if self.layer.shape.recompute else (attention, mlp)
+        self.kept: torch.Tensor | tuple[_Branch, _Branch] = x_KND if self.layer.shape.recompute else (attention, mlp)
         return out_KND
 
     def backward(self, d_x: torch.Tensor, gradient: Tensors) -> torch.Tensor:
         """The gradient at the block's input; those of its weights go into ``gradient``."""
-        if self.layer.shape.recompute:
+        if isinstance(self.kept, torch.Tensor):
             attention, mlp = _Branch(self.layer, 0), _Branch(self.layer, 1)
             # The same products of the same numbers once more: the same bits.
             mlp.forward(attention.forward(self.kept))

@@ -85,10 +85,13 @@ def is_kept(knobs: Knobs, branch: int, num_numbers: int) -> torch.Tensor:
     device, and are made again alike in a backward pass. To one key, a larger share drops what a smaller one does
     and more.
     """
-    place = torch.arange(1, num_numbers + 1, device=knobs.dropout_K.device) + branch * num_numbers
+    dropout_K, dropout_key_KB = knobs.dropout_K, knobs.dropout_key_KB
+    assert dropout_K is not None
+    assert dropout_key_KB is not None
+    place = torch.arange(1, num_numbers + 1, device=dropout_K.device) + branch * num_numbers
     # A random odd number times a fixed odd one is any odd number of 32 bits; its upper bits depend on all of both.
-    bits_KBn = ((_hashed(place) >> 1 | 1) * knobs.dropout_key_KB[..., None]).bitwise_and_(_MASK)
-    least_K = (knobs.dropout_K * 2.0**32).round().to(torch.int64)
+    bits_KBn = ((_hashed(place) >> 1 | 1) * dropout_key_KB[..., None]).bitwise_and_(_MASK)
+    least_K = (dropout_K * 2.0**32).round().to(torch.int64)
     return bits_KBn >= least_K[:, None, None]
 
 

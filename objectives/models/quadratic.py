@@ -14,7 +14,8 @@ import torch
 
 from objectives.base import QuadraticConfig, Way
 from objectives.stacking.rounding import rows_of_blocks
-from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, hyperparameter, seeded_generator
+from objectives.stacking.seeding import seeded_generator
+from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, hyperparameter
 
 # Shapes: K members, n coordinates.
 
@@ -24,7 +25,7 @@ def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str,
     return QuadraticTrainer(configs, seeds, device, way)
 
 
-class QuadraticTrainer(PackedTrainer):
+class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
     """Double precision; gradient noise falls with the square root of the batch size."""
 
     def initial_weights(self, seed: int) -> Weights:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from objectives.base import Place, TrainingConfig, Way
+from objectives.base import Place, Way
 from objectives.instruments.curvature import GradientGraph, measure_curvature, momentum_factor
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.named import make_optimizer
@@ -18,16 +18,18 @@ from objectives.stacking.layout import ALL, Layout
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
 from objectives.training.rollback import Rollback, rows_with_rollback
+from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R of them that are read, C of those whose curvature is; S cohorts; n parameters of one member
 # (and zeros that fill its last block).
 
+Config = TypeVar("Config", bound=TrainingConfig)  # of the objective
 Weights = dict[str, torch.Tensor]
 # Streams of random numbers of one seed that must not overlap.
 WEIGHT_PURPOSE, DATA_PURPOSE, _HESSIAN_PURPOSE = 0, 1, 12
 
 
-class PackedTrainer(ABC):
+class PackedTrainer(ABC, Generic[Config]):
     """A pack of K members whose parameters are rows of one (K, n) buffer.
 
     A subclass gives ``initial_weights`` of one member and ``losses``, a differentiable function of
@@ -37,9 +39,11 @@ class PackedTrainer(ABC):
     back on a spike and skips data (objectives/training/rollback.py), after which its data are ahead of its age.
     """
 
-    def __init__(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> None:
+    weights: Weights
+
+    def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way
-        self.shape: Any = configs[0]  # for its structural fields, which all members share
+        self.shape = configs[0]  # for its structural fields, which all members share
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         self._set_members(configs, seeds, [0] * len(seeds), [0] * len(seeds))
         self._bind(self._initial_rows(self.configs, self.seeds))
@@ -66,7 +70,7 @@ class PackedTrainer(ABC):
     def initial_weights(self, seed: int) -> Weights:
         """One member's weights, a function of the seed and of ``self.shape`` alone."""
 
-    def own_weights(self, drawn: Weights, config: TrainingConfig) -> Weights:
+    def own_weights(self, drawn: Weights, config: Config) -> Weights:
         """A member's initial weights: those drawn by its seed, and what the numbers of its config make of them."""
         return drawn
 
@@ -239,7 +243,7 @@ class PackedTrainer(ABC):
             return metrics
         rows = self._rollback.after_step(metrics["loss"], self.optimizer.alive_K, self._live())
         for row in rows:
-            self._skipped[row] += self.configs[row].rollback
+            self._skipped[row] += self.configs[row].rollback or 0
         if rows:
             self._set_cohorts()
         rolled_back_K = torch.zeros_like(metrics["loss"])
@@ -283,7 +287,7 @@ class PackedTrainer(ABC):
             before.hand_over(self._rollback, rows)
         self.members_changed()
 
-    def members_changed(self) -> None:  # noqa: B027 - optional for subclasses
+    def members_changed(self) -> None:
         """Called by ``__init__`` and when members come or go, for tensors of one's own along the members."""
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
@@ -318,11 +322,11 @@ class PackedTrainer(ABC):
             self._rollback.load_state_dict(state["rollback"])
         self.members_changed()
 
-    def close(self) -> None:  # noqa: B027 - optional for subclasses
+    def close(self) -> None:
         """Nothing to release beyond memory."""
 
     def _set_members(
-        self, configs: Sequence[TrainingConfig], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
+        self, configs: Sequence[Config], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
     ) -> None:
         """``ages`` are the steps that each member has behind it, counted from here on; ``skipped`` its batches."""
         self.configs, self.seeds, self._ages, self.num_steps = list(configs), list(seeds), list(ages), 0
@@ -337,7 +341,7 @@ class PackedTrainer(ABC):
         number = {cohort: s for s, cohort in enumerate(self._cohorts)}
         self.cohort_of_member_K = torch.tensor([number[member] for member in members], device=self.device)
 
-    def _initial_rows(self, configs: Sequence[TrainingConfig], seeds: Sequence[int]) -> torch.Tensor:
+    def _initial_rows(self, configs: Sequence[Config], seeds: Sequence[int]) -> torch.Tensor:
         """Initial parameters of members with these configs and seeds, (K, n)."""
         drawn = {seed: self.initial_weights(seed) for seed in dict.fromkeys(seeds)}
         rows = [
@@ -349,7 +353,7 @@ class PackedTrainer(ABC):
     def _bind(self, params_Kn: torch.Tensor) -> None:
         """Make ``weights`` differentiable leaves that share memory with the flat buffer."""
         self._params_Kn = params_Kn
-        self.weights: Weights = {}
+        self.weights = {}
         offset = 0
         for name, shape in self._shapes.items():
             size = math.prod(shape)

@@ -19,7 +19,9 @@ def sample_cells(axes: Sequence[Axis], method: Method, num: int, seed: int) -> l
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    cube = {axis.name: optuna.distributions.FloatDistribution(0.0, 1.0) for axis in axes}
+    cube: dict[str, optuna.distributions.BaseDistribution] = {
+        axis.name: optuna.distributions.FloatDistribution(0.0, 1.0) for axis in axes
+    }
 
     class Sobol(optuna.samplers.QMCSampler):
         """Quasi-random points of a search space that is known, and not looked up in all trials before each one."""
@@ -29,6 +31,7 @@ def sample_cells(axes: Sequence[Axis], method: Method, num: int, seed: int) -> l
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler: optuna.samplers.BaseSampler
         if method == "sobol":
             sampler = Sobol(qmc_type="sobol", scramble=True, seed=seed)
         else:

@@ -7,7 +7,7 @@ import re
 import shutil
 import string
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics"
 OWN_KINDS = ("command", "python")  # what the ledger says as the objective of such trials
 _PYTHONS = ("python", "python3")
 LONGEST_FORMATTED = 200  # characters that a format may ask for by its width or precision: a line of a script
-_CONVERSIONS = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
+_CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ def placeholders(text: str) -> list[str]:
             raise ValueError(f"{{{name}}} is no placeholder: write {{{{ and }}}} for braces")
         if conversion not in _CONVERSIONS:
             raise ValueError(f"{{{name}!{conversion}}}: there is no conversion !{conversion}, but !r, !s or !a")
+        form = form or ""
         if "{" in form:
             raise ValueError(f"{{{name}:{form}}} has a placeholder in its format, which is taken as it is written")
         for digits in re.findall(r"\d+", form):
@@ -161,7 +162,11 @@ def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
         try:
             MetricStream(metrics)
         except InputError as error:
-            yield from ((("objective", "metrics", "pattern"), p.message, p.remedy) for p in error.problems)
+            yield from (
+                (("objective", "metrics", "pattern"), p.message, p.remedy)
+                for p in error.problems
+                if isinstance(p, Problem)
+            )
     if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps"}:
         message = f"{metrics.file!r} would be the file of all trials"
         yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"

@@ -182,7 +182,12 @@ def _on_host(state: Any, copied: Any) -> Any:
 
 def _tensors(state: Any) -> list[Any]:
     found: list[Any] = []
-    _map_tensors(state, lambda tensor: found.append(tensor) or tensor)
+
+    def note(tensor: Any) -> Any:
+        found.append(tensor)
+        return tensor
+
+    _map_tensors(state, note)
     return found
 
 

@@ -57,7 +57,9 @@ class Child:
             cause = getattr(error, "strerror", None) or str(error)
             raise CannotStart(f"{command[0]!r} cannot be run: {cause}") from None
         self._is_at_end, self._last = False, b""
-        os.set_blocking(self._process.stdout.fileno(), False)
+        assert self._process.stdout is not None  # a pipe was asked for
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
 
     def read(self, timeout_s: float = 0.0) -> bytes:
         """What it has printed since, at most 1 MiB; waits ``timeout_s`` for something. Raises StorageError."""
@@ -66,7 +68,7 @@ class Child:
             return b""
         if not self.is_readable(timeout_s):
             return b""
-        content = os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
+        content = os.read(self._output.fileno(), _CHUNK_BYTES)
         self._is_at_end = not content
         self._last = (self._last + content)[-_LAST_BYTES:]
         self._log.write(content)
@@ -74,7 +76,7 @@ class Child:
 
     def is_readable(self, timeout_s: float = 0.0) -> bool:
         """Whether there is something to read within ``timeout_s``."""
-        return not self._is_at_end and bool(select.select([self._process.stdout], [], [], timeout_s)[0])
+        return not self._is_at_end and bool(select.select([self._output], [], [], timeout_s)[0])
 
     def last_lines(self) -> list[str]:
         """The last lines that it has printed, each cut to a readable length."""
@@ -105,7 +107,7 @@ class Child:
         self._signal(signal.SIGKILL)
         end_marked(self._mark, variable=TRIAL_MARK)
         self._process.wait()
-        self._process.stdout.close()
+        self._output.close()
         self._log.close()
 
     def _signal(self, number: int) -> None:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from orchestrator.files import atomic_write, make_folder, open_private, refuse_links, storage_errors
 
@@ -46,7 +46,6 @@ class OutputLog:
 
     def __init__(self, path: Path) -> None:
         self._path, self._num_bytes, self._tail = path, 0, b""
-        self._file: BinaryIO | None = None
         with storage_errors(path):
             self._file = open_private(path, "ab")
 
@@ -62,10 +61,9 @@ class OutputLog:
 
     def close(self) -> None:
         """Write what was held back. Raises StorageError."""
-        if self._file is None:
+        if self._file.closed:
             return
-        file, self._file = self._file, None
-        with storage_errors(self._path), file:
+        with storage_errors(self._path), self._file as file:
             left_out = self._num_bytes - _HEAD_BYTES - len(self._tail)
             if left_out > 0:
                 file.write(f"\n[... {left_out} bytes left out ...]\n".encode())

@@ -19,7 +19,8 @@ from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Objective, TrainingConfig, Way
+from objectives.base import Objective, Way
+from objectives.training_config import TrainingConfig
 from orchestrator.errors import StorageError
 from orchestrator.files import atomic_write, waiting_lock
 from orchestrator.space import canonical_json
@@ -107,8 +108,9 @@ def known_choice(
 def _choice(objective: Objective, known: Sequence[Measurement], num_members: int, steps_ahead: int) -> Choice:
     best = best_eager(known, num_members)
     compiled = _compiled(known, best)
-    is_compiled = compiled is not None and not compiled.failure and _compiling_pays(best, compiled, steps_ahead)
-    chosen = compiled if is_compiled else best
+    chosen = best
+    if compiled is not None and not compiled.failure and _compiling_pays(best, compiled, steps_ahead):
+        chosen = compiled
     reason = explain(chosen, known, objective, best, compiled)
     return Choice(chosen.way, reason, chosen.member_steps_per_second)
 
