@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.detection.detector import SpikeDetector, StoppingConfig
+    from orchestrator.detection.config import StoppingConfig
+    from orchestrator.detection.detector import SpikeDetector
     from orchestrator.detection.watch import TrainingLost, Watch
     from orchestrator.results import load
 
@@ -15,10 +16,14 @@ __all__ = ["SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__versio
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for only then: `sweep --help` must not wait for it."""
-    if name in ("SpikeDetector", "StoppingConfig"):
-        from orchestrator.detection import detector
+    if name == "SpikeDetector":
+        from orchestrator.detection.detector import SpikeDetector
 
-        return getattr(detector, name)
+        return SpikeDetector
+    if name == "StoppingConfig":
+        from orchestrator.detection.config import StoppingConfig
+
+        return StoppingConfig
     if name in ("TrainingLost", "Watch"):
         from orchestrator.detection import watch
 

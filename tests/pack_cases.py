@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.messages import Finished, Member, Pack, Report
 
 STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)

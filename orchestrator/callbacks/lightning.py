@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.callbacks import gradient_norm
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import Watch
 from orchestrator.errors import InputError
 

@@ -15,7 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from orchestrator.commands.printing import Answer
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
 from orchestrator.files import (
     FROZEN_SWEEP,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.detection.detector import MemberRecord, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord
 from orchestrator.messages import Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled"]

@@ -23,7 +23,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.errors import InputError, Problem, StorageError
 

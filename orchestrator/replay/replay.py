@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Log

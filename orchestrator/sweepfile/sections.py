@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.config import MetricsConfig
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"

@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, load_objective
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import InputError, Problem
 from orchestrator.search.sampled import sample_cells
 from orchestrator.space import SCALES, Axis, Trial, format_value, frozen, grid_cells, trial_id

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.detection.detector import SpikeDetector, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import SpikeDetector
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.detection.watch import read_rows
 from orchestrator.environment import describe_process

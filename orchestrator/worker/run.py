@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from objectives.base import Objective, Trainer, TrainingConfig, Way, load_objective
-from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.environment import describe_process
 from orchestrator.messages import Checkpoint, Finished, Pack, Report, Trace

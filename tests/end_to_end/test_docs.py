@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.sweepfile.sections import ResourcesConfig, TelemetryConfig, TrackingConfig
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, QUADRATIC, ledger_at, record, sweep_of
 
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import InputError, SweepError, printable
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Columns, find_logs, read_log

@@ -11,7 +11,7 @@ from typer.main import get_command
 import orchestrator
 from objectives.base import OBJECTIVES
 from orchestrator.cli import app
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS

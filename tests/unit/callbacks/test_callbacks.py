@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from orchestrator.callbacks import gradient_norm
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import TRIAL_VARIABLE, Watch, read_rows
 from orchestrator.errors import InputError
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from sweep_cases import learning, noise
 
 import orchestrator
-from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import judge
 
 # Shapes: K members, T steps.

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.detection.detector import LOST, Episode, MemberRecord, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.episodes import Episode
 from orchestrator.detection.outcomes import OUTCOMES, judge
+from orchestrator.detection.verdicts import LOST
 
 CONFIG = StoppingConfig().resolved(0.1, 1)
 STABLE = MemberRecord(

@@ -17,7 +17,7 @@ import pytest
 import torch
 from sweep_cases import learning
 
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import TRIAL_VARIABLE, TrainingLost, Watch, read_rows
 from orchestrator.errors import InputError, StorageError
 from orchestrator.replay.replay import Curve, detect

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from sweep_cases import learning, noise
 
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.files import Columns, Log
 from orchestrator.pictures.traces import _draw, trace_figure
 from orchestrator.replay.replay import Replayed, replay_logs

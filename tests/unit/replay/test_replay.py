@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning, ledger_at, noise, record, sweep_of
 
-from orchestrator.detection.detector import MemberRecord, SpikeDetector, StoppingConfig
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import judge
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor

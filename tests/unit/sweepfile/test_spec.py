@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sweep_cases import BASE, sweep_of
 
 from objectives.base import OBJECTIVES
-from orchestrator.detection.detector import StoppingConfig
+from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import InputError
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep, read_document

@@ -1,0 +1,57 @@
+"""The settings of the detector: the `stopping:` section of a sweep file."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# What null stands for on a log of unknown origin; a sweep asks its objective.
+LOG_SPIKE_RISE = 0.1
+LOG_GRADIENT_PATIENCE = 20
+
+
+class StoppingConfig(BaseModel):
+    """The `stopping:` section of a sweep file: how spikes and lost runs are told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    early_stop: bool = Field(True, description="end a trial once it is lost; false only records the verdict")
+    audit: float = Field(
+        0.0, ge=0, le=1, description="share of the trials that train on after a verdict, to tell how often it is wrong"
+    )
+    window: int = Field(50, ge=10, le=10_000, description="accepted losses in the baseline")
+    min_history: int = Field(20, ge=3, le=10_000, description="losses before the baseline judges")
+    spike_sigma: float = Field(6.0, gt=0, description="deviations above the median that leave the trend")
+    spike_rise: float | None = Field(
+        None,
+        gt=0,
+        description="smallest rise that leaves the trend, as a fraction of the median; null for the objective's",
+    )
+    spike_steps: int = Field(2, ge=1, description="steps off the trend that make a spike; one may be an odd batch")
+    spike_mass: float = Field(
+        4.0, ge=0, description="summed height of a spike's steps, in rises that leave the trend, that make a spike"
+    )
+    recovery_steps: int = Field(5, ge=1, description="steps back at the baseline that end a spike")
+    lost_fraction: float = Field(0.5, gt=0, le=1, description="share of what was learned that a lost run has given up")
+    lost_rise: float = Field(
+        10.0, gt=0, description="or the rise above the best level, in spike_rise, that a lost run sits at"
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="steps a run may stay that high; null for the larger of 50 and a quarter of the steps before",
+    )
+    gradient_patience: int | None = Field(
+        None,
+        ge=1,
+        description="steps in a row with a gradient that is not finite that lose a run whose loss is; "
+        "null for 1 with an objective of sweep, and 20 where a loss scaler may skip some",
+    )
+    stall_drop: float = Field(
+        0.05, ge=0, lt=1, description="a run that lowers its loss by a smaller fraction is stalled"
+    )
+    stall_steps: int = Field(1000, ge=10, description="steps in which one loss must be below the first")
+
+    def resolved(self, spike_rise: float, gradient_patience: int) -> StoppingConfig:
+        """The same for a sweep, with its objective's values for the two that are null."""
+        own = {"spike_rise": self.spike_rise or spike_rise}
+        return self.model_copy(update={**own, "gradient_patience": self.gradient_patience or gradient_patience})
