@@ -25,15 +25,15 @@ _POSITIONS_PER_CHUNK = 256
 _STEPS_PER_DRAW = 32
 # Streams of one seed that must not overlap: which text, which steps are corrupted, and by which bytes.
 _BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
-# Tests quote broken bytes on purpose, and site-packages differ between machines.
+# Tests contain invalid bytes on purpose, and site-packages differ between machines.
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-# Of the origin of a batch: how much of a sequence is quoted, and how many are told in one line.
+# For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
 _EXCERPT_BYTES, _SEQUENCES_TOLD = 60, 4
 
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file of a corpus: its ``size`` bytes begin at byte ``start`` of the text; a line break follows."""
+    """A file of a corpus: its ``size`` bytes begin at byte ``start`` of the text and are followed by a line break."""
 
     name: str
     start: int
@@ -42,9 +42,9 @@ class TextFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes to train on and bytes held out; both 1-D uint8 tensors on the CPU.
+    """Bytes to train on and held-out bytes, both 1-D uint8 tensors on the CPU.
 
-    ``files`` are in the order of the text, training part first.
+    ``files`` are in the order of the text, the training part first.
     """
 
     training: torch.Tensor
@@ -56,7 +56,7 @@ class Corpus:
 
 @functools.lru_cache(maxsize=4)
 def load_corpus(text: tuple[str, ...]) -> Corpus:
-    """Read ``text`` (files, folders or globs); the Python standard library's source when empty.
+    """Read ``text`` (files, folders or globs); the source of Python's standard library if empty.
 
     The last tenth of the bytes is held out.
     Raises ValueError when a pattern matches no file or there is too little text.
@@ -69,7 +69,7 @@ def load_corpus(text: tuple[str, ...]) -> Corpus:
     content = b"\n".join(contents)
     if len(content) < 10_000:
         raise ValueError(f"text {source} holds {len(content)} bytes: at least 10000 are needed to train")
-    # A read-only buffer makes torch warn; bytearray is the writable copy it wants.
+    # torch warns about a read-only buffer; bytearray makes a writable copy.
     tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     split = int(len(tokens) * (1 - _HELD_OUT))
     sizes = [len(one) for one in contents]
@@ -100,7 +100,7 @@ def _standard_library() -> list[tuple[str, Path]]:
 
 
 class BatchStream:
-    """Random sequences for cohorts; what a cohort gets depends on its seed and step alone."""
+    """Random sequences for cohorts; a cohort's batch depends only on its seed and step."""
 
     def __init__(self, corpus: Corpus, batch_size: int, context: int, device: torch.device):
         self.batch_size, self.context = batch_size, context
@@ -112,7 +112,7 @@ class BatchStream:
         self._drawn_for: list[tuple[int, int]] = []
 
     def batch(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """Bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs and, shifted by one, targets."""
+        """Bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs, and targets shifted by one."""
         first = cohorts[0][1] - self._drawn_for[0][1] if self._drawn_for else -1
         expected = [(seed, step + first) for seed, step in self._drawn_for]
         if not 0 <= first < _STEPS_PER_DRAW or expected != list(cohorts):
@@ -122,7 +122,7 @@ class BatchStream:
         return self._tokens[positions_SB[..., None] + self._span_T].long()
 
     def _draw(self, cohorts: Sequence[tuple[int, int]]) -> None:
-        """Positions of the next steps of all cohorts, moved to the device in one piece."""
+        """Draw positions for the next steps of all cohorts and move them to the device in one transfer."""
         drawn = [self._positions(seed, step) for seed, step in cohorts]
         self._positions_SNB = torch.stack(drawn).to(self._tokens.device, non_blocking=True)
         self._drawn_for = list(cohorts)
@@ -130,7 +130,7 @@ class BatchStream:
         self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
 
     def _positions(self, seed: int, step: int) -> torch.Tensor:
-        """Start of each sequence in the steps from ``step`` on, (N, B)."""
+        """Start of each sequence for the steps from ``step`` on, (N, B)."""
         chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
         pieces = [self._chunk(seed, chunk)[offset : offset + _STEPS_PER_DRAW]]
         if len(pieces[0]) < _STEPS_PER_DRAW:
@@ -145,30 +145,30 @@ class BatchStream:
 
 
 def _positions_of_chunk(seed: int, chunk: int, num_starts: int, batch_size: int) -> torch.Tensor:
-    """Start of each sequence in the steps of a chunk, (_POSITIONS_PER_CHUNK, B)."""
+    """Start of each sequence for the steps of one chunk, (_POSITIONS_PER_CHUNK, B)."""
     generator = seeded_generator(seed, _BATCH_PURPOSE, chunk)
     return torch.randint(num_starts, (_POSITIONS_PER_CHUNK, batch_size), generator=generator)
 
 
 class Corruption:
-    """Random bytes, inputs and targets, in place of the text of a share of each member's batches.
+    """Replaces a share of each member's batches, inputs and targets, by random bytes.
 
-    A whole batch is corrupted where u(seed, step) < share, with u uniform on [0, 1): of two members of one seed
-    the one with the smaller share meets a part of the other's corrupted batches, at the same steps and with the
-    same bytes. Nobody predicts random bytes with a mean loss below log 256, but for chance: a model that has
-    learned sees a spike whose cause is known. Where no member has a share, or nobody's batch is corrupted at this
-    step, nothing is done; a device is never waited for.
+    A whole batch is corrupted where u(seed, step) < share, with u uniform on [0, 1). Of two members with one seed, the
+    one with the smaller share meets a subset of the other's corrupted batches, at the same steps and with the same
+    bytes. No model predicts random bytes with a mean loss below log 256, except by chance, so a trained model shows a
+    spike of known cause. Does nothing where all shares are 0 or no batch of this step is corrupted, and never waits for
+    the device.
     """
 
     def __init__(self, shares: Sequence[float], device: torch.device) -> None:
-        """``shares`` of the batches of each member, 0 to 1."""
+        """``shares``: the fraction of each member's batches to corrupt, 0 to 1."""
         self._largest_share = max(shares)
         self._share_K = torch.tensor(shares, dtype=torch.float64, device=device)
 
     def apply(
         self, tokens_KBS: torch.Tensor, cohorts: Sequence[tuple[int, int]], cohort_of_member_K: torch.Tensor
     ) -> torch.Tensor:
-        """The bytes that each member trains on; ``cohorts`` are (seed, step), S = T + 1 bytes a sequence."""
+        """The bytes that each member trains on; ``cohorts`` are (seed, step), with S = T + 1 bytes per sequence."""
         if self._largest_share == 0:
             return tokens_KBS
         draws = [corruption_draw(seed, step) for seed, step in cohorts]
@@ -188,7 +188,7 @@ class Corruption:
 
 
 def corruption_draw(seed: int, step: int) -> float:
-    """u(seed, step), even on [0, 1): a member's batch of this step is corrupted where it is below its share."""
+    """u(seed, step), uniform on [0, 1): a member's batch is corrupted where this is below its share."""
     chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
     return _corruption_draws(seed, chunk)[offset]
 
@@ -207,11 +207,11 @@ def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOrigin:
-    """Where a sequence of a batch was cut: ``length`` bytes from byte ``start`` of the training text on.
+    """Where a sequence of a batch came from: ``length`` bytes of the training text, starting at byte ``start``.
 
-    That is byte ``offset`` of ``file``, whose line break after its last byte counts as its own; a sequence that
-    ``is_cut_short`` by the end of the file goes on in the next one. ``excerpt`` is how it begins, on one line. Where
-    ``is_corrupted``, all of it was replaced by random bytes.
+    That is byte ``offset`` of ``file``, whose trailing line break counts as part of it. A sequence with
+    ``is_cut_short`` crosses the end of the file and continues in the next one. ``excerpt`` is its beginning, on one
+    line. Where ``is_corrupted``, random bytes replaced all of it.
     """
 
     start: int
@@ -224,9 +224,9 @@ class SequenceOrigin:
 
 
 def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin]:
-    """Where each sequence of a batch came from, without training anything.
+    """Where each sequence of a batch came from, found without training.
 
-    ``step`` is that of the data, which for a member that was rolled back is ahead of its own
+    ``step`` counts batches of data; for a member that was rolled back it is ahead of the member's own step
     (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
     """
     corpus = load_corpus(config.text)
@@ -245,7 +245,7 @@ def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> Sequ
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
-    """One line on where a batch came from: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
+    """The origin of a batch in one line: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
 
     The bytes are the context and the last target. Raises as ``batch_origin`` does.
     """
@@ -263,7 +263,7 @@ def _span(origin: SequenceOrigin) -> str:
 
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:
-    """Evenly spaced held-out sequences, the same for everyone: int64 (num_batches, B, T + 1)."""
+    """Evenly spaced held-out sequences, the same for all members: int64 (num_batches, B, T + 1)."""
     starts = torch.linspace(0, len(corpus.held_out) - context - 1, num_batches * batch_size).long()
     tokens = corpus.held_out[starts[:, None] + torch.arange(context + 1)].long()
     return tokens.view(num_batches, batch_size, context + 1)

@@ -1,7 +1,6 @@
-"""A small tanh network fitted to sin x + sin 4x: a toy whose map over beta2 and eps is known.
+"""A small tanh network fitted to sin x + sin 4x: a toy problem whose map over beta2 and eps is known.
 
-Full batch by default and in double precision, as in the study of Adam's loss spikes by Bai et al.
-(arXiv 2506.04805).
+Full batch by default and in double precision, as in the study of Adam's loss spikes by Bai et al. (arXiv 2506.04805).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: st
 
 
 class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
-    """One hidden layer of tanh units, mean squared error on even points of [-pi, pi]."""
+    """One hidden layer of tanh units; mean squared error on evenly spaced points of [-pi, pi]."""
 
     def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> None:
         super().__init__(configs, seeds, device, way)
@@ -32,7 +31,7 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
         self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
 
     def initial_weights(self, seed: int) -> Weights:
-        """Uniform in +-1/sqrt(fan in) for weights and biases, as torch.nn.Linear."""
+        """Uniform in +-1/sqrt(fan in) for weights and biases, as in torch.nn.Linear."""
         width, generator = self.shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
 
         def uniform(*size: int, fan_in: int) -> torch.Tensor:
@@ -60,7 +59,7 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
-        """Mean squared error half-way between the training points, of the members in ``rows``."""
+        """Mean squared error at the midpoints between training points, for the members in ``rows``."""
         between_N = (self._x_N[1:] + self._x_N[:-1]) / 2
         target_N = torch.sin(between_N) + torch.sin(4 * between_N)
         return self._squared_error(between_N.expand(self.num_members, -1), target_N)[list(rows)]
@@ -68,8 +67,8 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights
         if len(x_KN) == 1:
-            # For a member alone there is another kernel for products, with other bits: it gets a double. All of it is
-            # doubled, not the product alone, so that second derivatives add up in one order too.
+            # A single member would use another matmul kernel, which gives other bits: duplicate it. All of the computation
+            # is duplicated, not the product alone, so that second derivatives also add up in the same order.
             weights = {name: weight.expand(2, *weight.shape[1:]) for name, weight in weights.items()}
         hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
         out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]

@@ -1,4 +1,4 @@
-"""The built-in proxy: a byte-level decoder-only transformer, K of them as one stacked model."""
+"""The built-in proxy: a byte-level decoder-only transformer, with K members as one stacked model."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from objectives.stacking.seeding import seeded_generator
 from objectives.training.loss_scaling import LossScaler
 from objectives.training.packed import PackedTrainer, Weights
 
-# Shapes: K members, R of them that are read, B sequences, T bytes of context, n parameters of one member.
+# Shapes: K members, R of them being read, B sequences, T bytes of context, n parameters of one member.
 
-# Of the streams of random numbers of one seed: what is dropped.
+# The dropout stream among the random streams of one seed.
 _DROPOUT_PURPOSE = 10
-# Sequences of a batch that the readings of a forward pass are taken on: all of a large batch would take much memory.
+# Sequences of a batch used for readings of the forward pass: all of a large batch would take much memory.
 _MOST_SEQUENCES_READ = 2
 
 
@@ -45,16 +45,16 @@ def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: 
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
-    """Where the text of a batch came from, in one line; ``step`` is that of the data."""
+    """Where the text of a batch came from, in one line; ``step`` counts batches of data."""
     return data.batch_text(config, seed, step)
 
 
 class GptTrainer(PackedTrainer[GptConfig]):
     """A transformer with learned positions, GELU, no biases and an untied head.
 
-    The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With
-    ``accumulate`` loss and gradient are the means over as many micro-batches, which is the same but for rounding.
-    In float16 a member's loss is scaled before the backward pass; at a step where its gradient overflows it is held.
+    The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With ``accumulate``,
+    loss and gradient are means over that many micro-batches, equal up to rounding. In float16 a member's loss is scaled
+    before the backward pass, and a step whose gradient overflows is skipped for that member.
     """
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> None:
@@ -64,23 +64,23 @@ class GptTrainer(PackedTrainer[GptConfig]):
         is_on_cpu = self.device.type == "cpu"
         if not is_on_cpu:
             torch.set_float32_matmul_precision("high" if self.shape.precision == "tf32" else "highest")
-        # Both passes by hand are made for a CPU; a GPU has fused attention, and autocast needs autograd.
+        # The hand-written passes are for CPUs; a GPU has fused attention, and autocast needs autograd.
         self._by_hand = is_on_cpu and self.shape.precision not in AUTOCAST
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
         self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.shape)
         if way.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif way.compiled:
-            # Launching a kernel costs a GPU more than running it at these sizes: record them as a graph.
+            # At these sizes a GPU spends more on launching kernels than on running them: record them as a CUDA graph.
             mode = None if is_on_cpu else "reduce-overhead"
             self._cross_entropy = Compiled(self._cross_entropy, mode=mode)
 
     def initial_weights(self, seed: int) -> Weights:
-        """One member's weights as they are drawn."""
+        """One member's weights as drawn from its seed."""
         return initial_weights(self.shape, seed)
 
     def own_weights(self, drawn: Weights, config: GptConfig) -> Weights:
-        """Those of a member, with its ``init_deviation``."""
+        """The drawn weights with a member's ``init_deviation``."""
         return with_deviation(drawn, config.init_deviation)
 
     def group_of(self, name: str) -> str:
@@ -95,7 +95,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         )
 
     def members_changed(self) -> None:
-        """Read the numbers of those who are there."""
+        """Read the hyperparameters of the current members again."""
         self._fixed = Knobs(
             z_loss_K=self._numbers_of("z_loss", 0.0),
             residual_scale_K=self._numbers_of("residual_scale", 1.0),
@@ -115,11 +115,11 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return self._cross_entropy(self.weights, *self._batch())
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
-        """Loss on this step's data of the members in ``rows``; in single precision, eager, differentiable twice.
+        """Loss on this step's data for the members in ``rows``; single precision, eager, twice differentiable.
 
-        The attention's backend has to be one that is, which is for the caller to choose.
+        The caller must choose an attention backend that is twice differentiable.
         """
-        # Without recomputation: a second derivative would have to run the forward pass anew each time.
+        # Without recomputation: a second derivative would repeat the forward pass each time.
         shape = self.shape.model_copy(update={"precision": "float32", "recompute": False})
         tokens_KBS, knobs = self._batch()
         return cross_entropy(shape, weights, tokens_KBS[rows], knobs.of_rows(rows).with_factor(len(rows), self.device))
@@ -136,13 +136,13 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return loss_K, grad_Kn
 
     def own_metrics(self) -> dict[str, torch.Tensor]:
-        """In float16 ``loss_scale`` of the step and ``is_skipped``, 0 or 1."""
+        """In float16: ``loss_scale`` of the step, and ``is_skipped`` (0 or 1)."""
         if self._scaler is None or self.held_K is None:
             return {}
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """``attention_logit`` and ``log_z`` of this step's forward pass, ``noise_scale`` of the steps before it."""
+        """``attention_logit`` and ``log_z`` of this step's forward pass; ``noise_scale`` of the steps before."""
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
@@ -152,7 +152,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
-        """Mean next-byte cross-entropy on held-out text of the members in ``rows``, in nats; no dropout, no z-loss."""
+        """Mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
         shape, index = self.shape, torch.tensor(rows, device=self.device)
         weights = {name: weight[index] for name, weight in self.weights.items()}
         knobs = self._fixed.of_validation().of_rows(index)
@@ -161,7 +161,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return torch.stack([cross_entropy(shape, weights, tokens_KBS, knobs) for tokens_KBS in tokens]).mean(0)
 
     def describe(self) -> Mapping[str, str]:
-        """Which text was trained on, and why nothing is compiled where it should be."""
+        """Which text was trained on, and why compilation was disabled where it was requested."""
         tried = (self._differentiate, self._cross_entropy)
         failures = [function.failure for function in tried if isinstance(function, Compiled) and function.failure]
         return {
@@ -174,7 +174,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def _mean_of_pieces(
         self, tokens_KBS: torch.Tensor, knobs: Knobs, noise: NoiseScale
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and gradient, one micro-batch after the other; their ``noise`` is noted."""
+        """Loss and gradient averaged over the micro-batches; records their ``noise``."""
         num_pieces, num_sequences = self.shape.accumulate, self.shape.batch_size
         size = num_sequences // num_pieces
         losses, squares = [], []
@@ -191,7 +191,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return torch.stack(losses, dim=1).mean(1), mean_Kn
 
     def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a part of the batch."""
+        """Loss and gradient on a part of the batch."""
         if self._by_hand:
             weights = {name: weight.detach() for name, weight in self.weights.items()}
             with torch.no_grad():
@@ -202,11 +202,11 @@ class GptTrainer(PackedTrainer[GptConfig]):
         grad_Kn = rows_of_blocks(torch.autograd.grad(summed, list(self.weights.values())))
         if self._scaler is not None:
             self._scaler.unscale(grad_Kn)
-        # A recorded graph of a GPU writes the next loss over this one.
+        # A recorded CUDA graph overwrites this loss with the next one.
         return loss_K.detach().clone(), grad_Kn
 
     def _batch(self) -> tuple[torch.Tensor, Knobs]:
-        """This step's bytes and knobs, also when what the optimizer counts has gone on already."""
+        """This step's bytes and knobs, even after the optimizer's step counter has advanced."""
         if self._drawn is None or self._drawn[0] != self.num_steps:
             self._drawn = self.num_steps, self._tokens(), self._knobs()
         _, tokens_KBS, knobs = self._drawn

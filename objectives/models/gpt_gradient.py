@@ -1,9 +1,9 @@
-"""Losses and gradients of the stacked transformer on a CPU, both passes written out.
+"""Losses and gradients of the stacked transformer on a CPU, with hand-written forward and backward passes.
 
-The same mathematics as ``objectives.models.gpt.cross_entropy`` under autograd, at the sizes of a proxy in two thirds of
-the time: attention over short contexts is a few batched products, the softmax of the loss is turned into
-its own gradient in place, residual sums ride on matrix products, and nothing is recorded or zeroed for a
-later pass. Plain tensor operations throughout, so ``torch.compile`` can fuse the whole of it.
+The same mathematics as ``objectives.models.gpt.cross_entropy`` under autograd, in two thirds of the time at proxy
+sizes: attention over short contexts is a few batched products, the softmax of the loss becomes its own gradient in
+place, residual sums are fused into matrix products, and no graph is recorded and no gradient zeroed. Only plain tensor
+operations, so ``torch.compile`` can fuse all of it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _EPS = 1e-5  # of both norms; torch's default of layer norm
 def losses_and_gradient(
     weights: Tensors, tokens_KBS: torch.Tensor, shape: GptConfig, kernels: Kernels, knobs: Knobs = NEUTRAL
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss of each member, (K,), and its gradient, (K, n) in the order of ``weights`` and zeros.
+    """Loss of each member, (K,), and its gradient, (K, n), in the order of ``weights``, zero-padded.
 
-    ``tokens_KBS`` has S = T + 1 bytes a sequence: inputs and, shifted by one, targets.
+    ``tokens_KBS`` has S = T + 1 bytes per sequence: inputs, and targets shifted by one.
     """
     K, B, S = tokens_KBS.shape
     N, D, V = B * (S - 1), shape.width, weights["head"].shape[-1]
@@ -59,7 +59,7 @@ def losses_and_gradient(
 
 
 def _positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
-    """What is added to the embedding at each of the first positions, (K, T, D)."""
+    """The position embedding added at each of the first positions, (K, T, D)."""
     if knobs.context_K is None:
         return position_KTD[:, :num_positions]
     return position_KTD.reshape(-1, position_KTD.shape[2])[_rows_of_positions(position_KTD, num_positions, knobs)]
@@ -75,7 +75,7 @@ def _into_positions(d_KTD: torch.Tensor, position_KTD: torch.Tensor, knobs: Knob
 
 
 def _rows_of_positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
-    """Where each position stands in the positions of all members, as one table; (K, T)."""
+    """Row of each position in the flattened position tables of all members; (K, T)."""
     assert knobs.context_K is not None
     K, context = position_KTD.shape[:2]
     members_K1 = torch.arange(K, device=position_KTD.device)[:, None]
@@ -84,7 +84,7 @@ def _rows_of_positions(position_KTD: torch.Tensor, num_positions: int, knobs: Kn
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What the parts of one transformer block share."""
+    """What the parts of one transformer block have in common."""
 
     weights: Tensors
     number: int
@@ -107,7 +107,7 @@ class _Layer:
 
 
 class _Block:
-    """One transformer block: keeps what its backward pass needs, or its input alone with ``recompute``."""
+    """One transformer block: stores what its backward pass needs, or only its input with ``recompute``."""
 
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
@@ -119,10 +119,10 @@ class _Block:
         return out_KND
 
     def backward(self, d_x: torch.Tensor, gradient: Tensors) -> torch.Tensor:
-        """The gradient at the block's input; those of its weights go into ``gradient``."""
+        """The gradient at the block's input; those of its weights are written to ``gradient``."""
         if isinstance(self.kept, torch.Tensor):
             attention, mlp = _Branch(self.layer, 0), _Branch(self.layer, 1)
-            # The same products of the same numbers once more: the same bits.
+            # Repeats the same products of the same numbers, with the same bits.
             mlp.forward(attention.forward(self.kept))
         else:
             attention, mlp = self.kept
@@ -165,7 +165,7 @@ class _Branch:
 
 
 class _Attention:
-    """Causal attention of every head, within a member's blocks of context."""
+    """Causal attention of every head, within each member's context blocks."""
 
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
@@ -200,7 +200,7 @@ class _Attention:
         d_mixed = layer.back(d_out, self.mixed, "attention_out", gradient)
         d_mixed_GTC = d_mixed.view(K * B, T, H, C).transpose(1, 2).reshape(K * B * H, T, C)
         d_v = torch.bmm(self.share_GTT.transpose(1, 2), d_mixed_GTC)
-        # The softmax's derivative: share * (what comes in - its mean over the row, weighted by the shares).
+        # The softmax's derivative: share * (incoming gradient - its mean over the row, weighted by the shares).
         row_mean = (d_mixed_GTC * self.mixed_GTC).sum(-1, keepdim=True)
         d_score = torch.bmm(d_mixed_GTC, self.v.transpose(1, 2)).sub_(row_mean).mul_(self.share_GTT)
         d_score = d_score.mul_(1 / math.sqrt(C))
@@ -214,7 +214,7 @@ class _Attention:
 
 
 class _Mlp:
-    """Two products with a GELU between."""
+    """Two products with a GELU in between."""
 
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
@@ -258,7 +258,7 @@ class _RmsNorm(_Norm):
     def backward(self, d_out: torch.Tensor, name: str, gradient: Tensors) -> torch.Tensor:
         gradient[name] = (d_out * self.normed).sum(1)
         d_normed = d_out * self.gain
-        # What points along x changes nothing but its size, which is divided out.
+        # A change along x only changes its norm, which is divided out.
         along = (d_normed * self.normed).mean(-1, keepdim=True)
         return (d_normed - self.normed * along) * self.inverse
 
@@ -282,7 +282,7 @@ def _cross_entropy(
     if z_loss_K is not None:
         z_loss_K = z_loss_K.to(loss_K.dtype)
         loss_K = with_z_loss(loss_K, log_z_R1.view(K, N), z_loss_K)
-        # Each logit's share of the softmax is also the derivative of log Z.
+        # The softmax share of each logit is also the derivative of log Z.
         slope_KN = 1 + 2 * z_loss_K[:, None] * log_z_R1.view(K, N)
         per_token_R1 = per_token_R1 * slope_KN.view(K * N, 1)
     d_logits = weight_RV.mul_(per_token_R1)
@@ -300,14 +300,14 @@ def _product(x_KNI: torch.Tensor, weight_KIO: torch.Tensor, kernels: Kernels) ->
 def _into_inputs(
     d_out: torch.Tensor, weight: torch.Tensor, x: torch.Tensor, name: str, gradient: Tensors, kernels: Kernels
 ) -> torch.Tensor:
-    """The backward pass of ``_product``: returns the gradient at x, notes that of the weight."""
+    """The backward pass of ``_product``: returns the gradient at x and stores that of the weight."""
     gradient[name] = _product(x.transpose(1, 2), d_out, kernels)
     return _product(d_out, weight.transpose(1, 2), kernels)
 
 
 @torch.library.custom_op("sweep::onednn_products", mutates_args=())
 def _onednn_products(x_KNI: torch.Tensor, weight_KIO: torch.Tensor) -> torch.Tensor:
-    """x @ weight by oneDNN, faster than MKL on some processors and slower on others. It has no batched product."""
+    """x @ weight by oneDNN, which has no batched product; faster than MKL on some processors, slower on others."""
     products = [
         torch.ops.mkldnn._linear_pointwise(x_NI, weight_IO.t(), None, "none", [], "")
         for x_NI, weight_IO in zip(x_KNI, weight_KIO, strict=True)

@@ -1,8 +1,8 @@
-"""The transformer: from the weights of K members to their losses, differentiable, as one stacked model.
+"""The transformer as one stacked model, differentiable: from the weights of K members to their losses.
 
-A sublayer f adds to the residual stream: x + f(norm(x)) with ``norm_place`` pre; norm(x + f(x)) with post, where
-the last block ends with a norm and no other follows (Vaswani et al., arXiv 1706.03762); x + norm(f(x)) with output
-(OLMo 2, arXiv 2501.00656). What is added is first multiplied by ``objectives.models.gpt_knobs.branch_factor``.
+A sublayer f adds to the residual stream. ``norm_place`` pre: x + f(norm(x)). post: norm(x + f(x)), with no final norm
+after the last block (Vaswani et al., arXiv 1706.03762). output: x + norm(f(x)) (OLMo 2, arXiv 2501.00656). The addition
+is first multiplied by ``objectives.models.gpt_knobs.branch_factor``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from objectives.training.packed import WEIGHT_PURPOSE, Weights
 
 # Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels of a head, V bytes.
 
-# What autocast rounds the operands of products to.
+# The dtype to which autocast rounds the operands of products.
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _NUM_BYTES = 256
 _EPS = 1e-5  # of both norms; torch's default of layer norm
-_DEVIATION = 0.02  # of initial weights, as those of GPT-2
+_DEVIATION = 0.02  # of initial weights, as in GPT-2
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -43,7 +43,7 @@ def group_of(name: str) -> str:
 
 
 def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL) -> torch.Tensor:
-    """Mean next-byte cross-entropy of each member and its z-loss, (K,), in nats; S = T + 1 bytes a sequence."""
+    """Mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
     dtype, device = AUTOCAST.get(shape.precision), tokens_KBS.device.type
     with torch.autocast(device, dtype, enabled=dtype is not None):
         logits_KNV = _logits(shape, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
@@ -62,9 +62,9 @@ def forward_readings(
 ) -> dict[str, torch.Tensor]:
     """``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
 
-    The largest |q.k| / sqrt(C) of a position and one that it attends to, over all layers and heads, and the mean of
-    |log Z| of the logits. Wortsman et al. (arXiv 2309.14322): runs whose attention logits exceed 1e4 diverge, and
-    logits far from log Z = 0 come before a late divergence.
+    ``attention_logit`` is the largest |q.k| / sqrt(C) between a position and one it attends to, over all layers and
+    heads; ``log_z`` is the mean of |log Z| of the logits. Wortsman et al. (arXiv 2309.14322): runs whose attention
+    logits exceed 1e4 diverge, and logits far from log Z = 0 precede a late divergence.
     """
     largest_K = []
 
@@ -97,7 +97,7 @@ def _logits(
         position_KTD, may_attend_1TT = weights["position"][:, :T], None
     else:
         position_KTD = weights["position"][member_K11[..., 0], block_positions(knobs.context_K, T)]
-        # Members fold into the batch of one fused attention.
+        # Members are folded into the batch of one fused attention call.
         may_attend_1TT = may_attend(knobs.context_K, T).repeat_interleave(B, dim=0)[:, None]
     x_KND = (x_KBTD + position_KTD[:, None]).view(K, B * T, D)
     for layer in range(shape.depth):
@@ -155,14 +155,14 @@ def _block(
 def _fused_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
 ) -> torch.Tensor:
-    """Causal where no mask is given; on a CPU the causal mask gives the same bits."""
+    """Causal where no mask is given; on a CPU an explicit causal mask gives the same bits."""
     if may_attend_1TT is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT)
 
 
 def _norm(shape: GptConfig, x: torch.Tensor) -> torch.Tensor:
-    """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last size; no gain."""
+    """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last axis; no gain."""
     if shape.norm == "layer":
         return F.layer_norm(x, x.shape[-1:])
     return F.rms_norm(x, x.shape[-1:], eps=_EPS)
@@ -193,13 +193,13 @@ def initial_weights(shape: GptConfig, seed: int) -> Weights:
         weights[f"{layer}.mlp_norm"] = torch.ones(D)
         weights[f"{layer}.mlp_in"] = normal(D, 4 * D)
         weights[f"{layer}.mlp_out"] = normal(4 * D, D, deviation=residual)
-    if shape.norm_place != "post":  # there the last block ends with one
+    if shape.norm_place != "post":  # in a post-norm model the last block ends with a norm
         weights["final_norm"] = torch.ones(D)
     weights["head"] = normal(D, _NUM_BYTES)
     return weights
 
 
 def with_deviation(weights: Weights, deviation: float) -> Weights:
-    """``initial_weights`` with another deviation: matrices times deviation / 0.02, which is exactly 1 at 0.02."""
+    """``initial_weights`` with another deviation: matrices times deviation / 0.02, exactly 1 at 0.02."""
     factor = deviation / _DEVIATION
     return {name: weight if group_of(name) == "norm" else weight * factor for name, weight in weights.items()}

@@ -1,8 +1,8 @@
 """The loss curvature * |x|^2 / 2: an analytic objective whose stability edge is ground truth.
 
-With the preconditioner held still (eps far above the gradients, so that the update is
-m / eps), averaged momentum beta1 is stable exactly while
-lr / eps < 2 (1 + beta1) / ((1 - beta1) curvature)   (Cohen et al., arXiv 2207.14484; for sgd, eps = 1).
+With a fixed preconditioner (eps far above the gradients, so that the update is m / eps), averaged momentum beta1 is
+stable exactly while lr / eps < 2 (1 + beta1) / ((1 - beta1) curvature)   (Cohen et al., arXiv 2207.14484; for sgd, eps
+= 1).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
         return self._curvature_K * self.weights["x"].square().sum(1) / 2
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
-        """Add this step's noise, a function of seed and step, to every member that has some."""
+        """Add this step's noise, a function of seed and step, to every member with noise."""
         if not self._is_noisy:
             return grad_Kn
         size = self.shape.dimension
@@ -47,7 +47,7 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
         return grad_Kn + rows_of_blocks([noise_Kn * self._noise_K[:, None]])
 
     def members_changed(self) -> None:
-        """Read the numbers of those who are (still) there."""
+        """Read the hyperparameters of the current members again."""
         self._curvature_K = hyperparameter(self.configs, "curvature", self.device, torch.float64)
         noise_K = hyperparameter(self.configs, "noise", self.device, torch.float64)
         self._noise_K = noise_K / math.sqrt(self.shape.batch_size)

@@ -1,1 +1,1 @@
-"""How K members share one set of tensors: whose columns are where, and numbers that no neighbour changes."""
+"""How K members are stacked in one set of tensors, with numbers independent of the other members of the pack."""

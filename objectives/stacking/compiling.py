@@ -1,4 +1,4 @@
-"""torch.compile for packs: fixed shapes, a cache that outlives the process, and a way back to eager."""
+"""torch.compile for packs: fixed shapes, a cache that outlives the process, and a fallback to eager."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 _log = logging.getLogger(__name__)
-# Every pack size is a compilation of its own; the default limit of 8 would silently go back to eager.
+# Each pack size is a separate compilation; at the default limit of 8, torch would silently fall back to eager.
 _LARGEST_NUMBER_OF_SHAPES = 64
 
 
 class Compiled:
-    """``function`` compiled at its first call; where that fails, eager from then on, said in one line.
+    """``function``, compiled at its first call; if compilation fails, eager from then on.
 
-    ``failure`` is that line, empty while all is well.
+    ``failure`` is one line that says why, empty if there was none.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -34,7 +34,7 @@ class Compiled:
             torch._dynamo.config.recompile_limit = _LARGEST_NUMBER_OF_SHAPES
             compiled = torch.compile(self._function, dynamic=False, **self._options)
             result = compiled(*arguments)
-        except (RuntimeError, OSError, ImportError) as error:  # no compiler, or one that cannot
+        except (RuntimeError, OSError, ImportError) as error:  # no compiler, or one that fails
             self.failure = f"eager, as compilation failed: {(str(error).strip() or repr(error)).splitlines()[0][:200]}"
             _log.warning(self.failure)
             return self._function(*arguments)

@@ -10,14 +10,14 @@ import torch
 
 from objectives.stacking.rounding import BLOCK
 
-# Shapes: K members, n parameters of one member (and zeros that fill its last block), T weights, G groups.
+# Shapes: K members, n parameters of one member (zero-padded to whole blocks), T weights, G groups.
 
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One weight's columns ``[start, end)``, its shape in one member, and its layer group."""
+    """One weight: its columns ``[start, end)``, its shape in one member, and its layer group."""
 
     name: str
     group: str
@@ -27,14 +27,14 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Numbers in one member."""
+        """Number of parameters in one member."""
         return self.end - self.start
 
 
 class Layout:
-    """The weights of one member in the order of their columns; ``groups`` are their layer groups in order.
+    """The weights of one member in column order; ``groups`` are their layer groups in order.
 
-    ``shapes`` are of one member, ``group_of`` names the group of each weight (``all`` where there is one only).
+    ``shapes`` are those of one member; ``group_of`` names the group of each weight (``all`` if there is only one).
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], group_of: Mapping[str, str] | None = None) -> None:
@@ -62,17 +62,17 @@ class Layout:
             value_Kn[:, piece.start : piece.end].mul_(factor_KT[:, t : t + 1])
 
     def weights_of_groups(self) -> dict[str, list[int]]:
-        """Which weights are in each layer group, by number; last in ``all``."""
+        """The indices of the weights in each layer group; ``all`` comes last."""
         found = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
         return found | {ALL: list(range(len(self.pieces)))}
 
     def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
-        """Each weight's number in all of its columns, (K, n); the filling gets the last weight's."""
+        """Each weight's number repeated over its columns, (K, n); the padding gets that of the last weight."""
         return value_KT[:, self._weight_of_column(value_KT.device)]
 
     def _weight_of_column(self, device: torch.device) -> torch.Tensor:
         sizes = [piece.size for piece in self.pieces]
         sizes[-1] += self.size - sum(sizes)
         sizes_T = torch.tensor(sizes, device=device)
-        # Whose sum is told, or a GPU would be waited for.
+        # Passing the total size avoids waiting for a GPU.
         return torch.arange(len(sizes), device=device).repeat_interleave(sizes_T, output_size=self.size)

@@ -1,1 +1,1 @@
-"""The training loop of a stacked model, and what it does about steps that overflow or spike."""
+"""The training loop of a stacked model, and how it handles steps that overflow or spike."""

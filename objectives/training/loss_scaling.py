@@ -1,10 +1,10 @@
-"""Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740), a scale for each member of a pack.
+"""Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740), with one scale per member of a pack.
 
-Gradients of a loss in float16 are lost where they are below 6e-8. So the loss is multiplied by a scale before the
-backward pass, and its gradient is divided by it. Too large a scale makes the gradient overflow: such a step is
-skipped and the scale halved. After ``loss_scale_growth`` steps in a row without overflow it is doubled. This is
-``torch.amp.GradScaler`` but for two things: the scale never falls below 1, and a gradient that overflows at a
-scale of 1, or of a loss that is not finite itself, is not skipped: there is nothing to be gained by another scale.
+Float16 gradients underflow below 6e-8. So the loss is multiplied by a scale before the backward pass and its gradient
+divided by it. Too large a scale makes the gradient overflow: that step is skipped and the scale halved. After
+``loss_scale_growth`` consecutive steps without overflow it is doubled. This differs from ``torch.amp.GradScaler`` in
+two ways. The scale never falls below 1. A gradient that overflows at scale 1, or that belongs to a non-finite loss, is
+not skipped: no other scale would help.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from objectives.instruments.telemetry import norm_per_member
 
 
 class LossScaler:
-    """Scales of K members; what is to be remembered of each is in ``memory``, (K,) each, and changed in place."""
+    """Scales of K members; their state is in ``memory``, tensors of shape (K,), updated in place."""
 
-    # A scale, 0 for a member that has none yet, and its steps in a row without overflow.
+    # The scale, 0 for a member without one yet, and its consecutive steps without overflow.
     MEMORY = ("loss_scale", "loss_scale_streak")
 
     def __init__(self, configs: Sequence[GptConfig], memory: Mapping[str, torch.Tensor]) -> None:
-        """A member without a scale begins with the ``loss_scale`` of its config."""
+        """A member without a scale starts with the ``loss_scale`` of its config."""
         self.scale_K, self._streak_K = (memory[name] for name in self.MEMORY)
         first_K = self.scale_K.new_tensor([config.loss_scale for config in configs])
         self.scale_K.copy_(torch.where(self.scale_K == 0, first_K, self.scale_K))
-        # With which the last gradient was computed.
+        # The scale with which the last gradient was computed.
         self.used_K = self.scale_K.clone()
-        # The loss of one of several micro-batches counts for its share of the batch.
+        # The loss of one micro-batch counts for its share of the batch.
         self._num_pieces = configs[0].accumulate
         self._growth_K = self.scale_K.new_tensor([config.loss_scale_growth for config in configs])
 
     def scaled(self, loss_K: torch.Tensor) -> torch.Tensor:
-        """What is to be differentiated of the loss of a micro-batch, or of the batch where it is in one."""
+        """The value to differentiate for the loss of a micro-batch, or of the whole batch if it is not split."""
         return loss_K / self._num_pieces * self.scale_K
 
     def unscale(self, grad_Kn: torch.Tensor) -> None:
-        """From the gradient of the scaled loss to that of the loss, in place."""
+        """Turn the gradient of the scaled loss into that of the loss, in place."""
         grad_Kn.mul_((self._num_pieces / self.scale_K)[:, None])
 
     def update(self, loss_K: torch.Tensor, grad_Kn: torch.Tensor) -> torch.Tensor:
-        """Scales of the next step, from this step's unscaled gradient; who is to skip this step, bool (K,)."""
+        """Update scales from this step's unscaled gradient; returns which members skip this step, bool (K,)."""
         self.used_K = self.scale_K.clone()
         has_overflowed_K = ~torch.isfinite(norm_per_member(grad_Kn))
         is_skipped_K = has_overflowed_K & torch.isfinite(loss_K) & (self.scale_K > 1)

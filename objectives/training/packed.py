@@ -20,30 +20,30 @@ from objectives.stacking.seeding import seeded_generator
 from objectives.training.rollback import Rollback, rows_with_rollback
 from objectives.training_config import TrainingConfig
 
-# Shapes: K members, R of them that are read, C of those whose curvature is; S cohorts; n parameters of one member
-# (and zeros that fill its last block).
+# Shapes: K members, R of them being read, C of those with curvature; S cohorts; n parameters of one member, padded with
+# zeros to whole blocks.
 
 Config = TypeVar("Config", bound=TrainingConfig)  # of the objective
 Weights = dict[str, torch.Tensor]
-# Streams of random numbers of one seed that must not overlap.
+# Random streams of one seed that must not overlap.
 WEIGHT_PURPOSE, DATA_PURPOSE, _HESSIAN_PURPOSE = 0, 1, 12
 
 
 class PackedTrainer(ABC, Generic[Config]):
     """A pack of K members whose parameters are rows of one (K, n) buffer.
 
-    A subclass gives ``initial_weights`` of one member and ``losses``, a differentiable function of
-    ``self.weights`` (name -> tensor of shape (K, ...), views into the buffer) that mixes no members. Where it
-    is written for one member, ``of_each_member`` applies it to all. Data and noise come from ``draw``.
-    Members of equal seed and age see the same data and noise: they are a cohort. A member with ``rollback`` goes
-    back on a spike and skips data (objectives/training/rollback.py), after which its data are ahead of its age.
+    A subclass provides ``initial_weights`` of one member and ``losses``, a differentiable function of ``self.weights``
+    (name -> tensor of shape (K, ...), views into the buffer) that does not mix members. A function written for one
+    member is applied to all by ``of_each_member``. Data and noise come from ``draw``. A cohort is the members of equal
+    seed and age, which see the same data and noise. A member with ``rollback`` returns to a snapshot on a spike and
+    skips data (objectives/training/rollback.py); then its data step is ahead of its age.
     """
 
     weights: Weights
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way
-        self.shape = configs[0]  # for its structural fields, which all members share
+        self.shape = configs[0]  # for its structural fields, which are equal in all members
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         self._set_members(configs, seeds, [0] * len(seeds), [0] * len(seeds))
         self._bind(self._initial_rows(self.configs, self.seeds))
@@ -52,11 +52,11 @@ class PackedTrainer(ABC, Generic[Config]):
         self.optimizer = make_optimizer(
             self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=way.compiled
         )
-        # What a subclass remembers of each member, (K,) each, to be changed in place; zeros for a fresh one.
+        # A subclass's state for each member, (K,) each, updated in place; zeros for a new member.
         self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}
-        # Members that the optimizer leaves as they are at this step, bool (K,); None for nobody.
+        # Members that the optimizer leaves unchanged at this step, bool (K,); None for no member.
         self.held_K: torch.Tensor | None = None
-        # Where the next measurement of curvature starts, zeros for a member before its first; None before any.
+        # Start vector of the next curvature measurement, zeros before a member's first; None before any.
         self._warm_Kn: torch.Tensor | None = None
         self._rollback = self._begin_rollback()
         self.members_changed()
@@ -68,10 +68,10 @@ class PackedTrainer(ABC, Generic[Config]):
 
     @abstractmethod
     def initial_weights(self, seed: int) -> Weights:
-        """One member's weights, a function of the seed and of ``self.shape`` alone."""
+        """One member's weights, a function only of the seed and ``self.shape``."""
 
     def own_weights(self, drawn: Weights, config: Config) -> Weights:
-        """A member's initial weights: those drawn by its seed, and what the numbers of its config make of them."""
+        """A member's initial weights: the weights drawn from its seed, adjusted by its config."""
         return drawn
 
     @abstractmethod
@@ -79,32 +79,32 @@ class PackedTrainer(ABC, Generic[Config]):
         """Loss of each member on this step's data, shape (K,)."""
 
     def group_of(self, name: str) -> str:
-        """The layer group that the weight ``name`` belongs to in telemetry; one for all by default."""
+        """The layer group of the weight ``name`` in telemetry; one group for all weights by default."""
         return ALL
 
     def memory_names(self) -> Sequence[str]:
-        """Of numbers that a subclass remembers of each member in ``self.memory``; none by default."""
+        """Names of the state that a subclass keeps per member in ``self.memory``; none by default."""
         return ()
 
     def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = DATA_PURPOSE) -> torch.Tensor:
-        """``sample(generator)`` with each member's own generator of this step, (K, ...) on the device.
+        """``sample(generator)`` with each member's generator for this step, (K, ...) on the device.
 
-        A second draw of a step needs another ``purpose``, or it gets the same numbers.
+        A second draw in one step needs another ``purpose``; otherwise it gets the same numbers.
         """
         by_cohort = [sample(seeded_generator(seed, purpose, step)) for seed, step in self.cohorts()]
         return torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
 
     def of_each_member(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """``function(weights, *values)``, written for one member, of all at once by ``torch.func.vmap``.
+        """``function(weights, *values)``, written for one member, applied to all by ``torch.func.vmap``.
 
-        ``values`` have the members as their first size. Bits depend on who shares the pack where the kernel
-        does: a product of two matrices of each member keeps them if these fill whole blocks of 16 bytes,
-        ``conv2d`` does not.
+        The first axis of ``values`` is the members. Bits may depend on the other members of the pack, depending on the
+        kernel: a product of two matrices per member keeps its bits if they fill whole blocks of 16 bytes; ``conv2d``
+        does not.
         """
         if self.num_members > 1:
             return torch.func.vmap(function)(self.weights, *values)
 
-        # For a member alone there are other kernels: it gets a double.
+        # A single member would use other kernels: duplicate it.
         def doubled(value_K: torch.Tensor) -> torch.Tensor:
             return value_K.expand(2, *value_K.shape[1:])
 
@@ -116,15 +116,15 @@ class PackedTrainer(ABC, Generic[Config]):
         loss_K = self.losses()
         # Members do not mix, so the gradient of the sum holds each member's own gradient.
         grads = torch.autograd.grad(loss_K.sum(), list(self.weights.values()))
-        # A recorded graph of a GPU writes the next step's loss over this one.
+        # A recorded CUDA graph overwrites this loss with the next step's.
         return loss_K.detach().clone(), rows_of_blocks(grads)
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
-        """The gradient that the optimizer sees; a place for noise, nothing by default."""
+        """The gradient that the optimizer sees; override to add noise."""
         return grad_Kn
 
     def step(self) -> dict[str, torch.Tensor]:
-        """Train one step; metrics of shape (K,), still on the device."""
+        """Train one step; returns metrics of shape (K,), still on the device."""
         self._estimate_hessian()
         loss_K, grad_Kn = self.losses_and_gradient()
         was_alive_K = self.optimizer.alive_K
@@ -134,10 +134,10 @@ class PackedTrainer(ABC, Generic[Config]):
     def observed_step(
         self, rows: Sequence[int], curved: Sequence[int], num_products: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """A ``step``, and what was read meanwhile of the members in ``rows``, shape (R,) each, on the device.
+        """A ``step`` plus readings of the members in ``rows`` during it, shape (R,) each, on the device.
 
-        Curvature, from ``num_products`` products with the Hessian, of those of ``rows`` that are in ``curved``; NaN
-        for the others. Reading changes nothing.
+        Members of ``rows`` that are in ``curved`` get curvature from ``num_products`` Hessian-vector products; the
+        others get NaN. Reading does not change training.
         """
         is_everybody = list(rows) == list(range(self.num_members))
         index: Rows = slice(None) if is_everybody else torch.tensor(rows, device=self.device)
@@ -167,7 +167,7 @@ class PackedTrainer(ABC, Generic[Config]):
     def _curvature(
         self, rows: Sequence[int], curved: Sequence[int], observed: Observed, num_products: int
     ) -> dict[str, torch.Tensor]:
-        """Curvature at the parameters before this step's update, by the preconditioner of the update."""
+        """Curvature at the parameters before this step's update, with the preconditioner of the update."""
         is_curved_R = torch.tensor([row in curved for row in rows], device=self.device)
         chosen = torch.tensor(rows, device=self.device)[is_curved_R]
         _, numbers, age_C = self.optimizer.of_rows(chosen)
@@ -194,7 +194,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}
 
     def _estimate_hessian(self) -> None:
-        """For an optimizer that asks for it (Sophia): the Hessian's diagonal of the members whose turn it is."""
+        """Estimate the Hessian's diagonal for the members that are due, if the optimizer needs it (Sophia)."""
         rule = self.optimizer.rule
         if not rule.needs_hessian:
             return
@@ -211,9 +211,9 @@ class PackedTrainer(ABC, Generic[Config]):
         self.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
-        """Loss on this step's data of the members in ``rows``, whose weights are ``weights`` of shape (R, ...).
+        """Loss on this step's data of the members in ``rows``, with ``weights`` of shape (R, ...).
 
-        Eager and differentiable twice. By default the losses of all members are computed: a subclass may do better.
+        Eager and twice differentiable. By default it computes the losses of all members; a subclass may do better.
         """
         own, every = self.weights, dict(self.weights)
         for name, weight in weights.items():
@@ -225,11 +225,11 @@ class PackedTrainer(ABC, Generic[Config]):
             self.weights = own
 
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """What an objective reads before a step of the members in ``rows``, an index, (R,) each; nothing by default."""
+        """Readings that an objective takes of ``rows`` before a step, (R,) each; none by default."""
         return {}
 
     def own_metrics(self) -> dict[str, torch.Tensor]:
-        """Metrics that an objective adds to those of every step, (K,) each; none by default."""
+        """Metrics that an objective adds to every step, (K,) each; none by default."""
         return {}
 
     def _own_metrics(self, was_alive_K: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -237,7 +237,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return {name: v_K.to(dtype).masked_fill(~was_alive_K, math.nan) for name, v_K in self.own_metrics().items()}
 
     def _after_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Count the step, and take back members that spiked: ``rolled_back``, 0 or 1, in a pack with rollback."""
+        """Count the step and roll back members that spiked; a pack with rollback reports ``rolled_back``, 0 or 1."""
         self.num_steps += 1
         if self._rollback is None:
             return metrics
@@ -251,21 +251,21 @@ class PackedTrainer(ABC, Generic[Config]):
         return metrics | {"rolled_back": rolled_back_K}
 
     def _begin_rollback(self) -> Rollback | None:
-        """Snapshots of the members as they are now; None in a pack in which nobody goes back."""
+        """Snapshots of the current members; None in a pack without rollback."""
         if not rows_with_rollback(self.configs):
             return None
         return Rollback(self.configs, self._ages, self._live())
 
     def _live(self) -> dict[str, torch.Tensor]:
-        """What members go on from, (K, ...) each, to be read and written in place."""
+        """The state from which members continue, (K, ...) each, read and written in place."""
         return {"params": self._params_Kn, **self.optimizer.live(), **self.memory}
 
     def cohorts(self) -> list[tuple[int, int]]:
-        """(seed, step of the data) of each cohort now; ``cohort_of_member_K`` says who belongs to which."""
+        """(seed, data step) of each current cohort; ``cohort_of_member_K`` maps members to cohorts."""
         return [(seed, step + self.num_steps) for seed, step in self._cohorts]
 
     def arrange(self, places: Sequence[Place]) -> None:
-        """Make a pack of ``places``: members that go on, part in two, or start afresh."""
+        """Make the pack ``places``: members that continue, that fork in two, or that start fresh."""
         rows = [-1 if place.row is None else place.row for place in places]
         ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in rows]
         skipped = [0 if row < 0 else self._skipped[row] for row in rows]
@@ -288,18 +288,18 @@ class PackedTrainer(ABC, Generic[Config]):
         self.members_changed()
 
     def members_changed(self) -> None:
-        """Called by ``__init__`` and when members come or go, for tensors of one's own along the members."""
+        """Called by ``__init__`` and when members are added or dropped; update a subclass's per-member tensors here."""
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Held-out loss of the members in ``rows``; NaN without held-out data."""
         return torch.full((len(rows),), math.nan)
 
     def describe(self) -> Mapping[str, str]:
-        """Facts about the data that the configuration does not hold."""
+        """Facts about the data that are not in the configuration."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimizer, ages and snapshots; data and noise are functions of seed, age and batches skipped."""
+        """Parameters, optimizer, ages and snapshots; data and noise are functions of seed, age and skipped batches."""
         return {
             "ages": torch.tensor(self._ages) + self.num_steps,
             "skipped": torch.tensor(self._skipped),
@@ -311,7 +311,7 @@ class PackedTrainer(ABC, Generic[Config]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state_dict`` of a pack with the same members."""
+        """Resume from the ``state_dict`` of a pack with the same members."""
         self._set_members(self.configs, self.seeds, state["ages"].tolist(), state["skipped"].tolist())
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -328,13 +328,13 @@ class PackedTrainer(ABC, Generic[Config]):
     def _set_members(
         self, configs: Sequence[Config], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
     ) -> None:
-        """``ages`` are the steps that each member has behind it, counted from here on; ``skipped`` its batches."""
+        """``ages``: steps each member has completed, counted from now on; ``skipped``: its skipped batches."""
         self.configs, self.seeds, self._ages, self.num_steps = list(configs), list(seeds), list(ages), 0
         self._skipped = list(skipped)
         self._set_cohorts()
 
     def _set_cohorts(self) -> None:
-        """Who sees the same data, by seed and step of the data less ``num_steps``."""
+        """Group members that see the same data, by seed and by data step minus ``num_steps``."""
         steps = [age + skipped for age, skipped in zip(self._ages, self._skipped, strict=True)]
         members = list(zip(self.seeds, steps, strict=True))
         self._cohorts = list(dict.fromkeys(members))

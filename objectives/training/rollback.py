@@ -1,26 +1,26 @@
-"""Rollback: a member whose loss spikes goes back to a good snapshot of itself and past the data that it met.
+"""Rollback: a member whose loss spikes returns to an earlier good snapshot and skips the data of the spike.
 
-PaLM (Chowdhery et al., arXiv 2204.02311, section 5.1) restarted from a checkpoint about 100 steps before each of
-some 20 spikes and skipped 200 to 500 batches; the same batches did no harm from another checkpoint. Here each
-member does so by itself, at the step of the spike:
+PaLM (Chowdhery et al., arXiv 2204.02311, section 5.1) restarted from a checkpoint about 100 steps before each of some
+20 spikes and skipped 200 to 500 batches; the same batches did no harm from another checkpoint. Here each member does
+this automatically, at the step of the spike:
 
-- A *spike* is a loss above the mean of the previous 128 by more than 6 of their standard deviations, the rule by which
-  OLMo-core's ``SkipStepOptimizer`` skips an update, with the same numbers: the loss itself is not among the 128,
-  the deviation is that of a sample, and nothing is judged before there are 64. Or it is a loss or a gradient that is
-  not finite, at any time.
-- A *snapshot* is all that a member goes on from: parameters, the optimizer's states, its mask, its counts of steps
-  and updates, and the losses of its window. One is taken every ``rollback_every`` of the member's steps, and is good
-  once no spike has come until the next is due; the start counts as good. So the snapshot that a spike leads back to
-  is one to two times ``rollback_every`` steps old, if no spike came before: with 50, PaLM's 100.
-- The member's own steps go on: a step that was taken back is a step of the run, with its loss in the curve. Its
-  schedule, curriculum and bias correction go back with the snapshot, as in a restart from a checkpoint: a run that
-  was taken back ends before its schedule does.
-- The data go on from the batch of the spike, and ``rollback`` batches more are skipped. The batches between snapshot
-  and spike are not met again.
-- The window is that of the snapshot, so none of the losses since are in it, and a spike right after a rollback is seen
-  as any other.
-- After ``MOST_IN_A_ROW`` rollbacks to one snapshot (our number) a spike is let pass, until another snapshot is good: a
-  member that cannot be saved trains on, and one that is not finite stays masked.
+- A *spike* is a loss above the mean of the previous 128 by more than 6 of their standard deviations: the rule and
+  the numbers by which OLMo-core's ``SkipStepOptimizer`` skips an update. The loss itself is not among the 128, the
+  deviation is the sample deviation, and nothing is judged before there are 64 losses. A loss or gradient that is
+  not finite is a spike at any time.
+- A *snapshot* is the full state of a member: parameters, optimizer states, its mask, its counts of steps and
+  updates, and its window of losses. One is taken every ``rollback_every`` steps of the member. It becomes good when
+  no spike has come by the time the next is due; the start counts as good. So a rollback goes back one to two times
+  ``rollback_every`` steps if no spike came before: with 50, PaLM's 100.
+- The member's step count continues: a rolled-back step stays a step of the run, with its loss in the curve. The
+  schedule, curriculum and bias correction return to the snapshot, as in a restart from a checkpoint, so a run
+  with a rollback ends before its schedule does.
+- Data continue from the batch of the spike, after skipping ``rollback`` more batches. The batches between snapshot
+  and spike are not seen again.
+- The window is that of the snapshot, without the losses since. So a spike right after a rollback is
+  detected as any other.
+- After ``MOST_IN_A_ROW`` rollbacks to one snapshot (our number) spikes are let pass until another snapshot is good:
+  a member that cannot be rescued trains on, and a non-finite one stays masked.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ Live = Mapping[str, torch.Tensor]
 
 
 class Rollback:
-    """Windows and snapshots of the R members of a pack that go back on a spike.
+    """Windows and snapshots of the R members of a pack with rollback.
 
-    ``live`` is all that members go on from, tensors of shape (K, ...) that are read and, for a member that goes
-    back, written in place. When a member goes back is a function of its own losses, whoever shares the pack. Two
-    snapshots of each of the R members are held on the device; the other members have none.
+    ``live`` is the state from which members continue, tensors of shape (K, ...) that are read and, on a rollback,
+    written in place. Whether a member rolls back is a function of its own losses, independent of the other members. The
+    device holds two snapshots for each of the R members, none for the others.
 
-    Data are drawn on the host, which therefore waits for the device once a step, to know who goes back.
+    Data are drawn on the host, so the host waits for the device once per step to learn which members rolled back.
     """
 
     def __init__(self, configs: Sequence[TrainingConfig], ages: Sequence[int], live: Live) -> None:
-        """Begin with what is live as the good snapshot; ``ages`` are the steps that each of the K has behind it."""
+        """Start with ``live`` as the good snapshot; ``ages`` are the completed steps of each of the K members."""
         rows = rows_with_rollback(configs)
         device = next(iter(live.values())).device
         self._every = configs[0].rollback_every
         self._rows_R = torch.tensor(rows, device=device)
-        # On the host, which has to know when a snapshot is due.
+        # On the host, which must know when a snapshot is due.
         self._age_R = torch.tensor([ages[row] for row in rows])
         self._window_RW = torch.zeros(len(rows), WINDOW, dtype=torch.float64, device=device)
         self._num_seen_R = torch.zeros(len(rows), dtype=torch.int64, device=device)
@@ -65,9 +65,9 @@ class Rollback:
         self._pending = {name: torch.zeros_like(value) for name, value in self._good.items()}
 
     def after_step(self, loss_K: torch.Tensor, is_alive_K: torch.Tensor, live: Live) -> list[int]:
-        """Take in the losses of a step and who is alive after it; returns the rows of the pack that went back."""
+        """Add the losses of a step and which members are alive after it; returns the rows that rolled back."""
         loss_R = loss_K[self._rows_R].double()
-        # Who is not finite is masked: by the loss or by the gradient.
+        # A member with a non-finite loss or gradient is masked.
         is_spike_R = ~is_alive_K[self._rows_R] | is_above_window(loss_R, self._window_RW, self._num_seen_R)
         self._is_pending_R &= ~is_spike_R
         self._window_RW.scatter_(1, (self._num_seen_R % WINDOW)[:, None], loss_R[:, None])
@@ -83,9 +83,9 @@ class Rollback:
         return self._rows_R[back].tolist()
 
     def hand_over(self, successor: Rollback, sources: Sequence[int]) -> None:
-        """Tell ``successor``, begun on the pack as it is now, what is known here of the members that go on.
+        """Pass the state of the members that continue to ``successor``, which was started on the present pack.
 
-        ``sources`` are the rows that its K members had here, -1 for a fresh one.
+        ``sources`` are the rows that its K members had here, -1 for a new one.
         """
         place = {row: r for r, row in enumerate(self._rows_R.tolist())}
         new_rows = successor._rows_R.tolist()
@@ -93,7 +93,7 @@ class Rollback:
         old = [place[sources[new_rows[r]]] for r in new]
         known = self._tensors()
         for name, value in successor._tensors().items():
-            # What the optimizer had no use for so far is empty, in snapshots as in what is live.
+            # State that the optimizer has not used yet is empty, in snapshots as in ``live``.
             if name in known:
                 value[new] = known[name][old]
 
@@ -102,12 +102,12 @@ class Rollback:
         return {name: value.clone() for name, value in self._tensors().items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a ``state_dict`` of the same members."""
+        """Resume from the ``state_dict`` of the same members."""
         for name, value in self._tensors().items():
             value.copy_(state[name])
 
     def _take(self, live: Live, due: torch.Tensor) -> None:
-        """A snapshot that no spike has come after is good from now on; what is live becomes the next to be one."""
+        """Where due, mark the last snapshot as good (no spike followed it) and take a new one of ``live``."""
         passed = due[self._is_pending_R[due]]
         taken = self._snapshot(live, due)
         for name, value in self._pending.items():
@@ -127,7 +127,7 @@ class Rollback:
         self._num_seen_R[which] = self._good["num_seen"][which]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """All that is remembered, (R, ...) each."""
+        """The whole state, (R, ...) each."""
         return {
             "age": self._age_R,
             "window": self._window_RW,
@@ -140,14 +140,14 @@ class Rollback:
 
 
 def rows_with_rollback(configs: Sequence[TrainingConfig]) -> list[int]:
-    """The members that go back on a spike."""
+    """The members with rollback."""
     return [row for row, config in enumerate(configs) if config.rollback is not None]
 
 
 def is_above_window(loss_R: torch.Tensor, window_RW: torch.Tensor, num_seen_R: torch.Tensor) -> torch.Tensor:
-    """Whether each loss is a spike by the losses before it, (R,); never with fewer than ``LEAST_HISTORY`` of them.
+    """Whether each loss is a spike relative to the losses before it, (R,); False for fewer than ``LEAST_HISTORY``.
 
-    A window holds the last of ``num_seen_R`` losses, in any order; places not yet written to do not count.
+    A window holds the last of ``num_seen_R`` losses, in any order; entries not yet written do not count.
     """
     num_held_R1 = num_seen_R.clamp(max=WINDOW)[:, None]
     is_held_RW = torch.arange(WINDOW, device=loss_R.device) < num_held_R1
