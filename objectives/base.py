@@ -15,9 +15,11 @@ from typing import Any, Literal, Protocol
 
 from pydantic import model_validator
 
-from objectives.training_config import TrainingConfig, per_member, structural
+from objectives.fields import is_per_member, per_member, structural, unless, when
+from objectives.training_config import TrainingConfig
 
 Kernels = Literal["default", "onednn"]
+_IN_FLOAT16 = when("precision", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +47,53 @@ class GptConfig(TrainingConfig):
         "float32", "kind", "of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
     )
     loss_scale: float = per_member(
-        65_536.0, "1", "first scale of the loss in float16, best a power of two", ge=1, le=1e30
+        65_536.0, "1", "first scale of the loss in float16, best a power of two", acts=_IN_FLOAT16, ge=1, le=1e30
     )
-    loss_scale_growth: int = per_member(2000, "steps", "without overflow after which the loss scale doubles", ge=1)
-    qk_norm: bool = structural(False, "switch", "norm on the queries and keys of each head (Wortsman et al. 2023)")
+    loss_scale_growth: int = per_member(
+        2000, "steps", "without overflow after which the loss scale doubles", acts=_IN_FLOAT16, ge=1
+    )
+    qk_norm: bool = structural(
+        False, "switch", "norm on the queries and keys of each head (Wortsman et al. 2023)", off=True
+    )
     norm: Literal["layer", "rms"] = structural("layer", "kind", "of every norm: layer or root mean square")
     norm_place: Literal["pre", "post", "output"] = structural(
         "pre", "kind", "before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)"
     )
-    residual_scale: float = per_member(1.0, "1", "factor on what each sublayer adds to the residual stream", ge=0)
+    residual_scale: float = per_member(
+        1.0, "1", "factor on what each sublayer adds to the residual stream", off=True, ge=0
+    )
     init_deviation: float = per_member(
         0.02, "1", "standard deviation of initial weights; by sqrt(2 depth) smaller where sublayers end", gt=0
     )
-    dropout: float = per_member(0.0, "1", "share of what each sublayer adds that is dropped in training", ge=0, lt=1)
-    z_loss: float = per_member(0.0, "1", "weight in the loss of the mean of log^2 Z of the logits", ge=0)
-    embedding_grad: float = per_member(1.0, "1", "factor on the embeddings' gradient (GLM-130B)", ge=0)
-    embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", ge=0)
-    attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", ge=0)
-    mlp_lr: float = per_member(1.0, "of lr", "learning rate of the MLP matrices", ge=0)
-    norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", ge=0)
-    head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", ge=0)
-    accumulate: int = structural(
-        1, "micro-batches", "pieces in which a batch is trained; its gradient is their mean", ge=1
+    dropout: float = per_member(
+        0.0, "1", "share of what each sublayer adds that is dropped in training", off=True, ge=0, lt=1
     )
-    recompute: bool = structural(False, "switch", "activations are computed again in the backward pass, to save memory")
-    corrupted: float = per_member(0.0, "1", "share of the batches whose text is replaced by random bytes", ge=0, le=1)
-    context_start: int | None = per_member(None, "bytes", "context that training begins with; null for all of it", ge=1)
-    context_steps: int = per_member(0, "steps", "in which the context grows from context_start to all of it", ge=0)
+    z_loss: float = per_member(0.0, "1", "weight in the loss of the mean of log^2 Z of the logits", off=True, ge=0)
+    embedding_grad: float = per_member(1.0, "1", "factor on the embeddings' gradient (GLM-130B)", off=True, ge=0)
+    embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", off=True, ge=0)
+    attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", off=True, ge=0)
+    mlp_lr: float = per_member(1.0, "of lr", "learning rate of the MLP matrices", off=True, ge=0)
+    norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", off=True, ge=0)
+    head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", off=True, ge=0)
+    accumulate: int = structural(
+        1, "micro-batches", "pieces in which a batch is trained; its gradient is their mean", off=True, ge=1
+    )
+    recompute: bool = structural(
+        False, "switch", "activations are computed again in the backward pass, to save memory", off=True
+    )
+    corrupted: float = per_member(
+        0.0, "1", "share of the batches whose text is replaced by random bytes", off=True, ge=0, le=1
+    )
+    context_start: int | None = per_member(
+        None, "bytes", "context that training begins with; null for all of it", off=True, ge=1
+    )
+    context_steps: int = per_member(
+        0,
+        "steps",
+        "in which the context grows from context_start to all of it",
+        acts=unless("context_start", None),
+        ge=0,
+    )
     text: tuple[str, ...] = structural(
         (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
     )
@@ -215,11 +237,7 @@ class Objective:
     @property
     def per_member_fields(self) -> frozenset[str]:
         """Names of the fields that may differ inside a pack."""
-        return frozenset(
-            name
-            for name, field in self.config_class.model_fields.items()
-            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["per_member"]
-        )
+        return frozenset(name for name, field in self.config_class.model_fields.items() if is_per_member(field))
 
     def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> Trainer:
         """Begin training one pack on ``device``; imports torch now and not earlier.

@@ -22,8 +22,8 @@ import pytest
 import torch
 
 from objectives.base import Objective, Place, Trainer, TrainingConfig, Way
+from objectives.optimizers.facts import OPTIMIZERS, facts_of
 from objectives.optimizers.schedules import schedule_factor
-from objectives.training_config import OPTIMIZERS_WITH_SECOND_MOMENT, PACKED_OPTIMIZERS
 
 STEPS = 12
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
@@ -157,16 +157,16 @@ class ObjectiveConformance:
         num_wanted = 2 if field in ALIKE else len(changes)
         assert num_distinct >= num_wanted, f"{field} does not act on the updates: it is read, but not used"
 
-    @pytest.mark.parametrize("number", range(len(PACKED_OPTIMIZERS)), ids=PACKED_OPTIMIZERS.__getitem__)
+    @pytest.mark.parametrize("number", range(len(OPTIMIZERS)), ids=list(OPTIMIZERS).__getitem__)
     def test_members_that_differ_in_everything_train_as_they_would_alone(self, number: int) -> None:
         shared = {
-            "optimizer": PACKED_OPTIMIZERS[number],
+            "optimizer": list(OPTIMIZERS)[number],
             # Of what all members share, each with some optimizer or other.
             "schedule": SCHEDULES[number % 5],
             "warmup_shape": ("linear", "cosine")[number % 2],
             "weight_decay_kind": ("decoupled", "coupled", "independent")[number % 3],
             "second_moment_start": self.start_of(
-                PACKED_OPTIMIZERS[number], ("zero", "random", "data", "first_gradient")[number % 4]
+                list(OPTIMIZERS)[number], ("zero", "random", "data", "first_gradient")[number % 4]
             ),
             "final_lr_fraction": 0.1,
         }
@@ -452,7 +452,7 @@ class ObjectiveConformance:
 
     def start_of(self, optimizer: str, start: str) -> str:
         """That start of the second moment, or the only one that an optimizer without a second moment has."""
-        return start if optimizer in OPTIMIZERS_WITH_SECOND_MOMENT else "zero"
+        return start if facts_of(optimizer).can_start_second_moment else "zero"
 
     def beside_of(self, field: str) -> dict[str, Any]:
         """The changes beside which ``field`` acts."""

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
+# Of what a trial's identity is made of: another number makes all trials new.
+IDENTITY_SCHEMA = 1
 _ID_LENGTH = 16
 _NEAR_ONE = 0.99
 _MOST_PLACES = 17  # behind the point; they tell any two doubles below 1 apart
@@ -126,7 +128,10 @@ def is_number(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One training run: a cell, a seed and the full resolved configuration."""
+    """One training run: a cell, a seed and the resolved configuration, which holds every setting that acts.
+
+    It also holds the values of the cell that do not act beside the others: two cells are never one trial.
+    """
 
     trial_id: str
     cell: Mapping[str, Any]
@@ -188,6 +193,6 @@ def canonical_json(value: Any) -> str:
 
 
 def trial_id(objective: str, config: Mapping[str, Any], seed: int, stopping: Mapping[str, Any]) -> str:
-    """Identity of a trial: a hash of everything that can change its result."""
-    identity = {"objective": objective, "config": config, "seed": seed, "stopping": stopping}
+    """Identity of a trial: a hash of everything that can change its result; ``config`` holds only what acts."""
+    identity = {"schema": IDENTITY_SCHEMA, "objective": objective, "config": config, "seed": seed, "stopping": stopping}
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:_ID_LENGTH]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.optimizers.facts.library import LIBRARY
 from objectives.optimizers.libraries import REMEDY, problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
@@ -27,7 +28,6 @@ from objectives.stacking.seeding import seeded_generator
 
 # Shapes: K members, n parameters of one member.
 
-_FIELDS = ("beta1", "beta2", "eps")
 # The stream of random numbers that a library's optimizer draws from.
 _PURPOSE = 11
 _PLAIN = (bool, int, float, str, type(None))
@@ -89,8 +89,6 @@ class ForeignOptimizer(PackedOptimizer):
 
 class ForeignRule(UpdateRule):
     """Asks the library for each member in turn; questions about moments are answered with None."""
-
-    fields = _FIELDS
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         super().__init__(shape, layout)
@@ -213,7 +211,7 @@ class LibraryOptimizer:
 
 def _values(numbers: Numbers, k: int) -> dict[str, float]:
     """Hyperparameters of member k."""
-    return {name: float(numbers[name][k]) for name in ("lr", *_FIELDS)}
+    return {name: float(numbers[name][k]) for name in ("lr", *LIBRARY.numbers)}
 
 
 def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import torch
 from objectives.base import TrainingConfig
 from objectives.instruments.telemetry import norm_per_member
 from objectives.optimizers.clipping import Clipping
-from objectives.optimizers.rules import RULES
+from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.optimizers.schedules import schedule_factor
 from objectives.optimizers.second_moment import SecondMomentStart
@@ -114,7 +114,7 @@ class PackedOptimizer:
         self.lr_K = self.numbers["lr"]
 
     def _make_rule(self) -> UpdateRule:
-        return RULES[self.shape.optimizer](self.shape, self.layout)
+        return rule_of(self.shape.optimizer)(self.shape, self.layout)
 
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
         # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision would already
@@ -128,7 +128,7 @@ class PackedOptimizer:
             values = [[getattr(config, name, 1.0) for name in names] for config in configs]
             return None if all(value == 1 for row in values for value in row) else numbers(values)
 
-        fields = (*_COMMON_FIELDS, *self.rule.fields)
+        fields = (*_COMMON_FIELDS, *self.shape.optimizer_facts.numbers)
         self.numbers = {name: numbers([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
         self._lr_factor_KT, self._grad_factor_KT = factors("lr"), factors("grad")

@@ -70,6 +70,8 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
         yield f"axis:     {axis.name} [{axis.scale}] {shown}"
     yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+    for name, number in sweep.idle.items():
+        yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained all the same"
 
 
 def _existing_lines(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> Iterator[str]:

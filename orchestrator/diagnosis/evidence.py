@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from objectives.training_config import PACKED_OPTIMIZERS
+from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, Series, series
 from orchestrator.maps.neighbours import Neighbour, Row, neighbours
 from orchestrator.space import is_number
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.settings import settings_of
 
 # Shapes: N steps.
 
@@ -24,10 +25,6 @@ ALL = "all"
 DEPTH_ORDER = ("embedding", "input", "attention", "mlp", "head", "output")
 # Settings that change what goes into v, so that it cannot be told from the norms.
 _INTO_V = ("zclip", "adagc", "rollback")
-# Optimizers that divide by the root of an average of g^2 as Adam does: ours, and those of libraries. With 8 bits that
-# average is rounded down to zero in places, and steps are as long whatever its memory is.
-_WITH_AVERAGED_SQUARES = ("adamw", "stableadamw", "spam")
-_OF_LIBRARIES = ("Adam", "AdamW", "NAdam", "StableAdamW")
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
 # A blow-up at the start: how far above the first loss, and in how many steps; a run that has been back for this many
 # times as long is judged by what comes later.
@@ -60,8 +57,8 @@ class Evidence:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The trial's full configuration."""
-        return self.trial["config"]
+        """What the trial was trained with, the features that are off among it."""
+        return settings_of(self.trial["objective"], self.trial["config"])
 
     @property
     def is_own_trainer(self) -> bool:
@@ -267,9 +264,7 @@ def number_of(config: Mapping[str, Any], name: str) -> float | None:
 def is_adam(config: Mapping[str, Any]) -> bool | None:
     """Whether steps are divided by the root of a second moment; None of an optimizer that does not say."""
     optimizer = config.get("optimizer")
-    if not isinstance(optimizer, str):
-        return None
-    return False if optimizer.lower().endswith("sgd") else True if "adam" in optimizer.lower() else None
+    return facts_of(optimizer).divides_by_root(config) if isinstance(optimizer, str) else None
 
 
 def averages_squares(config: Mapping[str, Any]) -> bool | None:
@@ -277,13 +272,7 @@ def averages_squares(config: Mapping[str, Any]) -> bool | None:
     optimizer = config.get("optimizer")
     if not isinstance(optimizer, str):
         return None
-    if optimizer == "radam":
-        # Its divisor is never used where its average is too short, whatever the step.
-        beta2, threshold = beta2_of(config), number_of(config, "radam_threshold")
-        return None if beta2 is None or threshold is None else 2 / (1 - beta2) - 1 > threshold
-    if optimizer in PACKED_OPTIMIZERS:
-        return optimizer in _WITH_AVERAGED_SQUARES
-    return True if optimizer.rpartition(".")[2] in _OF_LIBRARIES else None
+    return facts_of(optimizer).averages_squares({**config, "beta2": beta2_of(config)})
 
 
 def beta2_of(config: Mapping[str, Any]) -> float | None:
@@ -298,7 +287,8 @@ def beta2_of(config: Mapping[str, Any]) -> float | None:
 
 def _is_plain_adam(config: Mapping[str, Any]) -> bool:
     """Whether v follows from the norms: Adam from v = 0, with global clipping at most."""
-    if config.get("optimizer") != "adamw" or beta2_of(config) is None or any(config.get(name) for name in _INTO_V):
+    is_adam_of_norms = facts_of(str(config.get("optimizer"))).v_follows_from_norms
+    if not is_adam_of_norms or beta2_of(config) is None or any(config.get(name) for name in _INTO_V):
         return False
     decays_gradient = config.get("weight_decay_kind") == "coupled" and config.get("weight_decay")
     return not decays_gradient and config.get("second_moment_start", "zero") == "zero"

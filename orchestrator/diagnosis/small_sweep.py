@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from objectives.base import OBJECTIVES
+from objectives.fields import inert_fields
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP
 from orchestrator.maps.neighbours import Row
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import build_sweep, read_document
 from orchestrator.sweepfile.strict_yaml import Document
 
@@ -30,10 +34,11 @@ def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, valu
     try:
         document = _document(folder, trial)
         data = document.data
-        fixed = {**_mapping(data, "fixed"), **trial["cell"]}
+        given, inert = {**_mapping(data, "fixed"), **trial["cell"]}, _inert(trial)
+        fixed = {name: value for name, value in given.items() if name not in inert}
         axes = {}
         if setting is not None:
-            own = fixed.pop(setting, trial["config"].get(setting))
+            own = fixed.pop(setting, settings_of(trial["objective"], trial["config"]).get(setting))
             axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
         data = {key: value for key, value in data.items() if key not in ("sample", "max_trials")}
         if trial["objective"] not in OWN_KINDS:
@@ -44,6 +49,17 @@ def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, valu
         return build_sweep(document, Overrides(name=name)).text
     except InputError:
         return None
+
+
+def _inert(trial: Row) -> set[str]:
+    """The fields that do not act in the trial, which a sweep of its own may not name."""
+    objective = OBJECTIVES.get(trial["objective"])
+    if objective is None:
+        return set()
+    try:
+        return inert_fields(objective.config_class.model_validate(trial["config"], strict=False))
+    except ValidationError:  # the configuration of an older version
+        return set()
 
 
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -58,7 +74,8 @@ def _document(folder: Path, trial: Row) -> Document:
     if (folder / FROZEN_SWEEP).is_file() or objective is None:
         return read_document(folder / FROZEN_SWEEP)
     fields = objective.config_class.model_fields
-    config = {key: value for key, value in trial["config"].items() if key in fields and key != "steps"}
+    wanted = fields.keys() - {"steps", *_inert(trial)}
+    config = {key: value for key, value in trial["config"].items() if key in wanted}
     fixed = {key: value for key, value in config.items() if value != fields[key].default and value != []}
     data = {"name": folder.name, "objective": objective.name, "steps": trial["steps"], "fixed": fixed}
     return Document(str(folder), {**data, "seeds": [trial["seed"]]})

@@ -42,8 +42,9 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
 
 def structure_of(sweep: Sweep, trial: Trial) -> str:
     """What all members of a pack share, spelt canonically."""
-    numbers = sweep.objective.per_member_fields
-    return canonical_json({name: value for name, value in trial.config.items() if name not in numbers})
+    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
+    # With the defaults of what does not act: a warmup of zero has no shape, and trains beside one that has.
+    return canonical_json(config.model_dump(mode="json", exclude=set(sweep.objective.per_member_fields)))
 
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:

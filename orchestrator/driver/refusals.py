@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.libraries import problem_with
-from objectives.training_config import PACKED_OPTIMIZERS
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -27,7 +27,7 @@ def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     """Optimizers of libraries that ``trials`` name, in order."""
     if isinstance(sweep.objective, OwnTrainer):
         return []
-    return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in PACKED_OPTIMIZERS]
+    return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in OPTIMIZERS]
 
 
 def refuse_missing_optimizers(sweep: Sweep) -> None:

@@ -17,6 +17,7 @@ from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
 from orchestrator.maps.stability import StabilityMap, make_map, ordered, sweep_axes
 from orchestrator.space import Axis, number_text
+from orchestrator.sweepfile.settings import settings_of
 
 _NUM_DRAWS = 4000
 _DIGITS = 9
@@ -108,7 +109,7 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None) -> Comparison
     union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
     order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
     for name, rows in zip(names, rows_of, strict=True):
-        lacking = [axis for axis in order if not rows or axis not in rows[0]["config"] | rows[0]["cell"]]
+        lacking = [axis for axis in order if not rows or axis not in _settings(rows[0])]
         if lacking:
             raise InputError(
                 Problem(name, "", f"has no {lacking[0]}, an axis of the others", "compare sweeps of one objective")
@@ -149,7 +150,11 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 
 def _field(row: Mapping[str, Any], name: str) -> Any:
-    return row["cell"].get(name, row["config"].get(name))
+    return row["cell"][name] if name in row["cell"] else _settings(row).get(name)
+
+
+def _settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return settings_of(row["objective"], row["config"], row["cell"])
 
 
 def _rounded(value: Any) -> Any:
@@ -334,7 +339,7 @@ def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, RowBounda
 
 def _changed(kept: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Fields that differ between the sweeps, other than axes."""
-    configs = [{"objective": rows[0]["objective"], **rows[0]["config"]} for rows in kept]
+    configs = [{"objective": rows[0]["objective"], **_settings(rows[0])} for rows in kept]
     fields = dict.fromkeys(field for config in configs for field in config if field not in (*order, "seed"))
     return {
         field: tuple(config.get(field) for config in configs)

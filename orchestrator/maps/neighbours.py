@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.space import canonical_json, is_number
+from orchestrator.sweepfile.settings import settings_of
 
 Row = Mapping[str, Any]
 
@@ -40,13 +41,15 @@ def neighbours(rows: Iterable[Row], trial: Row, setting: str) -> list[Neighbour]
 
     In ascending order of the value, none and words last. Only those with a finished trial count.
     """
-    if setting not in trial["config"]:
+    own = _settings(trial)
+    if setting not in own:
         return []
-    found: dict[str, list[Row]] = {}
+    found: dict[str, tuple[Any, list[Row]]] = {}
     for row in rows:
-        if _differ_in(row["config"], trial["config"], setting):
-            found.setdefault(canonical_json(row["config"][setting]), []).append(row)
-    cells = [_neighbour(trials[0]["config"][setting], trials) for trials in found.values()]
+        settings = _settings(row)
+        if setting in settings and _differ_in(settings, own, setting):
+            found.setdefault(canonical_json(settings[setting]), (settings[setting], []))[1].append(row)
+    cells = [_neighbour(value, trials) for value, trials in found.values()]
     return sorted((cell for cell in cells if cell.num_finished), key=lambda cell: _rank(cell.value))
 
 
@@ -69,9 +72,16 @@ def _neighbour(value: Any, trials: Sequence[Row]) -> Neighbour:
     return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
 
 
+def _settings(row: Row) -> Mapping[str, Any]:
+    return settings_of(row["objective"], row["config"], row["cell"])
+
+
 def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool:
-    """Whether two configurations are the same but for ``setting``, or altogether."""
-    return a.keys() == b.keys() and all(a[key] == b[key] for key in a if key != setting)
+    """Whether two trials have the same settings but ``setting``, or altogether.
+
+    What only one of them has goes with its value of ``setting``, as a loss scale does with float16.
+    """
+    return all(a[key] == b[key] for key in a.keys() & b.keys() if key != setting)
 
 
 def _rank(value: Any) -> float:

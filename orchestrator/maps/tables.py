@@ -11,19 +11,21 @@ from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
+from orchestrator.sweepfile.settings import settings_of
 
 _OWN = ("trial_id", "seed", "saved_steps")  # put in their places below
 _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 
 
 def trial_table(ledger: LedgerReader) -> pd.DataFrame:
-    """One row per trial of the sweep: trial_id, seed, every config field, results.
+    """One row per trial of the sweep: trial_id, seed, every setting that it has, results.
 
     A field of the configuration keeps its name; onset_step and the like are missing where there is none.
     """
     rows = []
     for trial in ledger.trials():
-        row = {"trial_id": trial["trial_id"], **trial["config"], **trial["cell"], "seed": trial["seed"]}
+        settings = settings_of(trial["objective"], trial["config"], trial["cell"])
+        row = {"trial_id": trial["trial_id"], **settings, **trial["cell"], "seed": trial["seed"]}
         row |= {name: trial[name] for name in _RESULTS}
         done = trial["steps_done"]
         row["saved_steps"] = None if done is None else trial["steps"] - done

@@ -21,11 +21,9 @@ from orchestrator.diagnosis.mechanisms.scales import (
     LAYERS_OUT_OF_STEP,
 )
 from orchestrator.maps.stability import MapCell
-from orchestrator.pictures.maps import Panel, draw_panel, outcome_legend, panel_size
-from orchestrator.pictures.saving import saved
-from orchestrator.pictures.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
+from orchestrator.pictures.maps import Panel, draw_panel, outcome_legend, panel_size, saved
 
-_STABLE = FRACTION_COLOURS[-1]
+_STABLE = "#0072B2"
 # A short name in the cell tells mechanisms apart without colour.
 _LOOKS: dict[str, tuple[str, str]] = {
     OVER_THE_EDGE: ("#D55E00", "edge"),
@@ -49,7 +47,7 @@ def explanation_figure(found: Explanation, file_format: str) -> bytes:
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(found), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(lambda: _draw(found), file_format)
 
 
 def _draw(found: Explanation) -> Figure:

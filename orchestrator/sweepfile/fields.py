@@ -7,15 +7,23 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import Objective, TrainingConfig
+from objectives.fields import acting, condition_of, inert_fields
 from orchestrator.space import frozen
 from orchestrator.sweepfile.own_trainer import GIVEN, OwnTrainer
 
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
+
+
+class Resolved(NamedTuple):
+    """A trial's configuration, and which of the names that were given do not act in it."""
+
+    config: dict[str, Any]
+    inert: frozenset[str] = frozenset()
 
 
 class Fields(Protocol):
@@ -36,8 +44,11 @@ class Fields(Protocol):
     def names_files(self, name: str) -> bool:
         """Whether values of ``name`` are patterns of files."""
 
-    def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's full configuration. Raises ValueError where values do not go together."""
+    def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
+        """A trial's configuration. Raises ValueError where values do not go together."""
+
+    def acts_where(self, name: str) -> str:
+        """In words, the settings beside which ``name`` acts."""
 
 
 class ObjectiveFields:
@@ -82,12 +93,22 @@ class ObjectiveFields:
         """Whether values of ``name`` are patterns of files: those of a field ``text``."""
         return name == "text" and self._config_class.model_fields[name].annotation == tuple[str, ...]
 
-    def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's full configuration. Raises ValueError where values do not go together."""
+    def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
+        """What acts, and the values of the cell that do not: the cells of a sweep are trials of their own.
+
+        Raises ValueError where values do not go together.
+        """
         try:
-            return self._config_class(steps=steps, **values).model_dump(mode="json")
+            config = self._config_class(steps=steps, **fixed, **cell)
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        inert = inert_fields(config)
+        asked = config.model_dump(mode="json", include=inert & cell.keys())
+        return Resolved({**acting(config), **asked}, frozenset(inert & (fixed.keys() | cell.keys())))
+
+    def acts_where(self, name: str) -> str:
+        """In words, the settings beside which ``name`` acts."""
+        return condition_of(self._config_class.model_fields[name]).text
 
 
 class OwnFields:
@@ -130,9 +151,13 @@ class OwnFields:
         """Never: what a command makes of a word is not known."""
         return False
 
-    def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's full configuration: its values and what is run with them. Raises ValueError."""
-        return self._own.resolve(steps, values)
+    def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
+        """A trial's configuration: its values and what is run with them. Raises ValueError."""
+        return Resolved(self._own.resolve(steps, {**fixed, **cell}))
+
+    def acts_where(self, name: str) -> str:
+        """Everywhere: what a command makes of a word is not known."""
+        return ""
 
 
 def fields_of(objective: Objective | OwnTrainer) -> Fields:

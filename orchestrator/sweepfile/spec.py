@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,6 +65,7 @@ class Sweep:
     telemetry: TelemetryConfig
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
+    idle: Mapping[str, int]  # axes that do not act in some of the cells, and in how many
 
     @property
     def axis_names(self) -> list[str]:
@@ -129,7 +131,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     else:
         cells = grid_cells(axes)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
-    trials = _resolve(cells, file, objective, fields, fixed, stopping, document)
+    trials, idle = _resolve(cells, file, objective, fields, fixed, stopping, document)
     return Sweep(
         name=file.name,
         objective=objective,
@@ -145,6 +147,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         telemetry=file.telemetry,
         tracking=file.tracking,
         text=_as_file(document, fixed, axes, fields, objective),
+        idle=idle,
     )
 
 
@@ -406,20 +409,36 @@ def _resolve(
     fixed: Mapping[str, Any],
     stopping: StoppingConfig,
     document: Document,
-) -> list[Trial]:
-    """Every trial with its full configuration: nothing is left to a default later on."""
+) -> tuple[list[Trial], Counter[str]]:
+    """Every trial with its configuration, in which nothing that acts is left to a default later on.
+
+    Also in how many cells each axis does not act, where there are some. Raises InputError for values that do not go
+    together, and for a field that acts in no cell.
+    """
     # A trial that is audited is the same trial.
     judged_by = stopping.model_dump(exclude={"audit"})
     trials: dict[str, Trial] = {}
+    idle: Counter[str] = Counter()
+    num_cells = 0
     for cell in cells:
+        num_cells += 1
         try:
-            config = fields.resolve(file.steps, {**fixed, **cell})
+            config, inert = fields.resolve(file.steps, fixed, cell)
         except ValueError as error:
             raise InputError(_combination_problem(error, cell, document)) from None
+        idle.update(inert)
         for seed in file.seeds:
             identity = trial_id(objective.name, config, seed, judged_by)
             trials.setdefault(identity, Trial(identity, cell, seed, config))
-    return list(trials.values())
+    if wrong := [name for name, number in idle.items() if number == num_cells]:
+        raise InputError(*(_idle_problem(name, fields, file, document) for name in sorted(wrong)[:_MAX_PROBLEMS]))
+    return list(trials.values()), Counter({name: idle[name] for name in file.axes if name in idle})
+
+
+def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:
+    path = ("axes" if name in file.axes else "fixed", name)
+    message = f"acts only where {fields.acts_where(name)}, which is so in no trial of this sweep"
+    return Problem(document.place(path), ".".join(path), message, "remove it, or set what it acts with")
 
 
 def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:

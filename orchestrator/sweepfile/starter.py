@@ -8,6 +8,7 @@ from typing import Any
 from annotated_types import Ge, Gt, Le, Lt
 
 from objectives.base import OBJECTIVES, Objective
+from objectives.fields import condition_of
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -71,7 +72,9 @@ def objective_rows(objective: Objective) -> list[tuple[str, str, str, str, str]]
     for name, field in objective.config_class.model_fields.items():
         extra: dict[str, Any] = dict(field.json_schema_extra)  # type: ignore[arg-type]
         default = "set by `steps:`" if field.is_required() else _shown(field.default)
+        acts = condition_of(field).text
         meaning = f"{field.description}{'' if extra['per_member'] else ' [splits packs]'}"
+        meaning += f" [where {acts}]" if acts else ""
         rows.append((name, default, extra["unit"], _domain(field), meaning))
     return rows
 

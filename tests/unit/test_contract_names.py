@@ -34,11 +34,11 @@ LOG_OPTIONS = {"--step", "--loss", "--grad-norm"}
 COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
-    "zclip_warmup", "batch_size", "optimizer", "radam_threshold", "adabelief_eps", "adafactor_decay",
+    "zclip_warmup", "batch_size", "optimizer", "schedule", "schedule_power", "decay_share", "final_lr_fraction",
+    "warmup_shape", "rollback", "rollback_every", "radam_threshold", "adabelief_eps", "adafactor_decay",
     "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold", "spam_interval",
     "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
-    "adam8bit_smallest", "schedule", "schedule_power", "decay_share", "final_lr_fraction", "warmup_shape",
-    "rollback", "rollback_every",
+    "adam8bit_smallest",
 ]  # fmt: skip
 
 

@@ -21,8 +21,6 @@ class AdaBelief(AdamW):
     its own, ``adabelief_eps``, with the default of the authors. Equal to ``pytorch_optimizer.AdaBelief``.
     """
 
-    fields = ("beta1", "beta2", "adabelief_eps")
-
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """The root of the bias correction is moved out of the divisor, as in AdamW."""
         beta1_K, beta2_K, eps_K = numbers["beta1"], numbers["beta2"], numbers["adabelief_eps"]

@@ -43,8 +43,6 @@ class Adafactor(UpdateRule):
     default of ``adafactor_eps`` is the root of the paper's, that of torch the rounding unit of the type.
     """
 
-    fields = ("adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest")
-
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         super().__init__(shape, layout)
         sizes = dict.fromkeys((ROWS, COLUMNS, ENTRIES), 0)

@@ -13,7 +13,6 @@ from objectives.stacking.rounding import alike
 class AdamW(UpdateRule):
     """Bias-corrected moments, eps added after the root."""
 
-    fields = ("beta1", "beta2", "eps")
     is_debiased = True
 
     def state_sizes(self) -> Mapping[str, int]:

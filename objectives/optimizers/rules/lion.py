@@ -21,8 +21,6 @@ class Lion(UpdateRule):
     or less of AdamW's. Equal to ``pytorch_optimizer.Lion``. There is no divisor that is a diagonal.
     """
 
-    fields = ("beta1", "beta2")
-
     def state_sizes(self) -> Mapping[str, int]:
         """One moment, a number for each parameter."""
         return {"first_moment": self.layout.size}

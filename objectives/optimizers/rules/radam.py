@@ -25,8 +25,6 @@ class RAdam(AdamW):
     paper's threshold is 4. At beta2 <= 0.6 no second moment is ever relied on.
     """
 
-    fields = ("beta1", "beta2", "eps", "radam_threshold")
-
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """``rectified`` is 1 for members who divide at this step, else 0."""
         beta1_K, beta2_K = numbers["beta1"], numbers["beta2"]

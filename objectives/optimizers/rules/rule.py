@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -23,11 +23,11 @@ class UpdateRule(ABC):
     kept, arranged and saved by the optimizer, and changed in place here. Whatever a rule does now and then it
     does by the age of each member, as members of a pack may differ in age.
 
+    ``numbers`` are the fields that its facts name (objectives/optimizers/facts), null as infinite.
+
     Where a rule has both a first moment and a divisor, its update is lr * first moment / divisor.
     """
 
-    # Fields of the configuration that are read as ``numbers``; null counts as infinite.
-    fields: Sequence[str] = ("beta1",)
     # States whose numbers are not of the parameters' type.
     state_types: Mapping[str, torch.dtype] = {}
     # Whether the first moment is divided by 1 - beta1^t.

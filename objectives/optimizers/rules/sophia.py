@@ -25,7 +25,6 @@ class Sophia(UpdateRule):
     estimates.
     """
 
-    fields = ("beta1", "beta2", "beta2_half_life", "sophia_clip", "sophia_eps")
     needs_hessian = True
 
     def state_sizes(self) -> Mapping[str, int]:

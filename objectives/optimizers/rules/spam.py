@@ -34,8 +34,6 @@ class Spam(AdamW):
     is 1e-6, and their warmup 150 (50 in pytorch_optimizer).
     """
 
-    fields = ("beta1", "beta2", "eps", "spam_threshold", "spam_interval", "spam_warmup", "spam_grace")
-
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
         """``memory`` is 0 at a reset, else 1. Where nothing is clipped, ``threshold`` is 0 and ``slack`` infinite."""
         beta1_K, beta2_K, threshold_K = numbers["beta1"], numbers["beta2"], numbers["spam_threshold"]

@@ -24,8 +24,6 @@ class StableAdamW(AdamW):
     it is AdamW. Weight decay here is the optimizer's, by the whole lr; there and in the paper it is by the cut one.
     """
 
-    fields = ("beta1", "beta2", "eps", "stableadamw_clip")
-
     def state_sizes(self) -> Mapping[str, int]:
         """Both moments, and the last RMS_t of each weight."""
         return {**super().state_sizes(), "rms": len(self.layout.pieces)}

@@ -103,7 +103,7 @@ def test_every_small_sweep_that_is_printed_is_one_that_runs(name: str, tmp_path:
         assert one.sweep_file is not None, one.move.setting
         sweep = sweep_of_text(one.sweep_file)
         (axis,) = sweep.axes
-        own = case.row["config"][one.move.setting]
+        own = case.evidence().config[one.move.setting]
         assert axis.name == one.move.setting
         assert own in axis.values, "the trial's own cell is there to compare with"
         others = [value for value in axis.values if value != own]

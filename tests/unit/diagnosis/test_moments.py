@@ -9,10 +9,10 @@ import torch
 from pydantic import ValidationError
 
 from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, TrainingConfig
+from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.second_moment import random_start
 from objectives.stacking.layout import Layout
-from objectives.training_config import OPTIMIZERS_WITH_SECOND_MOMENT, PACKED_OPTIMIZERS
 
 STEPS = 20
 LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "stack": (2, 3, 5), "number": ()})
@@ -128,7 +128,7 @@ def test_a_random_start_without_seeds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS_WITH_SECOND_MOMENT)
+@pytest.mark.parametrize("optimizer", [one.name for one in OPTIMIZERS.values() if one.can_start_second_moment])
 def test_what_a_start_adds_to_a_second_moment_decays_by_beta2(optimizer: str, start: str) -> None:
     grads = gradients()
     started, plain = (optimizer_of(kind, optimizer=optimizer, beta1=0.0) for kind in (start, "zero"))
@@ -208,7 +208,7 @@ def test_a_first_gradient_whose_square_is_too_large_to_write_down_spoils_only_it
 # The half-life of the second moment.
 
 
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_half_life_is_the_beta2_that_forgets_half_in_so_many_tokens(optimizer: str) -> None:
     grads = gradients()[:, :2]
     # Eight examples a step: after 20 steps half of the first is left, after one step of the second an eighth.
@@ -246,12 +246,12 @@ def test_a_half_life_that_forgets_nothing_at_all_is_refused() -> None:
     assert TrainingConfig(steps=1, beta2_half_life=1e-20).second_moment_decay == 0
 
 
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_that_keeps_no_second_moment_of_each_parameter_has_nothing_to_start(optimizer: str) -> None:
     plain = TrainingConfig(steps=STEPS, optimizer=optimizer)
     states = PackedOptimizer(torch.ones(1, LAYOUT.size), [plain], LAYOUT, compiled=False).states
-    assert ("second_moment" in states) == (optimizer in OPTIMIZERS_WITH_SECOND_MOMENT)
-    if optimizer in OPTIMIZERS_WITH_SECOND_MOMENT:
+    assert ("second_moment" in states) == (OPTIMIZERS[optimizer].can_start_second_moment)
+    if OPTIMIZERS[optimizer].can_start_second_moment:
         TrainingConfig(steps=STEPS, optimizer=optimizer, second_moment_start="data")
         return
     with pytest.raises(ValidationError, match=rf"second_moment_start = data needs one of the .* not {optimizer}"):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from field_cases import beside_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, sweep_of
@@ -130,10 +132,11 @@ def test_numbers_mean_what_a_person_means() -> None:
 
 @pytest.mark.parametrize("word", ["null", "~", "none", ""])
 def test_null_means_no_clipping_also_inside_an_axis(word: str) -> None:
-    assert sweep_of(f"fixed: {{clip: {word}}}\n").trials[0].config["clip"] is None
+    assert ids(sweep_of(f"fixed: {{clip: {word}}}\n")) == ids(sweep_of())
     listed = word or "null"
-    clips = [trial.config["clip"] for trial in sweep_of(f"axes: {{clip: {{values: [{listed}, 1]}}}}\n").trials]
-    assert clips == [None, 1.0]
+    off, on = sweep_of(f"axes: {{clip: {{values: [{listed}, 1]}}}}\n").trials
+    assert (off.cell["clip"], on.cell["clip"]) == (None, 1.0)
+    assert ("clip" in off.config, on.config["clip"]) == (False, 1.0)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -151,10 +154,11 @@ def test_every_field_of_an_objective_can_be_an_axis(name: str) -> None:
                 values = [0.25, 0.5]
         written = str(values).replace("'", "").replace("True", "true").replace("False", "false")
         text = BASE.replace("quadratic", name) + f"axes: {{{field}: {{values: {written}}}}}\n"
-        if field == "context_start":  # grows, in some steps
-            text += "fixed: {context_steps: 5}\n"
+        if beside := beside_of(field):
+            text += f"fixed: {json.dumps(beside)}\n"
         sweep = build_sweep(parse_document(text, "case.yaml"))
-        assert [trial.config[field] for trial in sweep.trials] == values
+        assert [trial.cell[field] for trial in sweep.trials] == values
+        assert len(set(ids(sweep))) == len(values), field
 
 
 # Each key with a value that is not its default.

@@ -8,9 +8,10 @@ import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, PolynomialLR, SequentialLR
 
 from objectives.base import TrainingConfig
+from objectives.fields import per_member
+from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
-from objectives.training_config import OPTIMIZERS_WITH_SECOND_MOMENT, PACKED_OPTIMIZERS, per_member
 
 STEPS, SIZE = 25, 32
 LAYOUT = Layout({"x": (SIZE,)})
@@ -346,9 +347,9 @@ def test_what_is_observed_of_a_gradient_is_what_clipping_is_given() -> None:
 # Members that are held at a step.
 
 
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_member_that_is_held_goes_on_as_if_the_step_had_not_been_taken(optimizer: str) -> None:
-    begins = "data" if optimizer in OPTIMIZERS_WITH_SECOND_MOMENT else "zero"
+    begins = "data" if OPTIMIZERS[optimizer].can_start_second_moment else "zero"
     everything = {
         "optimizer": optimizer, "second_moment_start": begins, "zclip": 0.5, "zclip_warmup": 3, "adagc": 0.9,
         "adagc_warmup": 3, "spam_interval": 5, "spam_warmup": 2, "spam_grace": 2,
@@ -443,15 +444,15 @@ def test_a_step_that_is_captured_for_compilation_is_the_eager_one(monkeypatch, k
     assert compiled._advance._compiled is not None, compiled._advance.failure
 
 
-@pytest.mark.parametrize("number", range(len(PACKED_OPTIMIZERS)), ids=PACKED_OPTIMIZERS.__getitem__)
+@pytest.mark.parametrize("number", range(len(OPTIMIZERS)), ids=list(OPTIMIZERS).__getitem__)
 def test_a_step_never_waits_for_a_device_to_tell_it_a_number(number: int) -> None:
     """On a device without numbers every question for one raises."""
-    optimizer = PACKED_OPTIMIZERS[number]
+    optimizer = list(OPTIMIZERS)[number]
     start = ("zero", "random", "data", "first_gradient")[number % 4]
     shared = {
         "optimizer": optimizer,
         "weight_decay_kind": ("decoupled", "coupled", "independent")[number % 3],
-        "second_moment_start": start if optimizer in OPTIMIZERS_WITH_SECOND_MOMENT else "zero",
+        "second_moment_start": start if OPTIMIZERS[optimizer].can_start_second_moment else "zero",
     }
     members, params, grads = grouped(torch.float32, **shared)
     clipping = [{"zclip": 0.5}, {}, {"adagc": 0.9}, {}, {"zclip": 2.0, "adagc": 1.0}]

@@ -11,18 +11,19 @@ import pytorch_optimizer.optimizer.spam as spam_module
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
-from objectives.optimizers.rules import RULES
+from objectives.optimizers.rules import rule_of
 from objectives.optimizers.rules.adam8bit import code_values, make_tables, nearest_codes
+from objectives.optimizers.rules.rule import UpdateRule
 from objectives.stacking.layout import Layout, Piece
-from objectives.training_config import PACKED_OPTIMIZERS
 
 STEPS = 25
 # Weights of odd sizes, and of no, one, two and three dimensions.
 LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "stack": (2, 3, 5), "number": ()})
 # Small and large weights, whose last blocks are not full.
 CODED_LAYOUT = Layout({"matrix": (20, 31), "small": (7, 3), "vector": (300,), "number": ()})
-NEW_RULES = [name for name in PACKED_OPTIMIZERS if name not in ("adamw", "sgd")]
+NEW_RULES = [name for name in OPTIMIZERS if name not in ("adamw", "sgd")]
 # Adafactor has no first moment, Lion no divisor, and of 8 bits the quotient is that of what is kept.
 EXACT_QUOTIENTS = ["adamw", "sgd", "radam", "adabelief", "stableadamw", "spam", "sophia"]
 COMMON = [
@@ -225,7 +226,7 @@ def _libraries_as_documented(monkeypatch) -> None:
 
 
 def test_there_is_a_rule_for_every_packed_optimizer() -> None:
-    assert tuple(RULES) == PACKED_OPTIMIZERS
+    assert all(issubclass(rule_of(name), UpdateRule) for name in OPTIMIZERS)
     assert set(LIBRARIES) == set(NEW_RULES), "and a reference"
 
 
@@ -253,7 +254,7 @@ def test_every_member_is_trained_as_by_the_optimizer_of_a_library(optimizer, dty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_member_alone_has_the_bits_that_it_has_in_a_pack(optimizer, dtype) -> None:
     layout, configs = layout_of(optimizer), members(optimizer)
     start, grads, hessians = start_of(layout, dtype), random(layout, dtype, 0), random(layout, dtype, 2)
@@ -265,7 +266,7 @@ def test_a_member_alone_has_the_bits_that_it_has_in_a_pack(optimizer, dtype) -> 
             assert torch.equal(state, together.states[name][rows]), name
 
 
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_members_of_different_ages_are_each_at_their_own_step(optimizer) -> None:
     """What comes now and then, such as a reset or a Hessian, comes by a member's own age."""
     layout, configs, dtype = layout_of(optimizer), members(optimizer), torch.float64
@@ -307,7 +308,7 @@ def test_a_member_that_is_not_finite_is_masked_and_touches_nobody(optimizer, whe
     assert all(torch.isnan(value[victim]) for value in metrics.values())
 
 
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_that_was_saved_goes_on_bit_for_bit(optimizer, tmp_path) -> None:
     layout, configs, dtype = layout_of(optimizer), members(optimizer), torch.float32
     start, grads, hessians = start_of(layout, dtype), random(layout, dtype, 0), random(layout, dtype, 2)
@@ -482,7 +483,7 @@ def test_moments_of_eight_bits_take_a_quarter_of_the_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
-@pytest.mark.parametrize("optimizer", PACKED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_compiled_rule_is_the_eager_one(optimizer) -> None:
     layout, configs, dtype = layout_of(optimizer), members(optimizer), torch.float64
     start, grads, hessians = start_of(layout, dtype), random(layout, dtype, 0), random(layout, dtype, 2)

@@ -1,0 +1,118 @@
+"""Fields of a configuration: unit, domain, whether members of a pack may differ in them, and when they act."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """When a field acts: a test of the other settings, and the words that complete "it acts where"."""
+
+    text: str
+    holds: Callable[[Settings], bool]
+
+    def __and__(self, other: Condition) -> Condition:
+        return Condition(f"{self.text} and {other.text}", lambda values: self.holds(values) and other.holds(values))
+
+
+def when(name: str, *values: Any) -> Condition:
+    """Where the setting ``name`` has one of ``values``."""
+    return Condition(f"{name} is {' or '.join(map(_word, values))}", lambda settings: settings[name] in values)
+
+
+def unless(name: str, value: Any) -> Condition:
+    """Where the setting ``name`` has another value than ``value``."""
+    return Condition(f"{name} is not {_word(value)}", lambda settings: settings[name] != value)
+
+
+def _word(value: Any) -> str:
+    """As a sweep file has it."""
+    return "null" if value is None else str(value)
+
+
+ALWAYS = Condition("", lambda settings: True)
+
+
+def per_member(
+    default: Any, unit: str, description: str, *, acts: Condition = ALWAYS, off: bool = False, **domain: Any
+) -> Any:
+    """A field that may differ between the members of one pack.
+
+    It ``acts`` under a condition, and is part of a trial only there. ``off`` says that its default switches a feature
+    off: training is then the same as without the field, and the field is no part of a trial either.
+    """
+    return _field(default, unit, description, True, acts, off, domain)
+
+
+def structural(
+    default: Any, unit: str, description: str, *, acts: Condition = ALWAYS, off: bool = False, **domain: Any
+) -> Any:
+    """A field that all members of a pack share; ``acts`` and ``off`` as in ``per_member``."""
+    return _field(default, unit, description, False, acts, off, domain)
+
+
+def _field(
+    default: Any, unit: str, description: str, is_per_member: bool, acts: Condition, off: bool, domain: Mapping
+) -> Any:
+    facts = {"unit": unit, "per_member": is_per_member, "acts": acts, "off": off}
+    return Field(default, description=description, json_schema_extra=facts, **domain)
+
+
+def condition_of(field: FieldInfo) -> Condition:
+    """When a field acts."""
+    return _facts(field).get("acts", ALWAYS)
+
+
+def is_per_member(field: FieldInfo) -> bool:
+    """Whether a field may differ between the members of one pack."""
+    return bool(_facts(field).get("per_member"))
+
+
+def is_feature(field: FieldInfo) -> bool:
+    """Whether a field switches on something that its default leaves off."""
+    return bool(_facts(field).get("off"))
+
+
+def acting(config: BaseModel) -> dict[str, Any]:
+    """What takes part in the training that ``config`` describes, as plain data: all else is no part of a trial."""
+    fields, inert = type(config).model_fields, inert_fields(config)
+    return {
+        name: value
+        for name, value in config.model_dump(mode="json").items()
+        if name not in inert and not (is_feature(fields[name]) and value == fields[name].default)
+    }
+
+
+def inert_fields(config: BaseModel) -> set[str]:
+    """The fields that do not act beside the others; a feature that is off does: it may be switched on."""
+    settings, fields = config.model_dump(mode="json"), type(config).model_fields
+    return {name for name in settings if not condition_of(fields[name]).holds(settings)}
+
+
+def with_features_off(config_class: type[BaseModel], config: Settings) -> dict[str, Any]:
+    """What is known of a trial, ``config``, and the features that it could have and that are off."""
+    defaults, features = _defaults_and_features(config_class)
+    settings = {**defaults, **config}
+    off = {name: defaults[name] for name, acts in features if name not in config and acts.holds(settings)}
+    return {**config, **off}
+
+
+@functools.lru_cache(maxsize=64)
+def _defaults_and_features(config_class: type[BaseModel]) -> tuple[Settings, Sequence[tuple[str, Condition]]]:
+    """The defaults of all fields, and the features with the conditions under which they act."""
+    fields = config_class.model_fields
+    features = [(name, condition_of(field)) for name, field in fields.items() if is_feature(field)]
+    return {name: field.default for name, field in fields.items()}, features
+
+
+def _facts(field: FieldInfo) -> Mapping[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}

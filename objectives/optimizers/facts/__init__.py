@@ -1,0 +1,51 @@
+"""Optimizers and what is known of them, free of torch, one a file: the table that everybody looks them up in.
+
+A new optimizer is a file here with its fields and facts, its update in a file of ``rules``, and a line in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from objectives.fields import Condition
+from objectives.optimizers.facts.adabelief import ADABELIEF
+from objectives.optimizers.facts.adafactor import ADAFACTOR
+from objectives.optimizers.facts.adam8bit import ADAM8BIT
+from objectives.optimizers.facts.adamw import ADAMW
+from objectives.optimizers.facts.library import LIBRARY
+from objectives.optimizers.facts.lion import LION
+from objectives.optimizers.facts.optimizer import Optimizer
+from objectives.optimizers.facts.radam import RADAM
+from objectives.optimizers.facts.sgd import SGD
+from objectives.optimizers.facts.sophia import SOPHIA
+from objectives.optimizers.facts.spam import SPAM
+from objectives.optimizers.facts.stableadamw import STABLEADAMW
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    optimizer.name: optimizer
+    for optimizer in (ADAMW, SGD, RADAM, ADABELIEF, ADAFACTOR, LION, STABLEADAMW, SPAM, SOPHIA, ADAM8BIT)
+}
+
+
+def facts_of(name: str) -> Optimizer:
+    """The facts of the optimizer ``name``: one of the table, or any of a library."""
+    return OPTIMIZERS.get(name, LIBRARY)
+
+
+def read_by_the_optimizer(field: str) -> Condition:
+    """Where the optimizer reads a field that it shares with others."""
+    known = [optimizer.name for optimizer in (*OPTIMIZERS.values(), LIBRARY) if field in optimizer.reads]
+    return Condition(f"optimizer is {_listed(known)}", lambda settings: field in facts_of(settings["optimizer"]).reads)
+
+
+def that_can_start_the_second_moment() -> Condition:
+    """Where the optimizer keeps a second moment that can start elsewhere than at zero."""
+    known = [optimizer.name for optimizer in OPTIMIZERS.values() if optimizer.can_start_second_moment]
+    return Condition(
+        f"optimizer is {_listed(known)}", lambda settings: facts_of(settings["optimizer"]).can_start_second_moment
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,0 +1,36 @@
+"""Adafactor (Shazeer & Stern, arXiv 1804.04235)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from objectives.fields import per_member, when
+from objectives.optimizers.facts.optimizer import Optimizer
+
+_CHOSEN = when("optimizer", "adafactor")
+
+
+class AdafactorFields(BaseModel):
+    """Decay, clipping and floors of its step."""
+
+    adafactor_decay: float = per_member(0.8, "1", "Adafactor: second moment's decay is 1 - t^-this", acts=_CHOSEN, ge=0)
+    adafactor_clip: float | None = per_member(
+        1.0,
+        "1",
+        "Adafactor: largest root mean square of a weight's update; null for no clipping",
+        acts=_CHOSEN,
+        gt=0,
+    )
+    adafactor_eps: float = per_member(
+        1e-15, "gradient", "Adafactor: smallest root of the second moment", acts=_CHOSEN, gt=0
+    )
+    adafactor_smallest: float = per_member(
+        1e-3,
+        "1",
+        "Adafactor: a weight's step is lr times its root mean square, or times this if that is smaller",
+        acts=_CHOSEN,
+        ge=0,
+    )
+
+
+ADAFACTOR = Optimizer("adafactor", "objectives.optimizers.rules.adafactor:Adafactor", AdafactorFields, reads=())

@@ -1,0 +1,27 @@
+"""Adam with moments of eight bits (Dettmers et al., arXiv 2110.02861)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from objectives.fields import structural, when
+from objectives.optimizers.facts.optimizer import Optimizer, always
+
+_CHOSEN = when("optimizer", "adam8bit")
+
+
+class Adam8bitFields(BaseModel):
+    """Which weights have moments of eight bits, and how many entries share a scale."""
+
+    adam8bit_block: int = structural(
+        256, "entries", "adam8bit: that share one scale", acts=_CHOSEN, ge=32, multiple_of=32
+    )
+    adam8bit_smallest: int = structural(
+        4096, "entries", "adam8bit: of the smallest weight whose moments have 8 bits", acts=_CHOSEN, ge=0
+    )
+
+
+# v is rounded down to zero in places, and steps there are as long whatever its memory is: it averages no squares.
+ADAM8BIT = Optimizer(
+    "adam8bit", "objectives.optimizers.rules.adam8bit:Adam8bit", Adam8bitFields, divides_by_root=always
+)

@@ -1,0 +1,8 @@
+"""Lion (Chen et al., arXiv 2302.06675)."""
+
+from __future__ import annotations
+
+from objectives.optimizers.facts.optimizer import Optimizer, never
+
+# Its beta2 is the decay of the momentum: there is no second moment.
+LION = Optimizer("lion", "objectives.optimizers.rules.lion:Lion", reads=("beta1", "beta2"), divides_by_root=never)

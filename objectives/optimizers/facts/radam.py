@@ -1,0 +1,36 @@
+"""RAdam (Liu et al., arXiv 1908.03265)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from objectives.fields import Settings, per_member, when
+from objectives.optimizers.facts.optimizer import Optimizer, always
+
+
+class RAdamFields(BaseModel):
+    """When the division begins."""
+
+    radam_threshold: float = per_member(
+        5.0,
+        "steps",
+        "RAdam: length of the second moment's average from which its root divides; the paper has 4",
+        acts=when("optimizer", "radam"),
+        ge=4,
+    )
+
+
+def _divides_in_the_end(settings: Settings) -> bool | None:
+    """Its divisor is never used where its average is too short, whatever the step."""
+    beta2, threshold = settings.get("beta2"), settings.get("radam_threshold")
+    return None if beta2 is None or threshold is None else 2 / (1 - beta2) - 1 > threshold
+
+
+RADAM = Optimizer(
+    "radam",
+    "objectives.optimizers.rules.radam:RAdam",
+    RAdamFields,
+    can_start_second_moment=True,
+    divides_by_root=always,
+    averages_squares=_divides_in_the_end,
+)

@@ -1,0 +1,7 @@
+"""SGD that follows an average of the gradients."""
+
+from __future__ import annotations
+
+from objectives.optimizers.facts.optimizer import Optimizer, never
+
+SGD = Optimizer("sgd", "objectives.optimizers.rules.sgd:Sgd", reads=("beta1",), divides_by_root=never)

@@ -1,0 +1,22 @@
+"""What a trial was trained with, as a person asks for it: its configuration holds only what acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from objectives.base import OBJECTIVES, TrainingConfig
+from objectives.fields import with_features_off
+from orchestrator.sweepfile.own_trainer import OWN_KINDS
+
+
+def settings_of(objective: str, config: Mapping[str, Any], cell: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The configuration of a trial of ``objective``, the features that are off, and the values of its ``cell``.
+
+    Of an objective that is not built in the features are those that all objectives have; a custom trainer has none.
+    """
+    known = dict(config)
+    if objective not in OWN_KINDS:
+        config_class = OBJECTIVES[objective].config_class if objective in OBJECTIVES else TrainingConfig
+        known = with_features_off(config_class, config)
+    return {**(cell or {}), **known}

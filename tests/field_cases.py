@@ -1,0 +1,47 @@
+"""Values of every field of every objective, and what a field needs beside it to act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from objectives.optimizers.facts import OPTIMIZERS
+
+# Two values that a field can have, on every objective that has it.
+VALUES: dict[str, list[Any]] = {
+    "lr": [0.01, 0.02], "warmup": [0, 2], "beta1": [0.5, 0.9], "beta2": [0.9, 0.99], "beta2_half_life": [None, 50.0],
+    "eps": [1e-8, 1e-4], "second_moment_start": ["zero", "data"], "second_moment_scale": [0.5, 1.0],
+    "weight_decay": [0.0, 0.1], "weight_decay_kind": ["decoupled", "coupled"], "clip": [None, 1.0],
+    "adagc": [None, 1.5], "adagc_warmup": [1, 2], "zclip": [None, 2.5], "zclip_warmup": [2, 3], "batch_size": [2, 4],
+    "optimizer": ["adamw", "torch.optim.NAdam"], "radam_threshold": [4.0, 5.0], "adabelief_eps": [1e-16, 1e-12],
+    "adafactor_decay": [0.5, 0.8], "adafactor_clip": [None, 1.0], "adafactor_eps": [1e-15, 1e-10],
+    "adafactor_smallest": [1e-3, 1e-2], "stableadamw_clip": [None, 1.0], "spam_threshold": [None, 50.0],
+    "spam_interval": [None, 3], "spam_warmup": [0, 2], "spam_grace": [2, 3], "sophia_clip": [0.01, 0.05],
+    "sophia_eps": [1e-12, 1e-8], "sophia_interval": [1, 2], "adam8bit_block": [32, 64], "adam8bit_smallest": [0, 4096],
+    "schedule": ["constant", "wsd"], "schedule_power": [1.0, 2.0], "decay_share": [0.2, 0.5],
+    "final_lr_fraction": [0.0, 0.1], "warmup_shape": ["linear", "cosine"], "rollback": [None, 1],
+    "rollback_every": [1, 2],
+    "depth": [1, 2], "width": [8, 16], "heads": [1, 2], "context": [8, 16], "precision": ["float32", "bfloat16"],
+    "loss_scale": [1.0, 8.0], "loss_scale_growth": [1, 2], "qk_norm": [False, True], "norm": ["layer", "rms"],
+    "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
+    "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],
+    "mlp_lr": [0.0, 1.0], "norm_lr": [0.0, 1.0], "head_lr": [0.0, 1.0], "accumulate": [1, 2],
+    "recompute": [False, True], "corrupted": [0.0, 0.5], "context_start": [2, 4], "context_steps": [1, 2],
+    "text": [["en.txt"], ["fr.txt"]], "validation_batches": [1, 2],
+    "num_points": [10, 20],
+    "dimension": [2, 4], "curvature": [1.0, 2.0], "noise": [0.0, 0.1],
+}  # fmt: skip
+# What a field needs beside it: a rule that refuses it without, or something that reads it.
+BESIDE: dict[str, dict[str, Any]] = {
+    "second_moment_scale": {"second_moment_start": "random"}, "adagc_warmup": {"adagc": 1.5},
+    "zclip_warmup": {"zclip": 2.5}, "schedule_power": {"schedule": "polynomial"}, "decay_share": {"schedule": "wsd"},
+    "final_lr_fraction": {"schedule": "linear"}, "warmup_shape": {"warmup": 2},
+    "weight_decay_kind": {"weight_decay": 0.1}, "rollback_every": {"rollback": 1},
+    "loss_scale": {"precision": "float16"}, "loss_scale_growth": {"precision": "float16"},
+    "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2},
+}  # fmt: skip
+
+
+def beside_of(field: str) -> dict[str, Any]:
+    """The settings beside which ``field`` acts."""
+    owner = next((one.name for one in OPTIMIZERS.values() if field in one.fields.model_fields), None)
+    return BESIDE.get(field, {} if owner is None else {"optimizer": owner})
