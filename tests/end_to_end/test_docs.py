@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import re
 import shlex
@@ -15,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
+from orchestrator.commands.live import text_map
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.sweepfile.sections import ResourcesConfig, TelemetryConfig, TrackingConfig
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
@@ -56,6 +59,20 @@ def test_the_readme_shows_the_two_commands_that_the_makefile_has() -> None:
     for target in targets:
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_first_screen_of_the_readme_has_a_command_and_the_map_that_it_prints() -> None:
+    screen = README.splitlines()[:24]
+    assert all(len(line) <= 80 for line in screen)
+    (shown,) = blocks("\n".join(screen), "text")
+    rows = []
+    with (ROOT / "results" / "reference" / "beta2_eps" / "map.csv").open() as file:
+        for row in csv.DictReader(file):
+            cell = {name: float(row[name]) for name in ("beta2", "eps")}
+            for outcome in OUTCOMES:
+                num = int(row[f"num_{outcome}"])
+                rows += [{"cell": cell, "outcome": outcome, "status": "finished"}] * num
+    assert shown.rstrip() == str(text_map(rows)).rstrip()
 
 
 def test_the_commands_of_the_readme_work_in_an_empty_folder(tmp_path: Path) -> None:
