@@ -1,4 +1,4 @@
-"""The suite that every packed objective passes: those that ship here, and one of your own.
+"""The test suite that every packed objective passes: the built-in ones and custom ones.
 
 Subclass it in a test file and run pytest:
 
@@ -57,12 +57,12 @@ COMMON_VALUES: Mapping[str, Sequence[Any]] = {
     "sophia_eps": [1e-12, 1e-1, 1e1],
     "rollback": [None, 0, 3],
 }
-# Those of them that do nothing by themselves, and the changes beside which they act.
+# Those of them with no effect on their own, and the changes beside which they have one.
 COMMON_BESIDE: Mapping[str, Mapping[str, Any]] = {
     "second_moment_scale": {"second_moment_start": "first_gradient"},
     "adagc": {"adagc_warmup": 2},
     "adagc_warmup": {"adagc": 0.5},
-    # At such a learning rate norms rise, and so there is something to clip.
+    # At this learning rate norms rise, so there is something to clip.
     "zclip": {"zclip_warmup": 2, "lr": 3.0},
     "zclip_warmup": {"zclip": 1e-2, "lr": 3.0},
     "radam_threshold": {"optimizer": "radam"},
@@ -80,11 +80,11 @@ COMMON_BESIDE: Mapping[str, Mapping[str, Any]] = {
     "sophia_eps": {"optimizer": "sophia"},
     "rollback": {"lr": 1e300},
 }
-# Fields of which two values may come to the same: where all steps have the same data, there are none to skip.
+# Fields of which two values may give the same run: where all steps have the same data, there are none to skip.
 ALIKE = ("rollback",)
 SCHEDULES = ("constant", "linear", "cosine", "polynomial", "wsd")
-# Tests in which members come and go: who trains in each of the phases, row by row, and for how many steps.
-# 0 is lost at once, and a fresh member begins on what it leaves behind; 1 and 2 move between rows.
+# Tests with changing members: which runs train in each phase, row by row, and for how many steps. 0 is lost at once,
+# and a new member takes over its row; 1 and 2 move between rows.
 RUNS = [({"lr": 1e300}, 0), ({"lr": 1e-2, "zclip": 0.1, "zclip_warmup": 2}, 1), ({"lr": 3e-2, "clip": 0.05}, 1),
         ({"lr": 1e-3, "warmup": 6, "adagc": 0.9, "adagc_warmup": 2}, 0),
         ({"lr": 1e-2, "weight_decay": 1.0}, 7)]  # fmt: skip
@@ -98,28 +98,28 @@ class ObjectiveConformance:
 
     ``objective``: the ``Objective`` to test. Without it nothing is collected: "TestMine sets no objective".
 
-    ``small``: changes to the defaults of its configuration that make a step quick, none by default.
-    A name that it has no field for is refused by the configuration: "Extra inputs are not permitted".
+    ``small``: changes to the default configuration that make a step quick, none by default. The configuration rejects a
+    name that is not its field: "Extra inputs are not permitted".
 
-    ``values``: three different values for each field of its own that may differ inside a pack. One that is
-    missing fails a test: "mine lets dropout differ inside a pack: give it three different values,
-    values = {'dropout': [...]}"; so does one for a field that may not differ. Values given here for fields
-    that all objectives have, such as ``lr``, take the place of the suite's own.
+    ``values``: three different values for each field of the objective that may differ inside a pack. A missing field
+    fails a test: "mine lets dropout differ inside a pack: give it three different values, values = {'dropout': [...]}";
+    so does a field that may not differ. Values for fields that all objectives have, such as ``lr``, replace those of
+    the suite.
 
-    ``beside``: the changes beside which a field is tested that does nothing by itself, as in
-    beside = {'context_steps': {'context_start': 2}}. The three values of a field have to make three different runs,
-    or the test fails: "context_steps does not act on the updates". Where it says so of a field that all objectives
-    have, gradients are not of a size at which it would: other ``values`` are needed, or another learning rate.
+    ``beside``: for a field with no effect on its own, the changes with which it is tested, as in beside =
+    {'context_steps': {'context_start': 2}}. The three values of a field must give three different runs, or the test
+    fails: "context_steps does not act on the updates". For a field that all objectives have, this failure means that
+    gradients are too small or too large for an effect: set other ``values`` or another learning rate.
 
     ``learning``: changes to ``small`` with which the loss falls by 3 %; 80 steps at lr = 1e-2 by default.
 
-    ``is_exact``: whether a member has the same bits whoever shares its pack. It is the promise that makes
-    an interrupted sweep end with the numbers of an undisturbed one; objectives/stacking/rounding.py helps to keep it.
-    It is tested at the sizes in ``small``: at odd ones it may not hold, as a product's last bits depend on
-    where in memory a matrix begins. With False these tests ask for ``rtol`` only, and a run at the edge of
-    stability may end otherwise in another pack. Resuming the same pack has to be exact all the same.
+    ``is_exact``: whether a member has the same bits independent of the other members of its pack. Then an interrupted
+    sweep ends with the numbers of an undisturbed one; objectives/stacking/rounding.py helps to achieve it. It is tested
+    at the sizes in ``small`` and may not hold at odd sizes, since a product's last bits depend on the alignment of a
+    matrix in memory. With False these tests require only ``rtol``, and a run at the edge of stability may end
+    differently in another pack. Resuming the same pack must be exact in any case.
 
-    ``rtol``: the largest relative difference where two numbers are equal but for rounding.
+    ``rtol``: the largest relative difference where two numbers are equal up to rounding.
     """
 
     objective: Objective
@@ -132,7 +132,7 @@ class ObjectiveConformance:
 
     @pytest.fixture(autouse=True)
     def _one_thread(self) -> Iterator[None]:
-        """Sums come out in one order."""
+        """Makes the order of sums deterministic."""
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         yield
@@ -161,7 +161,7 @@ class ObjectiveConformance:
     def test_members_that_differ_in_everything_train_as_they_would_alone(self, number: int) -> None:
         shared = {
             "optimizer": list(OPTIMIZERS)[number],
-            # Of what all members share, each with some optimizer or other.
+            # Fields that all members share, each with one of the optimizers.
             "schedule": SCHEDULES[number % 5],
             "warmup_shape": ("linear", "cosine")[number % 2],
             "weight_decay_kind": ("decoupled", "coupled", "independent")[number % 3],
@@ -171,7 +171,7 @@ class ObjectiveConformance:
             "final_lr_fraction": 0.1,
         }
         fields = sorted(self.objective.per_member_fields)
-        # Shifted by one from field to field, so that values meet in many combinations.
+        # Shifted by one from field to field, so that values occur in many combinations.
         changes = [
             shared | {field: self.values_of(field)[(i + k) % 3] for i, field in enumerate(fields)} for k in range(3)
         ]
@@ -188,7 +188,7 @@ class ObjectiveConformance:
 
     @pytest.mark.parametrize("size", [1, 2, 5, 16, 31])
     def test_who_shares_a_pack_changes_no_bit_of_a_member(self, size: int) -> None:
-        """So that packs which are made up anew after a fault end with the numbers of an undisturbed run."""
+        """So packs that are rebuilt after a fault end with the numbers of an undisturbed run."""
         shared = {"schedule": "cosine", "weight_decay": 0.1}
         changes = [shared | {"lr": 1e-3 * (1 + k), "warmup": k % 5, "beta2": 1 - 0.5 / (1 + k)} for k in range(33)]
         seeds = [k % 3 for k in range(33)]
@@ -201,7 +201,7 @@ class ObjectiveConformance:
         found = curves(self.start([{}] * 4, [3, 0, 3, 7]))
         self.assert_alike(members(found, [0]), members(found, [2]))
         assert_identical(found, curves(self.start([{}] * 4, [3, 0, 3, 7])), "trained again")
-        # From the first step on. The loss alone would not do: a quadratic starts at the same one in every direction.
+        # From the first step. The loss alone does not suffice: a quadratic starts at the same loss in every direction.
         assert len(set(found["grad_norm"][0, [0, 1, 3]])) == 3, "three seeds begin with the same gradient"
 
     def test_batch_size_is_structural_and_changes_training(self) -> None:
@@ -245,7 +245,7 @@ class ObjectiveConformance:
         last = np.median(loss[-10:])
         assert last < 0.97 * loss[0], f"from {loss[0]:.4g} to {last:.4g} only: try other steps or lr in `learning`"
 
-    # Members that leave.
+    # Members that are dropped.
 
     @pytest.mark.parametrize("index", [[1, 3], [2], [0, 1, 2, 3]], ids=str)
     def test_who_stays_in_the_pack_does_not_notice_who_leaves(self, index: list[int]) -> None:
@@ -265,7 +265,7 @@ class ObjectiveConformance:
         def pack(middle_lr: float) -> Trainer:
             return self.start([{"lr": lr, "optimizer": optimizer} for lr in (1e-3, middle_lr, 1e-2)], [0, 1, 2])
 
-        # Of one size, so that even rounding is the same.
+        # Of equal size, so that even rounding is the same.
         calm, wild = pack(5e-3), pack(1e300)
         expected, found = curves(calm), curves(wild)
         assert_identical(members(found, [0, 2]), members(expected, [0, 2]), "neighbours of a member that blew up")
@@ -299,7 +299,7 @@ class ObjectiveConformance:
 
     @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
     def test_a_resumed_pack_goes_on_bit_for_bit(self, optimizer: str) -> None:
-        # The last member is lost at its second step, long before the snapshot.
+        # The last member is lost at its second step, well before the snapshot.
         lrs, seeds = (1e-3, 1e-2, 1e300), [0, 1, 2]
         clipping = {"zclip": 0.1, "zclip_warmup": 2, "adagc": 0.9, "adagc_warmup": 3}
         clipping["second_moment_start"] = self.start_of(optimizer, "data")
@@ -310,7 +310,7 @@ class ObjectiveConformance:
         assert np.isnan(expected["loss"][:, 2]).all(), "with lr = 1e300 a member is lost"
         curves(stopped, 5)
         state = stopped.state_dict()
-        curves(stopped, 2)  # what is done after the snapshot must not leak into it
+        curves(stopped, 2)  # later steps must not leak into the snapshot
         resumed = self.start(changes, seeds)
         resumed.load_state_dict(state)
         assert_identical(curves(resumed, STEPS - 5), expected, "resumed")
@@ -336,12 +336,12 @@ class ObjectiveConformance:
         curves(straight, 1)
         state = straight.state_dict()
         resumed = self.start([RUNS[run][0] for run in now], [RUNS[run][1] for run in now])
-        curves(resumed, 2)  # what it has done so far must not matter
+        curves(resumed, 2)  # earlier steps must not matter
         resumed.load_state_dict(state)
         expected = curves(straight, 4)
         assert np.isnan(expected["loss"][:, 2]).all(), "who was lost stays lost"
         assert_identical(curves(resumed, 4), expected, "resumed")
-        # Back once more, by the pack that has gone on.
+        # Load once more into the pack that has trained on.
         straight.load_state_dict(state)
         assert_identical(curves(straight, 4), expected, "taken back")
         straight.load_state_dict(state)
@@ -352,7 +352,7 @@ class ObjectiveConformance:
         straight = self.start([{}, {}], [0, 1])
         curves(straight, 3)
         state = straight.state_dict()
-        # Exactly these: a bool, a NumPy scalar or a tensor's subclass would be one more thing to be able to read.
+        # Exactly these types: a bool, a NumPy scalar or a tensor subclass would be one more type to support.
         others = {type(leaf) for leaf in leaves(state)} - {torch.Tensor, int, str}
         assert not others, f"state_dict() holds {others} beside tensors, integers and strings"
         torch.save(state, tmp_path / "state.pt")
@@ -360,7 +360,7 @@ class ObjectiveConformance:
         resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
         assert_identical(curves(resumed, STEPS - 3), curves(straight, STEPS - 3), "resumed")
 
-    # Members that come, and members that part.
+    # Members that are added, and members that fork.
 
     @pytest.mark.parametrize(("schedule", "start"), [("constant", "zero"), ("cosine", "random"), ("wsd", "data")])
     @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
@@ -403,7 +403,7 @@ class ObjectiveConformance:
     def test_the_numbers_of_a_fork_hold_from_then_on(self, optimizer: str) -> None:
         shared = {"optimizer": optimizer}
         fields = sorted(self.objective.per_member_fields)
-        # Beside what else may differ between the two parts of a fork.
+        # Together with the other fields that may differ between the two parts of a fork.
         beside = {
             field: {name: value for name, value in self.beside_of(field).items() if name in fields} for field in fields
         }
@@ -427,10 +427,10 @@ class ObjectiveConformance:
         self.assert_alike(curves(forked, STEPS - 5), members(curves(apart, STEPS - 5), [1, 0, 2, 3]))
         self.assert_alike({"validation": validation(forked)}, {"validation": validation(apart)[[1, 0, 2, 3]]})
 
-    # What the tests are written with.
+    # Helpers of the tests.
 
     def start(self, changes: Sequence[Mapping[str, Any]], seeds: Sequence[int] | None = None) -> Trainer:
-        """An eager pack on the CPU, one member for each of ``changes``; of seed 0 without ``seeds``."""
+        """An eager pack on the CPU, one member for each of ``changes``; all with seed 0 if ``seeds`` is not given."""
         configs = [self.config_of(change) for change in changes]
         return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", Way(len(configs)))
 
@@ -439,7 +439,7 @@ class ObjectiveConformance:
         return self.objective.config_class(**{"steps": STEPS, "lr": 1e-2, **self.small, **change})
 
     def values_of(self, field: str) -> Sequence[Any]:
-        """Three values that members get for ``field``."""
+        """Three values of ``field`` for the members."""
         name, values = self.objective.name, {**COMMON_VALUES, **self.values}.get(field, [])
         if field not in self.objective.per_member_fields:
             pytest.fail(
@@ -451,32 +451,32 @@ class ObjectiveConformance:
         return values
 
     def start_of(self, optimizer: str, start: str) -> str:
-        """That start of the second moment, or the only one that an optimizer without a second moment has."""
+        """This start of the second moment, or the only one for an optimizer without a second moment."""
         return start if facts_of(optimizer).can_start_second_moment else "zero"
 
     def beside_of(self, field: str) -> dict[str, Any]:
-        """The changes beside which ``field`` acts."""
+        """The changes beside which ``field`` has an effect."""
         return dict({**COMMON_BESIDE, **self.beside}.get(field, {}))
 
     def keep(self, trainer: Trainer, index: Sequence[int], changes: Sequence[Mapping], seeds: Sequence[int]) -> None:
-        """Let all members but those at ``index`` go."""
+        """Drop all members but those at ``index``."""
         trainer.arrange([Place(self.config_of(changes[i]), seeds[i], i) for i in index])
 
     def places_of(
         self, now: Sequence[int], before: Sequence[int], shared: Mapping[str, Any] | None = None
     ) -> list[Place]:
-        """Places for the runs ``now``; those that were there ``before`` go on."""
+        """Places for the runs ``now``; those that were there ``before`` continue."""
         configs = [self.config_of({**(shared or {}), **RUNS[run][0]}) for run in now]
         rows = [before.index(run) if run in before else None for run in now]
         return [Place(config, RUNS[run][1], row) for config, run, row in zip(configs, now, rows, strict=True)]
 
     def assert_close(self, found: Curves, expected: Curves) -> None:
-        """Equal but for rounding: a batched product may sum in another order than a single one."""
+        """Equal up to rounding: a batched product may sum in another order than a single one."""
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=self.rtol, atol=1e-9, err_msg=name)
 
     def assert_alike(self, found: Curves, expected: Curves) -> None:
-        """Equal bit for bit, or but for rounding where that is all that the objective promises."""
+        """Equal bit for bit, or up to rounding if the objective promises no more."""
         if self.is_exact:
             assert_identical(found, expected, "in another pack; with is_exact = False rounding may differ")
         else:
@@ -495,7 +495,7 @@ def validation(trainer: Trainer, rows: Sequence[int] | None = None) -> np.ndarra
 
 
 def members(found: Curves, index: Sequence[int], since: int = 0) -> Curves:
-    """The curves of the members at ``index``."""
+    """The curves of the members at ``index``, from step ``since``."""
     return {name: values[since:, list(index)] for name, values in found.items()}
 
 
@@ -506,7 +506,7 @@ def assert_identical(found: Curves, expected: Curves, when: str) -> None:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """All that dictionaries hold, however deep, and their keys."""
+    """All values in nested dictionaries, and their keys."""
     if type(value) is dict:
         for key, inner in value.items():
             yield key

@@ -1,1 +1,1 @@
-"""What is measured of members while they train, besides losses."""
+"""What is measured of members during training, besides losses."""

@@ -1,14 +1,14 @@
-"""The curvature that decides whether training is stable: the Hessian as the optimizer's step meets it.
+"""The curvature that decides whether training is stable: the Hessian preconditioned as in the optimizer's step.
 
-An update of lr * D m, with a diagonal D and an averaged gradient m of decay beta1, is stable along a direction
-while the eigenvalue of c D H there stays below 2 / lr, where H is the Hessian and c = (1 - beta1) / (1 + beta1)
-(Cohen et al., arXiv 2207.14484, whose threshold of 38 / lr at beta1 = 0.9 leaves c out; with the bias correction
-of Bai et al., arXiv 2506.04805, c belongs to the matrix and the threshold is 2 / lr. It is one law: never both).
-D H has the eigenvalues of the symmetric D^1/2 H D^1/2, which is what is measured here. D is 1 / (sqrt(vhat) + eps)
-for Adam and 1 for SGD.
+An update of lr * D m, with a diagonal D and an averaged gradient m of decay beta1, is stable along a direction while
+the eigenvalue of c D H there is below 2 / lr. H is the Hessian and c = (1 - beta1) / (1 + beta1). Cohen et al. (arXiv
+2207.14484) leave c out and put it into the threshold, 38 / lr at beta1 = 0.9. With the bias correction of Bai et al.
+(arXiv 2506.04805), c belongs to the matrix and the threshold is 2 / lr. It is the same law: never apply both. D H has
+the eigenvalues of the symmetric D^1/2 H D^1/2, which is measured here. D is 1 / (sqrt(vhat) + eps) for Adam and 1 for
+SGD.
 
-``lambda_max``, the largest eigenvalue, says above the threshold that training can become unstable; ``lambda_grad``
-(Bai et al.), the curvature along the gradient, that it does.
+``lambda_max``, the largest eigenvalue, above the threshold means that training can become unstable; ``lambda_grad``
+(Bai et al.), the curvature along the gradient, above it means that training does become unstable.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from objectives.stacking.rounding import alike, rows_of_blocks
 
-# Shapes: R members, n parameters of one member and zeros that fill its last block, P products with the Hessian.
+# Shapes: R members, n parameters of one member, zero-padded to whole blocks, P Hessian-vector products.
 
 Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
-# A vector that others explain but for this many roundings is not a new direction.
+# A vector that lies within this many roundings of the span of others is not a new direction.
 _ROUNDINGS = 1000
-# A small matrix is taken to the power of 16 ** 10 = 1e12: eigenvalues closer than that count as one.
+# A small matrix is raised to the power 16 ** 10 = 1e12: closer eigenvalues count as one.
 _ROUNDS, _POWER = 10, 16
 
 
 class GradientGraph:
-    """The gradient of R members with the graph that products with their Hessians need.
+    """The gradient of R members with the graph that Hessian-vector products need.
 
-    ``loss_R`` and ``gradient_Rn`` are detached. The graph holds the activations of both passes while this object
-    lives, and its parameters must not change meanwhile: a product raises RuntimeError then.
+    ``loss_R`` and ``gradient_Rn`` are detached. The graph holds the activations of both passes during this object's
+    lifetime; its parameters must not change meanwhile, or a product raises RuntimeError.
     """
 
     def __init__(self, losses: Losses, params_Rn: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """``losses(weights)`` has shape (R,), mixes no members, and is eager: what is compiled has one derivative.
+        """``losses(weights)`` has shape (R,), mixes no members, and is eager: compiled code differentiates only once.
 
-        Row r of ``params_Rn`` holds the weights of member r in the order of ``shapes``, then zeros.
+        Row r of ``params_Rn`` holds the weights of member r in the order of ``shapes``, zero-padded.
         """
         self._sizes = [math.prod(shape) for shape in shapes.values()]
         pieces = params_Rn.split([*self._sizes, params_Rn.shape[1] - sum(self._sizes)], dim=1)
@@ -51,7 +51,7 @@ class GradientGraph:
             name: piece.view(-1, *shape).detach().requires_grad_()
             for (name, shape), piece in zip(shapes.items(), pieces, strict=False)
         }
-        # Fused attention has one derivative only, on a CPU and on a GPU.
+        # Fused attention is only once differentiable, on a CPU and on a GPU.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             loss_R = losses(weights)
         self._weights = list(weights.values())
@@ -62,7 +62,7 @@ class GradientGraph:
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
         """The Hessian of each member times its row of ``vector_Rn``, (R, n): one backward pass for all members."""
         pieces = vector_Rn.split([*self._sizes, vector_Rn.shape[1] - sum(self._sizes)], dim=1)
-        # A gradient that is constant, of a loss that is linear in that weight, has no graph.
+        # A constant gradient, of a loss that is linear in that weight, has no graph.
         curved = [
             (gradient, piece.reshape(gradient.shape))
             for gradient, piece in zip(self._gradient, pieces, strict=False)
@@ -78,10 +78,10 @@ class GradientGraph:
 
 
 def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:
-    """What averaged momentum multiplies curvature by, where the threshold is 2 / lr; float64, shape (R,).
+    """The factor of averaged momentum on curvature, for the threshold 2 / lr; float64, shape (R,).
 
-    (1 - beta1) / (1 + beta1) for SGD; Adam's bias correction of the first moment (``debiased``) divides it by
-    1 - beta1^t (Bai et al., arXiv 2506.04805), where the age t >= 1 counts the updates, this one included.
+    (1 - beta1) / (1 + beta1) for SGD. Adam's bias correction of the first moment (``debiased``) divides it by 1 -
+    beta1^t (Bai et al., arXiv 2506.04805); the age t >= 1 counts updates, including this one.
     """
     beta1_R, age_R = beta1_R.to(torch.float64), age_R.to(torch.float64)
     factor_R = (1 - beta1_R) / (1 + beta1_R)
@@ -90,12 +90,12 @@ def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: boo
 
 @dataclass(frozen=True, slots=True)
 class Curvature:
-    """Curvature of R members in units of 1 / lr: over the edge of stability while it is above 2 / lr.
+    """Curvature of R members in units of 1 / lr; above 2 / lr a member is beyond the edge of stability.
 
-    ``lambda_grad_R`` = c g.(H D g) / |g|^2 needs one product and is exact, NaN where the gradient is zero.
-    As D H is not symmetric it may exceed the largest eigenvalue. ``lambda_max_R`` is a lower bound of that
-    eigenvalue, NaN where no direction was left to measure. ``warm_Rn`` is where the next measurement starts:
-    unit vectors, zeros where that is to start afresh.
+    ``lambda_grad_R`` = c g.(H D g) / |g|^2 needs one product and is exact, NaN where the gradient is zero. As D H is
+    not symmetric, it may exceed the largest eigenvalue. ``lambda_max_R`` is a lower bound of that eigenvalue, NaN where
+    no direction was left to measure. ``warm_Rn`` is the start of the next measurement: unit vectors, zeros for a fresh
+    start.
     """
 
     lambda_grad_R: torch.Tensor
@@ -108,18 +108,19 @@ def measure_curvature(
 ) -> Curvature:
     """Curvature along the gradient and the largest eigenvalue, from ``num_products`` products with the Hessian.
 
-    ``divisor_Rn`` is what the optimizer divides by, sqrt(vhat) + eps > 0, ``factor_R`` that of the momentum, both of
-    the update that takes this gradient; ``warm_Rn`` is that of the last measurement, or zeros. The largest eigenvalue
-    is that of the Hessian as seen in the subspace of the vectors multiplied so far (Rayleigh and Ritz): the gradient,
-    the warm vector, and then what the Hessian makes of the best vector so far; without a warm vector that is Lanczos'
-    method. How many products it takes depends on how much the Hessian changes between two measurements: of a full
-    batch (``function_fit``, every 20 steps) two find 0.999 of the eigenvalue in the median, of batches that are new
-    each time (``gpt``, lr 1e-2) two find 0.2, four 0.9 and six 1.00. Two also need an eigenvalue that is the largest
-    in magnitude.
+    ``divisor_Rn`` is the optimizer's divisor, sqrt(vhat) + eps > 0, and ``factor_R`` that of the momentum, both for the
+    update that uses this gradient. ``warm_Rn`` comes from the last measurement, or is zeros. The eigenvalue is
+    estimated by Rayleigh-Ritz on the span of the vectors multiplied so far: the gradient, the warm vector, then each
+    time the Hessian's image of the best vector so far; without a warm vector this is Lanczos' method.
 
-    A member without a gradient, with a warm vector that adds nothing or with numbers that are not finite gets
-    what is left of its subspace, or NaN, and changes nobody else. Its numbers depend on who shares the stack only where
-    its gradient or the products do. Never waits for a GPU. Raises ValueError for no products.
+    The number of products needed depends on how much the Hessian changes between measurements. On a full batch
+    (``function_fit``, every 20 steps) two find 0.999 of the eigenvalue in the median. On batches that are new each time
+    (``gpt``, lr 1e-2) two find 0.2, four 0.9 and six 1.00. Two also need an eigenvalue that is the largest in
+    magnitude.
+
+    A member without a gradient, with a warm vector that adds nothing, or with non-finite numbers gets the result of its
+    remaining subspace, or NaN, and leaves the others unchanged. Its numbers depend on the other members only where its
+    gradient or the products do. Never waits for a GPU. Raises ValueError for no products.
     """
     if num_products < 1:
         raise ValueError(f"num_products = {num_products}: the curvature along the gradient alone takes one")
@@ -155,15 +156,15 @@ def measure_curvature(
 def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Largest eigenvalue of A within the span of the basis, (R,), and A's image of its eigenvector, (R, n).
 
-    ``image_RPn`` is A's image of the orthonormal basis. Their small matrix, shifted to be positive, is multiplied by
-    itself until only the projection on its largest eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU,
-    and raise where the numbers of a single member are not finite.
+    ``image_RPn`` is A's image of the orthonormal basis. Their small matrix, shifted to be positive, is squared
+    repeatedly until only the projection on its largest eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU,
+    and raise if one member has non-finite numbers.
     """
     images = [_dots(image_Rn, basis_RPn) for image_Rn in image_RPn.unbind(1)]
     matrix_RPP = torch.stack(images, dim=2).to(torch.float64)
     matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
-    # A vector of the basis has length 1, or 0 where it had nothing to add. Twice the matrix's size makes the
-    # eigenvalues of those that are there positive, the others stay zero.
+    # A basis vector has length 1, or 0 where it added nothing. Adding twice the matrix's norm makes the eigenvalues of
+    # the present vectors positive; the others stay zero.
     length_RP = torch.linalg.vector_norm(basis_RPn, dim=2).to(torch.float64)
     size_R = torch.linalg.matrix_norm(matrix_RPP)
     power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + torch.diag_embed(2 * length_RP)
@@ -180,7 +181,7 @@ def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tenso
 def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
     """The part of each vector that is orthogonal to the basis, as a unit vector; zeros where there is none."""
     rest_Rn, _ = _unit(vector_Rn)
-    for _ in range(2):  # what rounding leaves the first time is removed the second time
+    for _ in range(2):  # the second pass removes the rounding error of the first
         rest_Rn = rest_Rn - _combined(_dots(rest_Rn, basis_RPn), basis_RPn)
     rest_Rn, size_R = _unit(rest_Rn)
     is_new_R = size_R > _ROUNDINGS * torch.finfo(size_R.dtype).eps
@@ -190,20 +191,20 @@ def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Te
 def _dots(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
     """Scalar products with each vector of the basis, (R, P).
 
-    No matrix product: its kernel, and with it the order of its sums, would depend on who is measured beside.
+    No matrix product: its kernel, and so the order of its sums, would depend on the other members measured.
     """
     return (basis_RPn * vector_Rn[:, None]).sum(2)
 
 
 def _combined(share_RP: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
-    """The sum of the vectors of the basis, each times its share, (R, n); one after the other, as ``_dots``."""
+    """The sum of the basis vectors, each times its share, (R, n), in sequence for the reason in ``_dots``."""
     scaled = (share_R[:, None] * vector_Rn for share_R, vector_Rn in zip(share_RP.T, basis_RPn.unbind(1), strict=True))
     return functools.reduce(torch.add, scaled)
 
 
 def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of length 1 and the lengths they had; a vector of zeros stays as it is."""
-    # Squares of very small or large numbers would be 0 or infinite.
+    """Vectors scaled to length 1 and their former lengths; a zero vector stays zero."""
+    # Squares of very small or large numbers would underflow or overflow.
     largest_R = torch.maximum(vector_Rn.amax(1), -vector_Rn.amin(1))
     unit_Rn = vector_Rn / torch.where(largest_R == 0, 1.0, largest_R)[:, None]
     size_R = torch.linalg.vector_norm(unit_Rn, dim=1)
@@ -211,6 +212,6 @@ def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _finite(vector_Rn: torch.Tensor) -> torch.Tensor:
-    """Zeros instead of the vectors that are not finite."""
+    """The vectors, with non-finite ones replaced by zeros."""
     is_finite_R = torch.isfinite(vector_Rn.amax(1) - vector_Rn.amin(1))
     return torch.where(is_finite_R[:, None], vector_Rn, 0.0)

@@ -1,14 +1,14 @@
-"""The gradient noise scale: how many sequences a batch needs before another one adds little.
+"""The gradient noise scale: the batch size in sequences beyond which another sequence adds little.
 
-A gradient of b sequences is the true one, G, and noise of covariance Sigma / b, so that E|g_b|^2 = |G|^2 +
-tr(Sigma) / b. The squared norms of the gradients of m and of n > m sequences therefore give unbiased estimates
+A gradient of b sequences is the true gradient G plus noise of covariance Sigma / b, so E|g_b|^2 = |G|^2 + tr(Sigma) /
+b. The squared norms for m and for n > m sequences therefore give unbiased estimates
 
     |G|^2      = (n |g_n|^2 - m |g_m|^2) / (n - m)
     tr(Sigma)  = (|g_m|^2 - |g_n|^2) / (1 / m - 1 / n)
 
-whose quotient B = tr(Sigma) / |G|^2 is the simple noise scale of McCandlish et al. (arXiv 1812.06162, appendix A.1). A
-quotient of noisy numbers is biased: both are averaged over steps before it is taken. With micro-batches of m
-sequences in a batch of n, |g_m|^2 is the mean over the micro-batches, and all of it costs a norm of each.
+and B = tr(Sigma) / |G|^2 is the simple noise scale of McCandlish et al. (arXiv 1812.06162, appendix A.1). A quotient of
+noisy numbers is biased, so both are averaged over steps first. With micro-batches of m sequences in a batch of n,
+|g_m|^2 is the mean over the micro-batches; the cost is one norm for each.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 
 # Shapes: K members.
 
-DECAY = 0.99  # of the averages, per step: they are of the last hundred
+DECAY = 0.99  # of the averages, per step: they cover about the last hundred
 
 
 class NoiseScale:
-    """Averages of K members; what is to be remembered of each is in ``memory``, (K,) each, and changed in place."""
+    """Averages of K members; their state is in ``memory``, tensors of shape (K,), updated in place."""
 
-    # Exponential averages of |G|^2 and tr(Sigma) that start at zero; the bias of both is one factor and divides out.
+    # Exponential averages of |G|^2 and tr(Sigma) that start at zero; both have the same bias, which cancels.
     MEMORY = ("squared_gradient", "gradient_variance")
 
     def __init__(self, memory: Mapping[str, torch.Tensor], decay: float = DECAY) -> None:
@@ -34,9 +34,9 @@ class NoiseScale:
         self._decay = decay
 
     def update(self, square_of_pieces_K: torch.Tensor, square_K: torch.Tensor, piece_size: int, size: int) -> None:
-        """Take in a step: mean |g_m|^2 of the pieces of ``piece_size`` = m, and |g_n|^2 of all n = ``size`` > m.
+        """Add one step: mean |g_m|^2 of the pieces of ``piece_size`` = m, and |g_n|^2 of all n = ``size`` > m.
 
-        A member with a number that is not finite keeps its averages.
+        A member with a non-finite number keeps its averages.
         """
         estimates = (
             (size * square_K - piece_size * square_of_pieces_K) / (size - piece_size),

@@ -1,6 +1,6 @@
-"""What is read of members while they train, besides losses: sizes of gradients, updates and moments by layer group.
+"""Readings of members besides losses: sizes of gradients, updates and moments by layer group.
 
-All of it is a by-product of a step that is taken anyway: a few passes over buffers that are in memory.
+All are by-products of a training step: a few passes over buffers that are already in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 
 from objectives.stacking.layout import Layout
 
-# Shapes: R members that are read, n parameters of one member, T weights, G groups, Q quantities.
+# Shapes: R members being read, n parameters of one member, T weights, G groups, Q quantities.
 
 READINGS_OF_GROUPS = (
     "grad_norm", "grad_rms_over_eps", "update_rms", "update_to_weight", "rms_ratio", "v_lag", "share_below_eps",
@@ -34,15 +34,15 @@ def group_readings(
 ) -> dict[str, torch.Tensor]:
     """Readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
 
-    The gradient g is before clipping, the update u has the learning rate, the moments m and v are those after the
-    step without their bias, None where the optimizer has none; readings that need them are NaN then.
+    The gradient g is before clipping and the update u includes the learning rate. The moments m and v are those after
+    the step, bias-corrected, and None where the optimizer has none; then readings that need them are NaN.
 
-    ``grad_norm`` |g|. ``grad_rms_over_eps`` RMS(g) / eps: where it comes down to 1, eps and not v sets the step
-    (Wortsman et al., arXiv 2309.14322, warn below 10). ``update_rms`` RMS(u). ``update_to_weight`` |u| / |weights|.
-    ``rms_ratio`` sqrt(mean(g^2 / max(v, eps^2))), RMS_t of StableAdamW (Wortsman et al., arXiv 2304.13013).
-    ``v_lag`` |g|^2 / sum(v): far below 1 while v decays on its own, above 1 while it lags behind (Bai et al.,
-    arXiv 2506.04805). ``share_below_eps`` coordinates with sqrt(v) < eps. ``direction_rms`` and ``share_saturated``
-    RMS of m / sqrt(v), and coordinates where it is above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
+    ``grad_norm`` |g|. ``grad_rms_over_eps`` RMS(g) / eps: near 1, eps rather than v sets the step (Wortsman et al.,
+    arXiv 2309.14322, warn below 10). ``update_rms`` RMS(u). ``update_to_weight`` |u| / |weights|. ``rms_ratio``
+    sqrt(mean(g^2 / max(v, eps^2))), RMS_t of StableAdamW (Wortsman et al., arXiv 2304.13013). ``v_lag`` |g|^2 / sum(v):
+    far below 1 while v only decays, above 1 while v lags behind (Bai et al., arXiv 2506.04805). ``share_below_eps``
+    share of coordinates with sqrt(v) < eps. ``direction_rms`` RMS of m / sqrt(v). ``share_saturated`` share of
+    coordinates where |m| / sqrt(v) is above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
     """
     nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
     v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
@@ -52,7 +52,7 @@ def group_readings(
         v_RT = layout.sums_per_weight(second_moment_Rn)
         below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
         if first_moment_Rn is not None:
-            # Where v is zero so is m: a coordinate without any gradient so far.
+            # Where v is zero, so is m: a coordinate that has had no gradient yet.
             direction_Rn = (first_moment_Rn / root_Rn).nan_to_num_(nan=0.0)
             direction_RT = layout.norms_per_weight(direction_Rn).square()
             saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))

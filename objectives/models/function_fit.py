@@ -67,8 +67,8 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights
         if len(x_KN) == 1:
-            # A single member would use another matmul kernel, which gives other bits: duplicate it. All of the computation
-            # is duplicated, not the product alone, so that second derivatives also add up in the same order.
+            # A single member would use another matmul kernel, which gives other bits: duplicate it. All of it is
+            # duplicated, not the product alone, so that second derivatives also add up in the same order.
             weights = {name: weight.expand(2, *weight.shape[1:]) for name, weight in weights.items()}
         hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
         out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]
