@@ -19,7 +19,7 @@ import numpy as np
 from orchestrator.messages import Checkpoint
 from orchestrator.worker.ways import is_out_of_memory
 
-_SCHEMA = 2
+_SCHEMA = 3
 # The first checkpoints come early, so that even a run that is killed every minute gets on.
 _FIRST_S = 3.0
 # A checkpoint may take this share of the time since the last one.

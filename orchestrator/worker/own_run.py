@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.detector import SpikeDetector
+from orchestrator.detection.judging import JUDGED, Judging, is_audited
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.detection.watch import read_rows
 from orchestrator.environment import describe_process
@@ -25,7 +25,6 @@ from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.streams import MetricStream, Point
 from orchestrator.messages import Finished, Pack, Report, Trace
-from orchestrator.replay.audit import is_audited
 from orchestrator.sweepfile.own_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
@@ -52,7 +51,7 @@ class OwnRun:
         (self.member,) = pack.members
         self.stopping = StoppingConfig(**pack.stopping)
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
-        self.detector = SpikeDetector(1, self.stopping)
+        self.judging = Judging(self.stopping, [self.is_audited])
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces()
         self.curve = Curve()
@@ -191,16 +190,13 @@ class OwnRun:
         return bool(points)
 
     def _take(self, points: Iterable[Point]) -> None:
-        """Feed points to the detector until it has seen enough."""
+        """Judge points until a verdict ends the run."""
         for point in points:
             if self.is_over:
                 return
-            if not self.curve.add(point):
-                continue
-            (is_lost,) = self.detector.update(point.loss, point.grad_norm, point.step)
-            # What is not finite stays so: there is nothing to audit.
-            is_free = self.is_audited and bool(self.detector.is_finite[0])
-            self.is_over = bool(is_lost) and self.stopping.early_stop and not is_free
+            if self.curve.add(point):
+                row = {**point.others, "loss": point.loss, "grad_norm": point.grad_norm}
+                self.is_over = self.judging.point(point.step, row)
 
     def _has_ended(self) -> bool:
         """Whether all processes have ended, or one of them in a way that leaves the others waiting for it."""
@@ -240,10 +236,9 @@ class OwnRun:
         """The result, or why there is none."""
         codes = [child.returncode() for child in self._children]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
-        is_finite = bool(self.detector.is_finite[0])
-        has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not is_finite))
+        record = self.judging.record()
+        has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
         if has_result:
-            record = self.detector.record(0)
             result = finished_of(self.member.trial_id, record, self.stopping, self.curve.steps_done, math.nan)
             self._finished.append(replace(result, is_audited=self.is_audited))
             return self.report(started, is_last=True)
@@ -361,7 +356,7 @@ class Curve:
         self.last_step = point.step
         self._new.append(point)
         for name in point.others:
-            if len(self._others) < _MAX_OTHERS:
+            if len(self._others) < _MAX_OTHERS or name in JUDGED:
                 self._others.setdefault(name)
         return True
 

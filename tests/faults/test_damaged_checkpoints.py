@@ -20,14 +20,14 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import PackLost, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
-from orchestrator.worker import run as worker
+from orchestrator.worker import packed_run
 
 SHORT = SWEEP.replace("steps: 1000", "steps: 200").replace("every_steps: 100", "every_steps: 20")
 
 
 @pytest.fixture
 def sweep(monkeypatch) -> Sweep:
-    monkeypatch.setattr(worker, "_SECONDS_PER_REPORT", 0.0)
+    monkeypatch.setattr(packed_run, "_SECONDS_PER_REPORT", 0.0)
     return build_sweep(parse_document(SHORT, "edge.yaml"))
 
 

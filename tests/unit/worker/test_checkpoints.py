@@ -16,7 +16,7 @@ from pack_cases import assert_the_same, curve, pack_with, results
 
 from objectives.base import OBJECTIVES
 from orchestrator.messages import Pack, Report, Trace
-from orchestrator.worker import checkpoints
+from orchestrator.worker import checkpoints, packed_run
 from orchestrator.worker import run as worker
 from orchestrator.worker.checkpoints import (
     BadCheckpoint,
@@ -34,7 +34,7 @@ STATE = {"rows": [[0, 1]], "ages": {0: 3}, "weights": torch.arange(6.0), "seen":
 
 @pytest.fixture(autouse=True)
 def report_each_look(monkeypatch) -> None:
-    monkeypatch.setattr(worker, "_SECONDS_PER_REPORT", 0.0)
+    monkeypatch.setattr(packed_run, "_SECONDS_PER_REPORT", 0.0)
 
 
 def whole(reports: list[Report]) -> tuple[dict, dict]:

@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 
-from objectives.base import OBJECTIVES
+from objectives.base import OBJECTIVES, Way
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
 from orchestrator.messages import Member, Pack
+from orchestrator.worker import packed_run
 from orchestrator.worker import run as worker
+from orchestrator.worker.curves import to_host
+from orchestrator.worker.ways import Choice
 
 
 def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:
@@ -68,7 +71,7 @@ def test_members_beyond_the_edge_diverge_and_the_others_do_not_notice() -> None:
 def test_the_curve_of_a_lost_member_ends_at_the_verdict_whenever_it_is_looked_at(monkeypatch) -> None:
     ends = []
     for steps_per_look in (1, 7, 50):
-        monkeypatch.setattr(worker, "_STEPS_PER_LOOK", steps_per_look)
+        monkeypatch.setattr(packed_run, "_STEPS_PER_LOOK", steps_per_look)
         reports = list(worker.run_pack(pack_of([2.1, 0.5])))
         lost = results(reports)["trial0"]
         steps = curve(reports, "trial0", "step")
@@ -217,7 +220,7 @@ def test_whoever_shares_a_pack_in_whatever_order_gets_what_it_would_get_alone(
     pack = judged_by(pack, patience=8, **stopping)
     expected = all_of(alone(pack))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "_STEPS_PER_LOOK", steps_per_look)
+        patch.setattr(packed_run, "_STEPS_PER_LOOK", steps_per_look)
         assert_the_same(all_of([pack]), expected)
 
 
@@ -288,7 +291,7 @@ def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkey
     import torch
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr(worker, "choose_way", lambda *arguments: worker.Choice(worker.Way(8, compiled=True), "it is"))
+    monkeypatch.setattr(packed_run, "choose_way", lambda *arguments: Choice(Way(8, compiled=True), "it is"))
     changes = [{"lr": lr} for lr in (0.1, 0.2, 30.0, 0.3, 40.0, 1e200, 0.4)]
     pack = pack_with("quadratic", changes, 8, range(7), steps=60)
     expected = all_of(alone(pack))
@@ -302,14 +305,14 @@ def test_metrics_of_tensors_and_of_plain_lists_come_to_the_host_alike() -> None:
 
     rows = [{"loss": [1.0, 2.0], "lr": [0.1, 0.2]}, {"loss": [3.0, float("nan")], "lr": [0.3, 0.4]}]
     tensors = [{name: torch.tensor(value, dtype=torch.float64) for name, value in row.items()} for row in rows]
-    for found in (worker.to_host(rows), worker.to_host(tensors)):
+    for found in (to_host(rows), to_host(tensors)):
         np.testing.assert_array_equal(found["loss"], [[1.0, 2.0], [3.0, np.nan]])
         np.testing.assert_array_equal(found["lr"], [[0.1, 0.2], [0.3, 0.4]])
 
 
 def test_slow_steps_are_reported_one_by_one_so_that_nobody_takes_them_for_a_hang(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(worker.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(packed_run.time, "perf_counter", lambda: clock[0])
     step = quadratic.QuadraticTrainer.step
 
     def slow(self):

@@ -1,0 +1,121 @@
+"""The one loop that drives the detector: of a pack, of a custom trainer, of a `Watch` and of a replay.
+
+It hides from the detector what the trainer has dealt with, and says where each member ends:
+
+- A step that a loss scaler skipped (``is_skipped`` is 1) has changed nothing: its gradient is taken for a sound one.
+- A step that a rollback took back (``rolled_back`` is 1) is a step of the run, and its loss is judged. Where loss or
+  gradient is not finite, that is not held against the run: it went on from a snapshot.
+- A member ends at its verdict; one that is audited ends only where its loss or its gradient is not finite, which
+  stays so. Without ``early_stop`` nobody ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
+
+# Shapes: T steps of a look, K members.
+
+# Columns of a curve that are judged. All but the loss may be missing; a norm that nobody measured counts as sound.
+JUDGED = ("loss", "grad_norm", "is_skipped", "rolled_back")
+
+
+def is_audited(trial_id: str, fraction: float) -> bool:
+    """Whether the trial belongs to the ``fraction`` that trains on after a verdict; its id decides."""
+    digest = hashlib.sha256(f"audit {trial_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What came of some steps: how many of them count for each member, (K,), and whether it ended at the last of them.
+
+    What a member does after its end counts no more.
+    """
+
+    num_steps_K: np.ndarray
+    has_ended_K: np.ndarray
+
+
+class Judging:
+    """Judges members in training by ``stopping``; those in ``is_audited_K`` train on after a verdict."""
+
+    def __init__(self, stopping: StoppingConfig, is_audited_K: Sequence[bool] = (False,)) -> None:
+        self._stopping = stopping
+        self._detector = SpikeDetector(len(is_audited_K), stopping)
+        self._is_audited_K = np.array(is_audited_K, dtype=bool)
+        self._at_end: dict[int, MemberRecord] = {}
+
+    def look(
+        self,
+        columns: Mapping[str, np.ndarray],
+        step_TK: np.ndarray | None = None,
+        length_K: np.ndarray | None = None,
+    ) -> Look:
+        """Judge the next T steps of each member by its ``columns`` (of JUDGED), (T, K) each.
+
+        Steps are named ``step_TK``, by default counted from 0. Of each member only the first ``length_K`` are there,
+        by default all.
+        """
+        loss_TK, norm_TK, unseen_TK = _as_judged(columns)
+        length_K = np.full(loss_TK.shape[1], len(loss_TK)) if length_K is None else length_K
+        num_steps_K, has_ended_K = length_K.copy(), np.zeros(len(length_K), dtype=bool)
+        self._at_end = {}
+        for t, loss_K in enumerate(loss_TK):
+            step_K = None if step_TK is None else step_TK[t]
+            lost_K = self._detector.update(loss_K, norm_TK[t], step_K, unseen_K=unseen_TK[t])
+            ends_K = self._ends(lost_K) & ~has_ended_K & (t < length_K)
+            num_steps_K[ends_K] = t + 1
+            has_ended_K |= ends_K
+            # What follows would change what is known of a member that has no more steps.
+            for k in np.flatnonzero((num_steps_K == t + 1) & (num_steps_K < len(loss_TK))):
+                self._at_end[int(k)] = self._detector.record(int(k))
+        return Look(num_steps_K, has_ended_K)
+
+    def point(self, step: int, row: Mapping[str, float | None]) -> bool:
+        """Judge one step of a single member by what ``row`` has of JUDGED; whether it ends there."""
+        columns = {name: np.array([[row[name]]], dtype=np.float64) for name in JUDGED if row.get(name) is not None}
+        return bool(self.look(columns, np.array([[step]])).has_ended_K[0])
+
+    def record(self, member: int = 0) -> MemberRecord:
+        """What is known of ``member`` by now, or where it had its last step in the last look."""
+        return self._at_end[member] if member in self._at_end else self._detector.record(member)
+
+    def arrange(self, rows: Sequence[int | None], is_audited_K: Sequence[bool]) -> None:
+        """Go on with members that continue ``rows`` (each one at most once), None for a fresh one."""
+        self._detector.arrange(rows)
+        self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Arrays and plain values for a checkpoint."""
+        return self._detector.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state_dict`` of as many members, whose audit ``arrange`` says."""
+        self._detector.load_state_dict(state)
+
+    def _ends(self, lost_K: np.ndarray) -> np.ndarray:
+        if not self._stopping.early_stop:
+            return np.zeros(len(lost_K), dtype=bool)
+        return lost_K & (~self._is_audited_K | ~self._detector.is_finite)
+
+
+def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Losses, gradient norms and which losses are not judged, (T, K) each, without what the trainer dealt with."""
+    loss_TK = columns["loss"]
+    norm_TK = columns["grad_norm"] if "grad_norm" in columns else np.ones(loss_TK.shape)
+    unseen_TK = np.zeros(loss_TK.shape, dtype=bool)
+    if "is_skipped" in columns:
+        norm_TK = np.where(columns["is_skipped"] == 1, 1.0, norm_TK)
+    if "rolled_back" in columns:
+        is_undone_TK = columns["rolled_back"] == 1
+        norm_TK = np.where(is_undone_TK, 1.0, norm_TK)
+        unseen_TK = is_undone_TK & ~np.isfinite(loss_TK)
+    return loss_TK, norm_TK, unseen_TK

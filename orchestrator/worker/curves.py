@@ -1,0 +1,65 @@
+"""Metrics of a pack on the host, and the pieces of its members' curves that are kept until the next report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from orchestrator.messages import Trace
+from orchestrator.worker.readings import Point, as_table
+
+
+class Curves:
+    """Curves and readings since the last report: of the losses every ``every``-th step, a member's last and verdict.
+
+    ``num_steps`` are the steps of a whole curve.
+    """
+
+    def __init__(self, every: int, num_steps: int) -> None:
+        self._every, self._num_steps = every, num_steps
+        self._traces: dict[str, list[Trace]] = {}
+        self._telemetry: dict[str, list[Point]] = {}
+
+    def add(self, trial_id: str, first_step: int, columns: Mapping[str, np.ndarray], *, has_ended: bool) -> None:
+        """The next steps of a member, ``columns`` of one length; ``has_ended`` at the last of them."""
+        step_N = first_step + np.arange(len(columns["loss"]))
+        is_kept_N = (step_N % self._every == 0) | (step_N == self._num_steps - 1)
+        is_kept_N[-1:] |= has_ended
+        if is_kept_N.any():
+            kept = {name: values[is_kept_N] for name, values in columns.items()}
+            self._traces.setdefault(trial_id, []).append({"step": step_N[is_kept_N], **kept})
+
+    def add_readings(self, trial_id: str, points: Sequence[Point]) -> None:
+        """What was read of a member at some of its steps."""
+        if points:
+            self._telemetry.setdefault(trial_id, []).extend(points)
+
+    def taken(self) -> tuple[dict[str, Trace], dict[str, Trace]]:
+        """Curves and readings since the last call, by trial."""
+        traces = {trial_id: _joined(pieces) for trial_id, pieces in self._traces.items()}
+        telemetry = {trial_id: as_table(points) for trial_id, points in self._telemetry.items()}
+        self._traces, self._telemetry = {}, {}
+        return traces, telemetry
+
+
+def to_host(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Metrics of T steps, (K,) each and maybe on a device, as float64 arrays of shape (T, K).
+
+    All of them come over in one copy, so a GPU is waited for once per look and not once per step.
+    """
+    names = list(rows[0])
+    values = [row[name] for row in rows for name in names]
+    if all(hasattr(value, "detach") for value in values):
+        import torch
+
+        stacked = torch.stack([value.detach().double() for value in values]).cpu().numpy()
+    else:
+        stacked = np.stack([np.asarray(value, dtype=np.float64) for value in values])
+    by_step = stacked.reshape(len(rows), len(names), -1)
+    return {name: by_step[:, i] for i, name in enumerate(names)}
+
+
+def _joined(pieces: Sequence[Trace]) -> Trace:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

@@ -1,0 +1,293 @@
+"""The members of a pack in training: steps them, judges them, reports, lets those that end go."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from objectives.base import Objective, Trainer, TrainingConfig, Way, load_objective
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.judging import Judging, is_audited
+from orchestrator.detection.outcomes import finished_of
+from orchestrator.environment import describe_process
+from orchestrator.messages import Checkpoint, Finished, Pack, Report
+from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
+from orchestrator.worker.curves import Curves, to_host
+from orchestrator.worker.readings import Reading, due, of_row, on_host
+from orchestrator.worker.roster import Roster
+from orchestrator.worker.ways import Choice, choose_way, prepare_process
+
+# Shapes: T steps of a look, K members, R rows of the trainer.
+
+# Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
+# their curves end at the verdict all the same, so results do not depend on it.
+_STEPS_PER_LOOK = 10
+_SECONDS_PER_LOOK = 1.0  # slow steps are looked at more often, so that no worker seems to hang
+_SECONDS_PER_REPORT = 1.0
+
+
+class PackedRun:
+    """The members that are still training, and what has not been reported yet."""
+
+    def __init__(self, pack: Pack) -> None:
+        self.pack, self.trial_ids = pack, pack.trial_ids
+        self.stopping = StoppingConfig(**pack.stopping)
+        self.judging = Judging(self.stopping, [])
+        self.curves = Curves(pack.telemetry.curves, pack.steps)
+        self.trainer: Trainer | None = None
+        self.roster: Roster | None = None
+        self.way = Way(1)
+        self.at_a_time = 0
+        self.seconds_per_step = _SECONDS_PER_LOOK
+        self.age_of: dict[int, int] = {}
+        self.member_steps = 0
+        self.environment: Mapping[str, str] = {}
+        self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
+        self._finished: list[Finished] = []
+
+    def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
+        """A report about every second and one for each checkpoint; the last one says that all have ended, or pause."""
+        prepare_process()
+        self.roster = roster = self._start()
+        last_report = time.perf_counter()
+        while roster.training:
+            num_steps, began = self._steps_to_next_look(), time.perf_counter()
+            self._look(*self._train(num_steps), num_steps)
+            self.seconds_per_step = (time.perf_counter() - began) / num_steps
+            if roster.training and self.checkpoints.is_due(num_steps):
+                self._begin_checkpoint()
+            if time.perf_counter() - last_report >= _SECONDS_PER_REPORT or self.checkpoints.is_ready:
+                last_report = time.perf_counter()
+                yield self.report(started, checkpoint=self.checkpoints.take())
+                if roster.training and wants_pause():
+                    self.checkpoints.take(wait=True)
+                    self._begin_checkpoint()
+                    yield self.report(
+                        started, is_last=True, is_paused=True, checkpoint=self.checkpoints.take(wait=True)
+                    )
+                    return
+        yield self.report(started, is_last=True)
+
+    def report(
+        self,
+        started: float,
+        *,
+        is_last: bool = False,
+        is_paused: bool = False,
+        error: str | None = None,
+        out_of_memory: bool = False,
+        is_refused: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> Report:
+        """Everything since the last report."""
+        waiting = self.roster.waiting if self.roster is not None and error else ()
+        traces, telemetry = self.curves.taken()
+        report = Report(
+            pack_id=self.pack.pack_id,
+            member_steps=self.member_steps,
+            steps_in_hand=sum(self.age_of.values()),
+            seconds=time.perf_counter() - started,
+            traces=traces,
+            telemetry=telemetry,
+            finished=tuple(self._finished),
+            is_last=is_last,
+            error=error,
+            waited=tuple(self.trial_ids[member] for member in waiting),
+            environment=self.environment,
+            checkpoint=checkpoint,
+            is_paused=is_paused,
+            out_of_memory=out_of_memory,
+            is_refused=is_refused,
+            at_a_time=self.at_a_time,
+        )
+        self._finished, self.environment = [], {}
+        return report
+
+    def close(self) -> None:
+        """Release the trainer; what it raises by now changes no result."""
+        self.checkpoints.close()
+        if self.trainer is not None:
+            try:
+                self.trainer.close()
+            except Exception:
+                traceback.print_exc()
+
+    def _start(self) -> Roster:
+        import torch
+
+        pack = self.pack
+        torch.set_num_threads(pack.cpus)
+        if pack.gpus and not torch.cuda.is_available():
+            raise RuntimeError("resources.gpus asks for a GPU, but torch sees none on this worker")
+        device = "cuda" if pack.gpus else "cpu"
+        objective = load_objective(pack.objective, pack.folder)
+        # Configurations were checked strictly when they were read; JSON has no tuples.
+        configs = [objective.config_class.model_validate(m.config, strict=False) for m in pack.members]
+        resumed = from_bytes(pack.resume.content, pack.trial_ids) if pack.resume is not None else None
+        skipped = {k for k, member in enumerate(pack.members) if member.trial_id in pack.skip}
+        num_members = len(configs) - len(skipped)
+        choice = self._choose(objective, configs, device, num_members, resumed)
+        self.way = choice.way
+        # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
+        num_rounds = math.ceil(num_members / self.way.width)
+        self.at_a_time = math.ceil(num_members / num_rounds)
+        roster = Roster(configs, [member.seed for member in pack.members], self.at_a_time)
+        if resumed is None:
+            roster.drop(skipped)
+            roster.admit()
+        else:
+            roster.load_state_dict(resumed["roster"])
+        places = roster.places(self._num_rows(roster))
+        self.trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
+        if resumed is None:
+            self.judging.arrange([None] * len(roster.training), self._are_audited(roster.training))
+            self.age_of = dict.fromkeys(roster.training, 0)
+        else:
+            self._resume(roster, resumed, skipped)
+        self.environment = {
+            **describe_process(),
+            "device": device,
+            "way": choice.reason,
+            **self.trainer.describe(),
+        }
+        return roster
+
+    def _choose(
+        self,
+        objective: Objective,
+        configs: Sequence[TrainingConfig],
+        device: str,
+        num_members: int,
+        resumed: Mapping[str, Any] | None,
+    ) -> Choice:
+        """How to run this pack: as before, as the sweep says, or as is fastest here."""
+        width = self.pack.width
+        if resumed is not None:
+            way = Way(**resumed["way"])
+            return Choice(way if width is None else replace(way, width=width), "as before it was interrupted")
+        if width is not None:
+            return Choice(Way(width), f"{width} at a time, as resources.pack says")
+        return choose_way(objective, configs[0], device, self.pack.cpus, num_members, self.pack.steps_ahead)
+
+    def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
+        """Go on where an earlier attempt stood, without those who are ``skipped``."""
+        self.trainer.load_state_dict(state["trainer"])
+        judging = state["judging"]
+        arrays = {name: values.numpy() for name, values in judging["arrays"].items()}
+        self.judging.load_state_dict({**judging, "arrays": arrays})
+        self.age_of = dict(state["ages"])
+        set_random_states(state["random"])
+        members_before = roster.training
+        roster.drop(skipped)
+        roster.admit()
+        self.roster = roster
+        self._arrange(members_before)
+
+    def _begin_checkpoint(self) -> None:
+        members = self.roster.training
+        ages = {self.trial_ids[member]: self.age_of[member] for member in members}
+        self.checkpoints.begin(self._state, ages)
+
+    def _state(self) -> dict[str, Any]:
+        """All that training goes on from: tensors, arrays, numbers and strings."""
+        return {
+            "way": asdict(self.way),
+            "roster": self.roster.state_dict(),
+            "trainer": self.trainer.state_dict(),
+            "judging": self.judging.state_dict(),
+            "ages": dict(self.age_of),
+            "random": random_states(),
+        }
+
+    def _num_rows(self, roster: Roster) -> int:
+        """Rows of the trainer: one for each of those who train, or in a compiled pack its width or the width
+        halved some times, with a row for everybody, so that few sizes are ever compiled."""
+        if not self.way.compiled:
+            return len(roster.training)
+        size = self.way.width
+        while size // 2 >= len(roster.training):
+            size //= 2
+        return size
+
+    def _steps_to_next_look(self) -> int:
+        """Members end at their last step exactly."""
+        oldest = max(self.age_of[member] for member in self.roster.training)
+        in_time = max(1, int(_SECONDS_PER_LOOK / self.seconds_per_step))
+        return min(_STEPS_PER_LOOK, in_time, self.pack.steps - oldest)
+
+    def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
+        """Metrics of the next steps, (T, R) each, and what was read meanwhile, by rows of the trainer."""
+        trainer, wanted = self.trainer, self.pack.telemetry
+        age_R = np.array([self.age_of[member] for member in self.roster.training])
+        can_read = hasattr(trainer, "observed_step")
+        is_curved_TR = due(age_R, num_steps, wanted.curvature if can_read else None)
+        is_read_TR = due(age_R, num_steps, wanted.every if can_read else None) | is_curved_TR
+        metrics, readings = [], []
+        for offset in range(num_steps):
+            rows = np.flatnonzero(is_read_TR[offset]).tolist()
+            if not rows:
+                metrics.append(trainer.step())
+                continue
+            curved = np.flatnonzero(is_curved_TR[offset]).tolist()
+            of_step, read = trainer.observed_step(rows, curved, wanted.products)
+            metrics.append(of_step)
+            readings.append((offset, rows, read))
+        return to_host(metrics), on_host(readings)
+
+    def _look(self, metrics: Mapping[str, np.ndarray], readings: Sequence[Reading], num_steps: int) -> None:
+        """Judge ``num_steps`` rows of metrics, (T, R) each; let members that end go."""
+        members = self.roster.training
+        # Rows beyond the members fill up a compiled pack.
+        metrics = {name: values[:, : len(members)] for name, values in metrics.items()}
+        age_K = np.array([self.age_of[member] for member in members])
+        # A member that ends is judged by what came up to its last step; the others by all.
+        look = self.judging.look(metrics)
+        self.member_steps += num_steps * len(members)
+        for k, member in enumerate(members):
+            trial_id, age, num_kept = self.trial_ids[member], int(age_K[k]), int(look.num_steps_K[k])
+            columns = {name: values[:num_kept, k] for name, values in metrics.items()}
+            if self.roster.configs[member].rollback is None:
+                columns.pop("rolled_back", None)  # of others in the pack
+            self.curves.add(trial_id, age, columns, has_ended=bool(look.has_ended_K[k]))
+            points = [(age + offset, read) for offset, read in of_row(readings, k) if offset < num_kept]
+            self.curves.add_readings(trial_id, points)
+            self.age_of[member] = age + num_steps
+        is_complete_K = ~look.has_ended_K & (age_K + num_steps == self.pack.steps)
+        if is_complete_K.any():
+            complete = np.flatnonzero(is_complete_K)
+            for k, loss in zip(complete, self._validate(complete), strict=True):
+                self._finish(k, self.pack.steps, float(loss))
+        for k in np.flatnonzero(look.has_ended_K):
+            self._finish(k, int(age_K[k] + look.num_steps_K[k]), math.nan)
+        ended = {members[k] for k in np.flatnonzero(look.has_ended_K | is_complete_K)}
+        if ended:
+            self.roster.drop(ended)
+            self.roster.admit()
+            self._arrange(members)
+
+    def _arrange(self, members_before: Sequence[int]) -> None:
+        """Make trainer and judging hold those who train now."""
+        members = self.roster.training
+        position = {member: k for k, member in enumerate(members_before)}
+        self.judging.arrange([position.get(member) for member in members], self._are_audited(members))
+        self.age_of = {member: self.age_of.get(member, 0) for member in members}
+        if members:
+            self.trainer.arrange(self.roster.places(self._num_rows(self.roster)))
+
+    def _are_audited(self, members: Sequence[int]) -> list[bool]:
+        return [is_audited(self.trial_ids[member], self.stopping.audit) for member in members]
+
+    def _validate(self, positions: Sequence[int]) -> np.ndarray:
+        return to_host([{"validation": self.trainer.validate([int(k) for k in positions])}])["validation"][0]
+
+    def _finish(self, position: int, steps_done: int, validation: float) -> None:
+        member, record = self.roster.training[position], self.judging.record(int(position))
+        result = finished_of(self.trial_ids[member], record, self.stopping, steps_done, validation)
+        (chosen,) = self._are_audited([member])
+        self._finished.append(replace(result, is_audited=chosen))
