@@ -55,3 +55,15 @@ def results(reports: Sequence[Report]) -> dict[str, Finished]:
 def curve(reports: Sequence[Report], trial_id: str, column: str = "loss") -> np.ndarray:
     """A whole curve of a trial from its pieces."""
     return np.concatenate([report.traces[trial_id][column] for report in reports if trial_id in report.traces])
+
+
+def cannot_compile(error: BaseException):
+    """Like torch.compile on a machine where what it returns fails when it is first called."""
+
+    def compile_(function, **options):
+        def compiled(*arguments):
+            raise error
+
+        return compiled
+
+    return compile_

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -220,27 +219,8 @@ def test_what_was_not_run_is_null_in_the_file(tmp_path, monkeypatch, capsys) -> 
     assert "not run" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_the_gpu_benchmark_without_a_gpu_says_so_in_one_line() -> None:
-    command = [sys.executable, "benchmarks/gpu.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "no GPU" in done.stderr
-
-
 def test_the_plain_trainer_refuses_what_it_cannot_do(text) -> None:
     with pytest.raises(ValueError, match="AdamW"):
         PlainTrainer(GptConfig(text=text, optimizer="sgd", **SHAPE), 0, Style("default"), "cpu")
     with pytest.raises(ValueError, match="queries and keys"):
         PlainGpt(GptConfig(text=text, qk_norm=True, **SHAPE))
-
-
-def test_what_telemetry_costs_is_measured_in_steps(tmp_path: Path) -> None:
-    command = [sys.executable, "benchmarks/telemetry.py", "--rounds", "1", "--members", "2"]
-    done = subprocess.run([*command, "--json", tmp_path / "cost.json"], cwd=ROOT, capture_output=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "cost.json").read_text())
-    assert list(found) == ["reading", *(f"{number} products" for number in (2, 3, 4, 6))]
-    assert found["6 products"] > found["2 products"] > 0

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,25 +46,6 @@ def test_content_that_is_there_already_is_not_written_again(tmp_path: Path) -> N
     assert path.stat().st_mtime_ns == before
     write_if_changed(path, "b")
     assert path.read_text() == "b"
-
-
-def test_a_second_process_is_told_who_holds_the_sweep_and_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
-    code = f"""
-import sys, time
-from pathlib import Path
-from orchestrator.files import sweep_lock
-with sweep_lock(Path({str(tmp_path)!r})):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with holder:
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match=f"in use by pid {holder.pid} since"), sweep_lock(tmp_path):
-            pass
-        holder.kill()
-    with sweep_lock(tmp_path):
-        assert (tmp_path / "lock").read_text().startswith(f"pid {os.getpid()}")
 
 
 def test_a_sweep_is_found_by_name_or_folder_and_a_wrong_name_lists_what_there_is(tmp_path: Path) -> None:

@@ -193,8 +193,6 @@ tracking: {enabled: false}
         (["plan", "edge.yaml", "--seeds", "0,zero"], "zero"),
         (["run", "edge.yaml", "--executor", "dask"], "choose ray, slurm or inline"),
         (["run", "edge.yaml", "--pack", "0", *INLINE], "resources.pack"),
-        (["run", "edge.yaml", "--address", "127.0.0.1:1"], "nothing answers at 127.0.0.1:1"),
-        (["run", "edge.yaml", "--address", "nowhere"], "is not HOST:PORT"),
         (["status", "nothing"], "holds no sweep"),
         (["export", "heatmap", "nothing"], "holds no sweep"),
         (["sync", "nothing"], "holds no sweep"),

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,6 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Member, Report
 from orchestrator.pictures.exports import export_all
-from orchestrator.processes import MARK, SCRATCH, dead_scratch, leftovers, listening, new_mark
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
 
@@ -194,32 +190,3 @@ def test_an_old_torch_is_a_fault(tmp_path: Path, monkeypatch) -> None:
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert any("cannot be written" in finding.text for finding in examine_environment(tmp_path))
-
-
-LISTEN = """
-import socket, time
-with socket.create_server(("127.0.0.1", 0)) as server:
-    print(server.getsockname()[1], flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("is_own", [True, False])
-def test_processes_that_somebody_else_left_behind_are_neither_listed_nor_ended(is_own: bool) -> None:
-    user = os.getuid() + (not is_own)
-    mark = f"{2**22}.1.abcdef01.{user}"  # of a driver that is dead
-    process = subprocess.Popen([sys.executable, "-c", LISTEN], env={MARK: mark}, stdout=subprocess.PIPE, text=True)
-    with process:
-        address = f"127.0.0.1:{process.stdout.readline().strip()}"
-        found = process.pid in leftovers(), address in listening()
-        process.kill()
-    assert found == (is_own, is_own)
-    assert new_mark().endswith(f".{os.getuid()}")
-
-
-def test_scratch_folders_of_dead_runs_are_this_user_s_alone() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{ended.pid}-", dir="/tmp") as folder:
-        assert Path(folder) in dead_scratch(os.getuid())
-        assert Path(folder) not in dead_scratch(os.getuid() + 1)

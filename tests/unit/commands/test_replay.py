@@ -8,13 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 from sweep_cases import learning
 
 from orchestrator import cli
 from orchestrator.logs import files as logs
-from orchestrator.logs.files import Columns
-from orchestrator.tracking.mlflow import read_run
 
 SWEEP = """
 name: judged
@@ -302,28 +299,3 @@ def test_sweeps_and_logs_are_replayed_together(replay, judged) -> None:
 
 
 # --- MLflow
-
-
-def test_a_run_in_mlflow_is_read_and_one_that_is_not_there_is_an_error(replay, monkeypatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    code, text = replay("mlflow:abc")
-    assert (code, "error: mlflow:abc: no MLflow store" in text) == (2, True)
-    Path("results").mkdir()
-    client = MlflowClient(tracking_uri=f"sqlite:///{Path('results/mlflow.db').absolute()}")
-    run_id = client.create_run(client.create_experiment("any")).info.run_id
-    losses = [*CALM[:40], math.inf]
-    for step, loss in enumerate(losses):
-        client.log_metric(run_id, "train_loss", loss, step=5 * step)
-        client.log_metric(run_id, "grad_norm", 7.0 + step, step=5 * step)
-        client.log_metric(run_id, "val_loss", 1.0, step=5 * step)
-    log = read_run(run_id, Path("results"), Columns())
-    assert log.columns == Columns("step", "train_loss", "grad_norm")
-    assert log.step_N.tolist() == list(range(0, 205, 5))
-    assert log.loss_N.tolist() == losses
-    assert log.grad_norm_N.tolist() == [7.0 + step for step in range(41)]
-    code, text = replay(f"mlflow:{run_id}", "--figures", "pictures")
-    assert code == 0, text
-    assert text.splitlines()[1].split()[1:3] == ["41", "diverged"]
-    assert [picture.read_bytes()[:8] for picture in Path("pictures").iterdir()] == [PNG]
-    code, text = replay("mlflow:abc")
-    assert (code, "error: mlflow:abc: " in text, "remedy: looked in sqlite" in text) == (2, True, True)

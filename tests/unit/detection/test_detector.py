@@ -3,8 +3,6 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,7 +13,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning, noise
 
-import orchestrator
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import judge
@@ -692,20 +689,6 @@ def test_a_spike_counts_from_its_settings_on() -> None:
     assert spans(record(curve)) == [(150, 154)]
     for change in ({"spike_steps": 5}, {"spike_rise": 1.0}, {"spike_sigma": 100.0}, {"spike_mass": 20.0}):
         assert is_quiet(record(curve, CONFIG.model_copy(update=change))), change
-
-
-def test_the_detector_is_found_at_the_top_and_costs_nothing_until_then() -> None:
-    code = (
-        "import sys, orchestrator; assert 'numpy' not in sys.modules;"
-        "from orchestrator import SpikeDetector, StoppingConfig; assert 'numpy' in sys.modules;"
-        "assert SpikeDetector(config=StoppingConfig()).update(float('nan'))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert orchestrator.SpikeDetector is SpikeDetector
-    assert orchestrator.StoppingConfig is StoppingConfig
-    with pytest.raises(AttributeError, match="Detector"):
-        _ = orchestrator.Detector
 
 
 @pytest.mark.parametrize("first", [0.0, 1e-300, 1.0, -1.0, 1e306])

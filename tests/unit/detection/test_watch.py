@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,40 +12,18 @@ import numpy as np
 import pytest
 import torch
 from sweep_cases import learning
+from watch_cases import SWEEP_STOPPING, MakeTrial, sweeps_trial
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import TRIAL_VARIABLE, TrainingLost, Watch, read_rows
 from orchestrator.errors import InputError, StorageError
 from orchestrator.replay.replay import Curve, detect
 
-ROOT = Path(__file__).parents[3]
-SWEEP_STOPPING = StoppingConfig().resolved(0.1, 1)
 LOST = learning(300, changes=[(150, 300, 4.0)])
 SPIKED = learning(300, changes=[(150, 160, 3.0)])
 
-MakeTrial = Callable[..., Path]
 
-
-@pytest.fixture
-def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrial:
-    """Make this process one that a sweep runs; returns where its rows go."""
-
-    def make(**changes: Any) -> Path:
-        file, rows = tmp_path / "trial.json", tmp_path / "rows.jsonl"
-        asked = {
-            "trial_id": "t1",
-            "config": {"lr": 0.1},
-            "seed": 3,
-            "steps": 300,
-            "stopping": SWEEP_STOPPING.model_dump(),
-            "rows": str(rows),
-            "folder": str(tmp_path),
-        }
-        file.write_text(json.dumps(asked | changes))
-        monkeypatch.setenv(TRIAL_VARIABLE, str(file))
-        return rows
-
-    return make
+trial = sweeps_trial
 
 
 def feed(watch: Watch, losses: Iterable[float], first: int = 0) -> int | None:
@@ -302,84 +276,3 @@ def test_a_trial_that_is_not_one_is_told_with_its_file(
     monkeypatch.setenv(TRIAL_VARIABLE, str(tmp_path / "none.json"))
     with pytest.raises(InputError, match=r"none\.json: SWEEP_TRIAL: No such file[^$]*unset it for a run of your own"):
         Watch()
-
-
-def test_importing_the_watch_imports_no_training_library() -> None:
-    code = (
-        "import sys; from orchestrator.detection.watch import Watch; Watch().report(0, 1.0);"
-        "heavy = {'torch', 'transformers', 'lightning', 'ray', 'mlflow', 'pandas', 'scipy'} & set(sys.modules);"
-        "print(heavy); sys.exit(len(heavy))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-# Each rank trains on losses of its own: those of rank 1 are what rank 0 must be deaf to.
-TWO_PROCESSES = """
-    import json, math, os, sys, warnings
-    from pathlib import Path
-    warnings.simplefilter("error")
-    import torch
-    import torch.distributed as dist
-    from orchestrator.detection.watch import Watch
-
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    told = {}
-
-    watch = Watch()
-    losses = [[3.0, 2.0, 1.5, math.inf, 1.0], [math.nan, 3.0, 9.0, 1.0, 1.0]][rank]
-    told["answers"] = [watch.report(step, loss, 1.0) for step, loss in enumerate(losses)]
-    told["record"] = str(watch.record())
-    told["reason"] = watch.lost_reason
-
-    # As on another machine, which does not see the rows.
-    if rank == 1:
-        (folder / "trial1.json").write_text((folder / "trial.json").read_text().replace("rows.jsonl", "none.jsonl"))
-    os.environ["SWEEP_TRIAL"] = str(folder / ("trial.json" if rank == 0 else "trial1.json"))
-    watch = Watch()
-    told["resumed"] = [watch.report(step, loss) for step, loss in enumerate(losses[:3], 1)]
-    told["resumed record"] = str(watch.record())
-    for step in (3, 9 + rank):
-        try:
-            watch.report(step, 1.0)
-        except ValueError as error:
-            told[f"step {step}"] = str(error)
-    Watch().report(9, 1.0)
-    dist.barrier()
-    dist.destroy_process_group()
-    print(json.dumps(told))
-"""
-
-
-def test_all_processes_of_a_training_get_the_answer_of_rank_0(trial: MakeTrial, tmp_path: Path) -> None:
-    path = trial()
-    path.write_text('{"step": 0, "loss": 4.0}\n{"step": 1, "loss": 3.5}\n')
-    environment = {name: value for name, value in os.environ.items() if name != TRIAL_VARIABLE}
-    environment["OMP_NUM_THREADS"] = "1"
-    code = textwrap.dedent(TWO_PROCESSES)
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(rank), str(tmp_path)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0], outputs
-    told = [json.loads(out.splitlines()[-1]) for out, _ in outputs]
-
-    assert told[0]["answers"] == [False, False, False, True, True]
-    assert told[0]["reason"] == "the loss is not finite"
-    for name in ("answers", "record", "reason", "resumed", "resumed record", "step 3"):
-        assert told[0][name] == told[1][name], name
-    assert "num_steps=4, initial_loss=4.0" in told[0]["resumed record"]
-    assert "step 3 was reported after step 3" in told[1]["step 3"]
-    assert told[1]["step 10"] == "step 10 was reported while rank 0 reported step 9"
-    assert [(row["step"], row["loss"]) for row in read_rows(path)] == [(0, 4.0), (1, 3.5), (2, 2.0), (3, 1.5), (9, 1.0)]
-    assert not (tmp_path / "none.jsonl").exists()

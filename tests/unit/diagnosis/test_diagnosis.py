@@ -20,8 +20,6 @@ from diagnosis_cases import (
     row_of,
     sweep_of_text,
 )
-from own_cases import SWEEP as OWN_SWEEP
-from own_cases import sweep_in
 from sweep_cases import ledger_at, record, sweep_of
 from typer.testing import CliRunner
 
@@ -266,19 +264,6 @@ def test_a_sweep_without_a_result_or_without_an_unstable_trial_is_told_so(tmp_pa
     assert "no trial of it has finished" in invoke(tmp_path, "diagnose", "empty")[1]
     code, said = invoke(tmp_path, "diagnose", "calm")
     assert (code, "all its trials are stable" in said) == (0, True)
-
-
-def test_trials_of_a_trainer_of_ones_own_are_diagnosed_by_their_losses_and_cells(tmp_path: Path) -> None:
-    sweep = sweep_in(tmp_path)
-    run_sweep(sweep, tmp_path / "results" / "mine", InlineExecutor)
-    code, page = invoke(tmp_path, "diagnose", "mine")
-    assert code == 0
-    assert "cause: step over the edge from the start" in page
-    assert "lr 3 -> 1 at these settings: 2 of 2 seeds stable here" in page
-    rate = OWN_SWEEP.replace("{lr}", "{rate}").replace("lr: {values: [0.1, 1.0, 3.0]}", "rate: {values: [2.5, 3.0]}")
-    run_sweep(sweep_in(tmp_path, text=rate), tmp_path / "results" / "rate", InlineExecutor)
-    code, page = invoke(tmp_path, "diagnose", "rate")
-    assert (code, "not enough evidence" in page, "a trainer of one's own" in " ".join(page.split())) == (0, True, True)
 
 
 QUADRATIC = """

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from sweep_cases import numbers, sweep_with
 
 from objectives.models import quadratic
-from orchestrator.driver.provenance import git_commit
 from orchestrator.driver.runner import MAX_LOSSES
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
@@ -272,24 +270,3 @@ def test_progress_ends_at_nothing_left(train, quadratic_sweep) -> None:
     steps_left, counts = seen[0]
     assert steps_left == 0
     assert sum(counts.values()) == 12
-
-
-def test_the_commit_is_known_with_a_plus_for_changes_and_no_lock_is_taken(tmp_path: Path, monkeypatch) -> None:
-    def git(*arguments: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    monkeypatch.chdir(tmp_path)
-    assert git_commit() == ""
-    git("init", "-q")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
-    git("commit", "-qm", "one")
-    commit = git("rev-parse", "HEAD")
-    assert git_commit() == commit
-    (tmp_path / "file").write_text("two")
-    (tmp_path / ".git" / "index").chmod(0o444)
-    before = (tmp_path / ".git" / "index").stat().st_mtime_ns
-    assert git_commit() == f"{commit}+"
-    assert (tmp_path / ".git" / "index").stat().st_mtime_ns == before

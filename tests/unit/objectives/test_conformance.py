@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 
@@ -202,13 +201,3 @@ def test_an_objective_that_rounds_says_so_and_is_held_to_that(case) -> None:
     mine.rtol = 1e-8
     with pytest.raises(AssertionError, match="Not equal to tolerance rtol=1e-08"):
         mine.test_who_shares_a_pack_changes_no_bit_of_a_member(5)
-
-
-def test_a_file_without_an_objective_is_told_so(tmp_path, pytestconfig) -> None:
-    file = tmp_path / "test_mine.py"
-    file.write_text(
-        "from objectives.conformance import ObjectiveConformance\n\n\nclass TestMine(ObjectiveConformance):\n    pass\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(file)]
-    done = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True)
-    assert "TestMine sets no objective: objective = OBJECTIVE" in done.stdout

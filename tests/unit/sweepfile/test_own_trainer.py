@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.errors import InputError
-from orchestrator.health.sweep import examine_sweep
 from orchestrator.sweepfile.own_trainer import command_of, placeholders, render
 from orchestrator.sweepfile.spec import ImportNotAllowed, load_sweep
 
@@ -254,11 +253,3 @@ def test_plan_says_what_each_trial_runs(tmp_path: Path, monkeypatch) -> None:
     assert done.exit_code == 0, done.output
     assert "mine (command, 60 steps)" in done.output
     assert "each trial by itself: python train.py {lr} {steps} {seed}" in done.output
-
-
-def test_the_doctor_finds_a_finished_sweep_of_a_script_sound(tmp_path: Path) -> None:
-    from own_cases import trained
-
-    trained(sweep_in(tmp_path), tmp_path)
-    bad = [f.text for f in examine_sweep(tmp_path / "results" / "mine") if f.level in ("fault", "warning")]
-    assert bad == []

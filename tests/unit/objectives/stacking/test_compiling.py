@@ -1,46 +1,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 import torch
-from pack_cases import trainer_of
+from pack_cases import cannot_compile
 
-from objectives.base import GptConfig, QuadraticConfig, TrainingConfig, Way
 from objectives.stacking.compiling import Compiled
-from objectives.training.packed import PackedTrainer
-
-METRICS = ("loss", "grad_norm", "update_norm", "lr")
-GPT = {"steps": 12, "depth": 1, "width": 8, "heads": 2, "context": 8, "batch_size": 2}
-PACKS = [
-    ("gpt", [GptConfig(**GPT, lr=lr, clip=clip) for lr, clip in ((1e-2, None), (3e-2, 0.5))], 2),
-    ("quadratic", [QuadraticConfig(steps=12, lr=lr, optimizer="sgd", noise=0.1) for lr in (0.1, 3.0)], 1),
-]
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
     return 2 * x
-
-
-def cannot_compile(error: BaseException):
-    """Like torch.compile on a machine where what it returns fails when it is first called."""
-
-    def compile_(function, **options):
-        def compiled(*arguments):
-            raise error
-
-        return compiled
-
-    return compile_
-
-
-def curves(trainer: PackedTrainer, num_steps: int = 12) -> torch.Tensor:
-    return torch.stack([torch.stack([row[name].double() for name in METRICS]) for row in steps(trainer, num_steps)])
-
-
-def steps(trainer: PackedTrainer, num_steps: int) -> Iterator[dict[str, torch.Tensor]]:
-    return (trainer.step() for _ in range(num_steps))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("\nno C++ compiler\nat all"), OSError("no C++ compiler"),
@@ -87,44 +57,3 @@ def test_once_it_has_run_compiled_an_error_is_an_error(monkeypatch) -> None:
     with pytest.raises(RuntimeError, match="memory"):
         function(torch.tensor(2.0))
     assert function.failure == ""
-
-
-@pytest.mark.parametrize(("objective", "configs", "num_functions"), PACKS, ids=["gpt", "quadratic"])
-def test_a_pack_that_cannot_be_compiled_trains_bit_for_bit_as_an_eager_one(
-    monkeypatch, caplog, objective: str, configs: list[TrainingConfig], num_functions: int
-) -> None:
-    expected = curves(trainer_of(objective, configs, [0, 1]))
-    monkeypatch.setattr(torch, "compile", cannot_compile(RuntimeError("no C++ compiler")))
-    found = curves(trainer_of(objective, configs, [0, 1], Way(2, compiled=True)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert len(caplog.records) == num_functions, "one line for each function, not for each step"
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
-def test_a_machine_without_a_compiler_trains_all_the_same(monkeypatch, tmp_path, caplog) -> None:
-    from torch._inductor import config
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # or a kernel of another test would do
-    torch._dynamo.reset()
-    _, configs, _ = PACKS[1]
-    with config.patch({"cpp.cxx": (None, "no-such-compiler"), "fx_graph_cache": False}):
-        trainer = trainer_of("quadratic", configs, [0, 1], Way(2, compiled=True))
-        found = curves(trainer)
-    assert "compilation failed" in trainer.optimizer._advance.failure
-    assert "compiler" in trainer.optimizer._advance.failure
-    torch.testing.assert_close(found, curves(trainer_of("quadratic", configs, [0, 1])), rtol=0, atol=0)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("optimizer", [pytest.param("adamw", marks=pytest.mark.slow), "sgd"])
-def test_a_compiled_update_is_the_eager_one(optimizer: str) -> None:
-    numbers = [{"lr": 0.1, "clip": 0.5}, {"lr": 3.0, "weight_decay": 0.1}, {"lr": 1e300, "beta1": 0.0}]
-    configs = [QuadraticConfig(steps=30, optimizer=optimizer, curvature=2.0, noise=0.1, **n) for n in numbers]
-    compiled, eager = (
-        trainer_of("quadratic", configs, [0, 1, 0], Way(3, is_compiled)) for is_compiled in (True, False)
-    )
-    found, expected = curves(compiled, 30), curves(eager, 30)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
-    assert expected[-1, :, 2].isnan().all(), "a lost member is masked in the compiled update too"
-    assert compiled.optimizer._advance.failure == ""
-    assert compiled.optimizer._advance._compiled is not None

@@ -1,0 +1,21 @@
+"""What reading configurations imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_configurations_are_read_without_torch_and_training_brings_it() -> None:
+    code = (
+        "import sys; from objectives.base import OBJECTIVES, Way;"
+        "configs = {name: o.config_class(steps=1) for name, o in OBJECTIVES.items()};"
+        "before = 'torch' in sys.modules;"
+        "OBJECTIVES['quadratic'].start([configs['quadratic']], [0], 'cpu', Way(1));"
+        "print(before, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -1,0 +1,29 @@
+"""Commands that answer at once import no heavy library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["plan", "sweeps/beta2_eps.yaml"], ["objectives"], ["replay", "LOG", "--no-figures"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[str]) -> None:
+    log = tmp_path / "run.csv"
+    log.write_text("step,loss\n0,2.0\n1,1.5\n")
+    arguments = [str(log) if argument == "LOG" else argument for argument in arguments]
+    code = (
+        "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
+        "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules);"
+        "print(heavy); sys.exit(len(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
