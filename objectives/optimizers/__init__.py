@@ -1,1 +1,1 @@
-"""How gradients become steps."""
+"""Optimizers: how gradients become steps."""

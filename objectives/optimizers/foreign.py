@@ -1,11 +1,11 @@
 """The optimizers of torch and pytorch_optimizer, one instance for each member.
 
-``optimizer: torch.optim.NAdam`` names a class as it is imported. It is made with what its signature has of lr,
-betas = (beta1, beta2), eps and momentum = beta1, and keeps its own defaults for everything else: three betas too, or an
-eps that is not one number. Schedule, clipping, weight decay and masking are sweep's, as for every optimizer: the
+``optimizer: torch.optim.NAdam`` names a class by its import path. The constructor gets what its signature accepts of
+lr, betas = (beta1, beta2), eps and momentum = beta1; everything else keeps its default, including three betas or an eps
+that is not one number. Schedule, clipping, weight decay and masking are done by sweep, as for every optimizer: the
 library's own weight decay is set to 0.
 
-A library knows one model at a time, so these packs train one member at a time and wait for a GPU at every step.
+A library handles one model at a time, so these packs train one member at a time and wait for a GPU at every step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from objectives.stacking.seeding import seeded_generator
 
 # Shapes: K members, n parameters of one member.
 
-# The stream of random numbers that a library's optimizer draws from.
+# The random stream for a library's optimizer.
 _PURPOSE = 11
 _PLAIN = (bool, int, float, str, type(None))
 _REHEARSED_STEPS = 2
@@ -36,10 +36,10 @@ _CALM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
 
 
 class ForeignOptimizer(PackedOptimizer):
-    """A ``PackedOptimizer`` whose updates are those of a library, and whose states are too.
+    """A ``PackedOptimizer`` whose updates and states come from a library.
 
-    Raises ValueError in one line where the library's optimizer needs more than gradients, or cannot go on exactly
-    from what it saves.
+    Raises ValueError in one line where the library's optimizer needs more than gradients, or does not resume exactly
+    from its saved state.
     """
 
     rule: ForeignRule
@@ -72,41 +72,41 @@ class ForeignOptimizer(PackedOptimizer):
         configs: Sequence[TrainingConfig],
         seeds: Sequence[int] | None = None,
     ) -> None:
-        """As that of any optimizer; a member that goes on has the library's own state with it."""
+        """As for any optimizer; a member that continues keeps its library state."""
         super().arrange(rows, params_Kn, configs, seeds)
         self.rule.arrange(rows.tolist(), params_Kn, self.numbers, seeds)
 
     def state_dict(self) -> dict[str, Any]:
-        """As that of any optimizer, and what the library saves of each member."""
+        """As for any optimizer, plus the library's state of each member."""
         return super().state_dict() | {"library": [member.state_dict() for member in self.rule.members]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state_dict`` of an optimizer with the same members."""
+        """Resume from the ``state_dict`` of an optimizer with the same members."""
         super().load_state_dict(state)
         for member, saved in zip(self.rule.members, state["library"], strict=True):
             member.load_state_dict(saved)
 
 
 class ForeignRule(UpdateRule):
-    """Asks the library for each member in turn; questions about moments are answered with None."""
+    """Calls the library for each member in turn; returns None for moments."""
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         super().__init__(shape, layout)
         self.members: list[LibraryOptimizer] = []
-        # Those whose state must not move at this step.
+        # Members whose state must not change at this step.
         self.is_held: list[bool] = []
         self._lrs: list[float] = []
         self._ages: list[float] = []
 
     def begin(self, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None) -> None:
-        """Fresh members. Raises ValueError where the library's optimizer is of no use here."""
+        """Start new members. Raises ValueError where the library's optimizer cannot be used here."""
         _rehearse(self.shape.optimizer, params_Kn[0], self.layout)
         self.arrange([-1] * len(params_Kn), params_Kn, numbers, seeds)
 
     def arrange(
         self, rows: Sequence[int], params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None
     ) -> None:
-        """Members that continue ``rows``, -1 for a fresh one."""
+        """Members that continue ``rows``, -1 for a new one."""
         before = [member.state_dict() for member in self.members]
         self.members = []
         for k, row in enumerate(rows):
@@ -117,18 +117,18 @@ class ForeignRule(UpdateRule):
             self.members.append(member)
 
     def state_sizes(self) -> Mapping[str, int]:
-        """The library keeps its own."""
+        """None: the library keeps its own state."""
         return {}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """Nothing is rounded to the parameters' type: libraries compute with numbers in double precision."""
+        """Not rounded to the parameters' type: libraries compute with numbers in double precision."""
         self._lrs, self._ages = lr_K.tolist(), age_K.tolist()
         return {}
 
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """What the library's step takes away from each member's parameters."""
+        """What the library's step subtracts from each member's parameters."""
         update_Kn = torch.zeros_like(params_Kn)
         for k, member in enumerate(self.members):
             if not self.is_held[k]:
@@ -142,7 +142,7 @@ class LibraryOptimizer:
     def __init__(
         self, name: str, params_n: torch.Tensor, layout: Layout, values: Mapping[str, float], seed: int
     ) -> None:
-        """``values`` are lr, beta1, beta2 and eps; ``seed`` is for what the library draws."""
+        """``values`` are lr, beta1, beta2 and eps; ``seed`` is for the library's random numbers."""
         self._pieces, self._seed, self._size = layout.pieces, seed, layout.size
         self._params = [torch.nn.Parameter(weight.clone()) for weight in self._weights(params_n)]
         module, _, class_name = name.rpartition(".")
@@ -152,9 +152,9 @@ class LibraryOptimizer:
             self._optimizer: torch.optim.Optimizer = optimizer_class(self._params, **self._given)
 
     def step(self, params_n: torch.Tensor, grad_n: torch.Tensor, lr: float, age: int) -> torch.Tensor:
-        """What is to be subtracted from ``params_n`` at the member's update number ``age``, (n,).
+        """The amount to subtract from ``params_n`` at the member's update number ``age``, (n,).
 
-        All NaN where the library raises what a member that blows up makes it raise.
+        All NaN where the library raises an error that a diverging member causes.
         """
         weights = self._weights(params_n)
         with torch.no_grad():
@@ -175,17 +175,17 @@ class LibraryOptimizer:
         return torch.nn.functional.pad(torch.cat([one.flatten() for one in moved]), (0, self._filling))
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of what the library saves: tensors, numbers, strings, and lists and dictionaries of them.
+        """A copy of the library's saved state: tensors, numbers, strings, and lists and dictionaries of them.
 
-        Raises ValueError where it holds anything else.
+        Raises ValueError for anything else.
         """
         return _plain_copy(self._optimizer.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``, with the numbers that this member was made with."""
+        """Resume from a ``state_dict``, with the hyperparameters that this member was created with."""
         state = _plain_copy(state)
         self._optimizer.load_state_dict(_plain_copy(state))
-        # Libraries change types of what they load.
+        # Libraries change the types of what they load.
         states, groups = self._optimizer.state, self._optimizer.param_groups
         for number, parameter in enumerate(parameter for group in groups for parameter in group["params"]):
             if number in state["state"]:
@@ -202,7 +202,7 @@ class LibraryOptimizer:
 
     @contextlib.contextmanager
     def _randomness(self, age: int) -> Iterator[None]:
-        """What is drawn is a function of seed and age, whoever else draws in this process."""
+        """Makes random draws a function of seed and age, whatever else draws in this process."""
         device = self._params[0].device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seeded_generator(self._seed, _PURPOSE, age).initial_seed())
@@ -215,7 +215,7 @@ def _values(numbers: Numbers, k: int) -> dict[str, float]:
 
 
 def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, Any]:
-    """Which of our numbers the constructor takes: those whose defaults are numbers like them."""
+    """The numbers that the constructor accepts: arguments whose defaults are numbers of the same kind."""
     numbers = {
         "lr": values["lr"],
         "beta1": values["beta1"],
@@ -236,7 +236,7 @@ def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, 
 
 
 def _rehearse(name: str, params_n: torch.Tensor, layout: Layout) -> None:
-    """Some calm steps on made-up gradients, stopped and resumed. Raises ValueError with what goes wrong."""
+    """Take a few steps on made-up gradients, stop and resume. Raises ValueError with what goes wrong."""
     if problem := problem_with(name):
         raise ValueError(f"{problem[0]}; {problem[1]}")
     generator = torch.Generator().manual_seed(0)
@@ -257,7 +257,7 @@ def _rehearse(name: str, params_n: torch.Tensor, layout: Layout) -> None:
         resumed.load_state_dict(straight.state_dict())
         later = range(_REHEARSED_STEPS, 2 * _REHEARSED_STEPS)
         is_exact = torch.equal(steps(straight, later, params_n), steps(resumed, later, params_n))
-    except Exception as error:  # a library raises whatever it likes
+    except Exception as error:  # a library may raise anything
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{name} cannot be used here: {cause}; {REMEDY}") from error
     if not is_exact:
@@ -278,12 +278,12 @@ def _plain_copy(value: Any) -> Any:
 
 
 def _is_of_numbers(error: Exception) -> bool:
-    """Whether numbers too large for their type, or a matrix that is not finite, are behind ``error``."""
+    """Whether ``error`` comes from numbers too large for their type or a matrix that is not finite."""
     return isinstance(error, (OverflowError, torch.linalg.LinAlgError)) or "without overflow" in str(error)
 
 
 def _as_saved(loaded: Any, saved: Any) -> Any:
-    """What was saved, with tensors of the type they had, on the device where the library has them."""
+    """The saved state, with tensors in their saved type, on the device where the library has them."""
     if isinstance(loaded, torch.Tensor) and isinstance(saved, torch.Tensor):
         return saved.to(loaded.device)
     if isinstance(loaded, Mapping) and isinstance(saved, Mapping):

@@ -1,6 +1,6 @@
-"""Which optimizers of torch and pytorch_optimizer there are on this machine, read from their source, free of torch.
+"""The optimizers of torch and pytorch_optimizer on this machine, read from their source, free of torch.
 
-Planning a sweep is instant because it imports neither library; what is wrong with a name is told all the same.
+Planning a sweep is instant because it imports neither library; errors in a name are reported all the same.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ REMEDY = "name another one, or train with it in a trainer of your own"
 
 @cache
 def problem_with(name: str) -> tuple[str, str] | None:
-    """What is wrong with the optimizer ``library.NAME`` and a remedy; None where nothing is known to be.
+    """The problem with the optimizer ``library.NAME`` and a remedy; None if no problem is known.
 
-    It has to be installed, to be a class, to be made from parameters alone, and to step without a closure.
+    It must be installed, be a class, need only parameters to construct, and step without a closure.
     """
     library, class_name = name.split(".")[0], name.split(".")[-1]
     found = importlib.util.find_spec(library)
@@ -46,13 +46,13 @@ def problem_with(name: str) -> tuple[str, str] | None:
 
 
 def _nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are spelt most alike, whatever the case."""
+    """The closest spellings among ``names``, ignoring case."""
     spelt = {other.lower(): other for other in names}
     return [spelt[other] for other in get_close_matches(name.lower(), spelt, n=5, cutoff=0.0)]
 
 
 def _imported_classes(path: Path, library: str) -> dict[str, str]:
-    """Names of classes that a package takes from its own modules, and those modules."""
+    """Names of the classes that a package imports from its own modules, and those modules."""
     tree = ast.parse(path.read_bytes())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     return {
@@ -66,7 +66,7 @@ def _imported_classes(path: Path, library: str) -> dict[str, str]:
 
 
 def _methods(path: Path, class_name: str) -> dict[str, ast.FunctionDef]:
-    """The functions of a class as they are written; none where the class is elsewhere."""
+    """The functions of a class as written in the source; none where the class is elsewhere."""
     if not path.is_file():
         return {}
     for node in ast.walk(ast.parse(path.read_bytes())):

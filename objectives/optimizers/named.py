@@ -1,4 +1,4 @@
-"""The optimizer that a configuration names: one for all members of a pack, or one of a library for each."""
+"""The optimizer that a configuration names: one for all members of a pack, or a library's for each member."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def make_optimizer(
 ) -> PackedOptimizer:
     """For K members whose parameters are the rows of ``params_Kn``, (K, n); a library's is never ``compiled``.
 
-    ``seeds`` are for what starts or goes on at random. Raises ValueError in one line where a library's optimizer
-    does not exist, is not installed or needs more than gradients.
+    ``seeds`` are for random starts and random updates. Raises ValueError in one line where a library's optimizer does
+    not exist, is not installed or needs more than gradients.
     """
     if configs[0].can_be_stacked:
         return PackedOptimizer(params_Kn, configs, layout, compiled=compiled, seeds=seeds)
-    from objectives.optimizers.foreign import ForeignOptimizer  # no pack that needs none pays for its libraries
+    from objectives.optimizers.foreign import ForeignOptimizer  # only packs that need the libraries load them
 
     return ForeignOptimizer(params_Kn, configs, layout, seeds=seeds)

@@ -1,11 +1,10 @@
 """Packed optimizers: one fused pass over flat (K, n) buffers, every hyperparameter a (K,) tensor.
 
-All parameters of member k are row k of one (K, n) tensor, so clipping, masking and the update are a
-few elementwise operations whatever the number of layers or members, with no host synchronisation.
+All parameters of member k are row k of one (K, n) tensor, so clipping, masking and the update are a few elementwise
+operations for any number of layers and members, with no host synchronisation.
 
-A step: the gradient is multiplied by ``embedding_grad`` and the like, clipped, and joined by coupled weight decay; the
-rule makes an update of it, which is multiplied by ``embedding_lr`` and the like; any other weight decay acts; the
-update is subtracted.
+A step: multiply the gradient by ``embedding_grad`` and the like, clip it, add coupled weight decay; apply the rule;
+multiply its update by ``embedding_lr`` and the like; apply any other weight decay; subtract the update.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from objectives.optimizers.second_moment import SecondMomentStart
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.layout import Layout
 
-# Shapes: K members, R of them that are observed, n parameters of one member, T weights.
+# Shapes: K members, R of them being observed, n parameters of one member, T weights.
 
 _COMMON_FIELDS = ("lr", "warmup", "weight_decay", *Clipping.fields, *SecondMomentStart.fields)
 
 
-Rows = torch.Tensor | slice  # members as an index: their numbers, or all of them
+Rows = torch.Tensor | slice  # an index of members: their numbers, or all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one step did to some members, (R, n) each, to be read before the next: for telemetry.
+    """What one step did to some members, (R, n) each, to be read before the next step: for telemetry.
 
-    The gradient is as clipping gets it. The update has the learning rate, and no weight decay but a coupled one.
-    ``clip_factor_R`` is the share that clipping left of the gradient's norm.
+    The gradient is before clipping. The update includes the learning rate and coupled weight decay, but no other.
+    ``clip_factor_R`` is the share of the gradient's norm that clipping left.
     """
 
     params_Rn: torch.Tensor
@@ -50,39 +49,39 @@ class Observed:
 
 @dataclass(frozen=True)
 class _Stages:
-    """What a gradient passes through on its way to the parameters."""
+    """What a gradient passes through on the way to the parameters."""
 
     layout: Layout
     clipping: Clipping
     start: SecondMomentStart
     rule: UpdateRule
-    # Whether reading a flag is cheaper than a pass over memory that would change nothing.
+    # Whether reading a flag is cheaper than a pass over memory that changes nothing.
     may_look: bool
 
 
 @dataclass(frozen=True)
 class _StepNumbers:
-    """The hyperparameters of one step for each of the stages; None for a stage that is off for everybody."""
+    """The hyperparameters of one step for each stage; None for a stage that is off for all members."""
 
     clip: Numbers
     coupled_decay_K1: torch.Tensor | None
     start_K1: Numbers
     rule_K1: Numbers
     lr_factor_KT: torch.Tensor | None
-    kept_K1: torch.Tensor | None  # share of the parameters that weight decay leaves, (K, T) where it differs
+    kept_K1: torch.Tensor | None  # share of the parameters that weight decay leaves, (K, T) if it differs by weight
 
 
 class PackedOptimizer:
     """An update rule for K members, each with its own warmup, schedule, clipping and weight decay.
 
-    ``weight_decay`` w is decoupled, theta <- (1 - lr w) theta (Loshchilov & Hutter, arXiv 1711.05101); coupled, so that
-    w theta joins the clipped gradient; or independent of the peak learning rate, theta <- (1 - s w) theta with the
-    factor s of the schedule (Wortsman et al., arXiv 2309.14322).
+    ``weight_decay`` w is decoupled, theta <- (1 - lr w) theta (Loshchilov & Hutter, arXiv 1711.05101); coupled, adding
+    w theta to the clipped gradient; or independent of the peak learning rate, theta <- (1 - s w) theta with the
+    schedule's factor s (Wortsman et al., arXiv 2309.14322).
 
-    A field ``<group>_lr`` of the configuration multiplies the learning rate of the layer group of that name, in its
-    update and its decoupled decay, as that of a parameter group of ``torch.optim``. A field ``<group>_grad`` multiplies
-    the group's gradient before clipping, so that ``grad_norm`` is the norm with it (as GLM-130B has it in its backward
-    pass: Zeng et al., arXiv 2210.02414).
+    A field ``<group>_lr`` of the configuration multiplies the learning rate of that layer group, in its update and its
+    decoupled decay, as in a parameter group of ``torch.optim``. A field ``<group>_grad`` multiplies the group's
+    gradient before clipping, and so enters ``grad_norm`` (GLM-130B does so in its backward pass: Zeng et al., arXiv
+    2210.02414).
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class PackedOptimizer:
         compiled: bool,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        """``seeds`` are for a second moment that starts at random: ValueError if they are missing there."""
+        """``seeds`` are for a random start of the second moment: without them it raises ValueError."""
         self.shape, self.layout = configs[0], layout
         self.rule = self._make_rule()
         self.start = SecondMomentStart(self.shape.second_moment_start, layout)
@@ -102,14 +101,14 @@ class PackedOptimizer:
         self._read_numbers(configs)
         device = params_Kn.device
         self.alive_K = torch.ones(len(configs), dtype=torch.bool, device=device)
-        # Updates that each member has behind it, and steps: those in which it was held are steps only.
-        # A member may join a pack that has begun.
+        # Each member's updates and steps so far; a step for which it was held counts as a step only. A member may join
+        # a pack that has already started.
         self.age_K = torch.zeros(len(configs), dtype=torch.float64, device=device)
         self.step_K = torch.zeros_like(self.age_K)
         self.states = self._empty_states()
         self.start.begin(self.states, range(len(configs)), self.numbers, seeds)
         self._advance = Compiled(_advance) if compiled else _advance
-        # Reading a flag costs nothing on a CPU, where it saves passes over memory that would change nothing.
+        # On a CPU, reading a flag costs nothing and saves passes over memory that change nothing.
         self._may_look = device.type == "cpu" and not compiled
         self.lr_K = self.numbers["lr"]
 
@@ -117,13 +116,13 @@ class PackedOptimizer:
         return rule_of(self.shape.optimizer)(self.shape, self.layout)
 
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
-        # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision would already
-        # be off by 6e-4. They are rounded only where they meet the parameters.
+        # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision is off by 6e-4. They are rounded
+        # only where they meet the parameters.
         def numbers(values: Sequence[Any]) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.float64, device=self.params_Kn.device)
 
         def factors(purpose: str) -> torch.Tensor | None:
-            """The field of every weight's group, (K, T); None where there is none but 1."""
+            """The field of every weight's group, (K, T); None if all are 1."""
             names = [f"{piece.group}_{purpose}" for piece in self.layout.pieces]
             values = [[getattr(config, name, 1.0) for name in names] for config in configs]
             return None if all(value == 1 for row in values for value in row) else numbers(values)
@@ -146,8 +145,8 @@ class PackedOptimizer:
     def take_hessian(self, rows: torch.Tensor, hessian_Rn: torch.Tensor) -> None:
         """Before a step, for a rule that ``needs_hessian``: estimates of the Hessian's diagonal for members ``rows``.
 
-        They are those for whom ``rule.hessian_is_due``. The estimates, (R, n), belong to the parameters and the data
-        of the step that follows: u (H u) with u normal and a function of seed and step (Hutchinson).
+        ``rows`` are the members for which ``rule.hessian_is_due``. The estimates, (R, n), are at the parameters and
+        data of the next step: u (H u) with u normal, a function of seed and step (Hutchinson).
         """
         self.rule.take_hessian(self.states, rows, hessian_Rn, self.numbers)
 
@@ -156,11 +155,11 @@ class PackedOptimizer:
     ) -> dict[str, torch.Tensor]:
         """One update in place, which overwrites ``grad_Kn``; the step's metrics, shape (K,) each.
 
-        A member whose loss or gradient norm is not finite is masked from this very update on: its
-        parameters stay, and from the next step on its metrics are NaN.
+        A member whose loss or gradient norm is not finite is masked from this update on: its parameters stay, and from
+        the next step on its metrics are NaN.
 
-        Members in ``held_K`` are not updated at this step: but for their schedule, which goes on, all is as if it
-        had not been taken. No gradient masks them, a loss that is not finite does.
+        Members in ``held_K`` are not updated at this step; only their schedule advances. A non-finite loss masks them,
+        a non-finite gradient does not.
         """
         return self._step(loss_K, self._weighted(grad_Kn), held_K)[0]
 
@@ -174,7 +173,7 @@ class PackedOptimizer:
     ) -> tuple[dict[str, torch.Tensor], Observed]:
         """A ``step``, and what it did to the members in ``rows``."""
         before = (self.params_Kn[rows], self._weighted(grad_Kn)[rows])
-        # Of everybody these are views of what the step overwrites.
+        # For a slice of all members these are views of what the step overwrites.
         params_Rn, grad_Rn = (value.clone() for value in before) if isinstance(rows, slice) else before
         metrics, update_Kn, clip_factor_K = self._step(loss_K, grad_Kn, held_K)
         return metrics, Observed(params_Rn, grad_Rn, update_Kn[rows], clip_factor_K[rows])
@@ -188,7 +187,7 @@ class PackedOptimizer:
     def _step(
         self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, held_K: torch.Tensor | None
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-        """Metrics, the update, and what clipping left of the gradient's norm."""
+        """Metrics, the update, and the share of the gradient's norm that clipping left."""
         was_alive_K = self.alive_K
         schedule_K = schedule_factor(self.shape, self.step_K, self.numbers["warmup"])
         self.lr_K = lr_K = self.numbers["lr"] * schedule_K
@@ -211,7 +210,7 @@ class PackedOptimizer:
         return metrics, update_Kn, clip_factor_K
 
     def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
-        """Computed in double precision, rounded to that of the parameters."""
+        """The numbers of a step, computed in double precision and rounded to that of the parameters."""
         dtype, number, kind = self.params_Kn.dtype, self.numbers, self.shape.weight_decay_kind
 
         def rows(values_K: Numbers) -> Numbers:
@@ -241,9 +240,9 @@ class PackedOptimizer:
         configs: Sequence[TrainingConfig],
         seeds: Sequence[int] | None = None,
     ) -> None:
-        """Go on with members that continue ``rows`` of the old pack, -1 for a fresh one.
+        """Rearrange to members that continue ``rows`` of the old pack, -1 for a new one.
 
-        ``params_Kn`` is their parameter buffer, ``configs`` their numbers, ``seeds`` as at the beginning.
+        ``params_Kn`` is their parameter buffer, ``configs`` their configurations, ``seeds`` as in the constructor.
         """
         fresh_K = rows < 0
         source = rows.clamp(min=0)
@@ -254,12 +253,12 @@ class PackedOptimizer:
         self.step_K = self.step_K[source].masked_fill(fresh_K, 0.0)
         self.lr_K = self.lr_K[source]
         kept = {name: state[source].masked_fill(fresh_K[:, None], 0) for name, state in self.states.items()}
-        # What was off for everybody had nothing to remember.
+        # A method that was off for all members had no state.
         self.states = {name: kept.get(name, empty) for name, empty in self._empty_states().items()}
         self.start.begin(self.states, [k for k, row in enumerate(rows.tolist()) if row < 0], self.numbers, seeds)
 
     def live(self) -> dict[str, torch.Tensor]:
-        """What members go on from, (K, ...) each, to be read and written in place: counts, mask and states."""
+        """The state from which members continue, (K, ...) each, read and written in place: counts, mask and states."""
         return {"age": self.age_K, "step": self.step_K, "alive": self.alive_K, **self.states}
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,20 +268,20 @@ class PackedOptimizer:
         return counts | {"alive": self.alive_K.clone(), "states": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state_dict`` of an optimizer with the same members."""
+        """Resume from the ``state_dict`` of an optimizer with the same members."""
         self.age_K, self.step_K, self.alive_K = (state[name].clone() for name in ("age", "step", "alive"))
         for name, value in self.states.items():
             value.copy_(state["states"].get(name, torch.zeros_like(value)))
 
     def of_rows(self, rows: Rows) -> tuple[States, Numbers, torch.Tensor]:
-        """States, numbers and ages of the members in ``rows``: what the questions to a rule are asked with."""
+        """States, numbers and ages of the members in ``rows``: the arguments of a rule's readings."""
         states = {name: state[rows] for name, state in self.states.items()}
         return states, {name: value[rows] for name, value in self.numbers.items()}, self.age_K[rows]
 
     def divisor(self, rows: torch.Tensor) -> torch.Tensor | None:
-        """What lr times the first moment was divided by at the last step, (R, n); None where that is no diagonal.
+        """The divisor of lr times the first moment at the last step, (R, n); None where it is not diagonal.
 
-        That of the rule, over the learning rates of the layer groups; infinite where these are zero.
+        It is the rule's divisor over the learning rates of the layer groups; infinite where these are zero.
         """
         divisor_Rn = self.rule.divisor(*self.of_rows(rows))
         if divisor_Rn is None or self._lr_factor_KT is None:
@@ -291,7 +290,7 @@ class PackedOptimizer:
 
 
 def _number(config: TrainingConfig, name: str) -> float:
-    """A field as a number, null as infinite."""
+    """A field as a number, with infinity for null."""
     value = config.second_moment_decay if name == "beta2" else getattr(config, name)
     return float("inf") if value is None else value
 
@@ -306,7 +305,7 @@ def _advance(
     alive_K: torch.Tensor,
     held_K: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One step in place: who is alive, norms of gradient and update, the update, what clipping left of the norm."""
+    """One step in place: the mask, norms of gradient and update, the update, the share that clipping left."""
     may_look = stages.may_look
     norm_K = norm_per_member(grad_Kn)
     is_sound_K = torch.isfinite(norm_K)
@@ -338,7 +337,7 @@ def _advance(
 
 
 def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) -> tuple[torch.Tensor | slice, States]:
-    """Rows in which members are held, or all where looking costs more, and what these go back to."""
+    """Rows with held members, or all rows where checking costs more, and the states to restore for them."""
     if held_K is None or (may_look and not bool(held_K.any())):
         return slice(None), {}
     rows = held_K.nonzero()[:, 0] if may_look else slice(None)
@@ -346,7 +345,7 @@ def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) ->
 
 
 def _masked(values_Kn: torch.Tensor, kept_K: torch.Tensor, may_look: bool) -> torch.Tensor:
-    """``values_Kn`` with nothing in the rows of members that are not in ``kept_K``, in place."""
+    """``values_Kn`` with zeros in the rows of members not in ``kept_K``, in place."""
     if may_look and bool(kept_K.all()):
         return values_Kn
     # A masked fill, not a product: 0 * nan would be nan.

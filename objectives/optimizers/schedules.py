@@ -11,16 +11,16 @@ from objectives.stacking.rounding import alike
 
 # Shapes: K members.
 
-_NO_LENGTH = 1e-9  # steps; instead of none, to divide by
+_NO_LENGTH = 1e-9  # steps; replaces 0 as a divisor
 
 
 def schedule_factor(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
     """Factor on the peak learning rate at each member's step (0, 1, ... steps - 1), shape (K,), float64.
 
     ``shape`` has the structural fields: ``schedule``, ``steps``, ``final_lr_fraction`` and so on.
-    The last step of a warmup of w reaches the peak: step t has (t + 1) / w, or along half a cosine
-    (1 - cos(pi (t + 1) / w)) / 2. Afterwards the factor is constant or falls, so that at ``steps`` it would be the
-    final fraction f. With p the share of the steps since the warmup that is done it is
+    A warmup of w steps reaches the peak at its last step: step t has (t + 1) / w, or along half a cosine (1 - cos(pi (t
+    + 1) / w)) / 2. Afterwards the factor is constant, or falls to the final fraction f, which it would reach at
+    ``steps``. With p the completed share of the steps after the warmup:
 
     linear      1 - (1 - f) p
     cosine      f + (1 - f) (1 + cos(pi p)) / 2                   (Loshchilov & Hutter, arXiv 1608.03983)

@@ -1,6 +1,6 @@
-"""Optimizers and what is known of them, free of torch, one a file: the table that everybody looks them up in.
+"""Optimizers and the facts about them, free of torch, one per file: the table in which all look them up.
 
-A new optimizer is a file here with its fields and facts, its update in a file of ``rules``, and a line in the table.
+A new optimizer is a file here with its fields and facts, a file in ``rules`` with its update, and a line in the table.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def facts_of(name: str) -> Optimizer:
 
 
 def read_by_the_optimizer(field: str) -> Condition:
-    """Where the optimizer reads a field that it shares with others."""
+    """The condition that the optimizer reads a field which it shares with others."""
     known = [optimizer.name for optimizer in (*OPTIMIZERS.values(), LIBRARY) if field in optimizer.reads]
     return Condition(f"optimizer is {_listed(known)}", lambda settings: field in facts_of(settings["optimizer"]).reads)
 
 
 def that_can_start_the_second_moment() -> Condition:
-    """Where the optimizer keeps a second moment that can start elsewhere than at zero."""
+    """The condition that the optimizer keeps a second moment that can start elsewhere than at zero."""
     known = [optimizer.name for optimizer in OPTIMIZERS.values() if optimizer.can_start_second_moment]
     return Condition(
         f"optimizer is {_listed(known)}", lambda settings: facts_of(settings["optimizer"]).can_start_second_moment

@@ -9,7 +9,7 @@ from objectives.optimizers.facts.optimizer import Optimizer
 
 
 class AdaBeliefFields(BaseModel):
-    """An epsilon of its own, as it is added twice."""
+    """A separate epsilon, as it is added twice."""
 
     adabelief_eps: float = per_member(
         1e-16,

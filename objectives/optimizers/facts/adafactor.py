@@ -11,7 +11,7 @@ _CHOSEN = when("optimizer", "adafactor")
 
 
 class AdafactorFields(BaseModel):
-    """Decay, clipping and floors of its step."""
+    """Decay, clipping and lower bounds of its step."""
 
     adafactor_decay: float = per_member(0.8, "1", "Adafactor: second moment's decay is 1 - t^-this", acts=_CHOSEN, ge=0)
     adafactor_clip: float | None = per_member(

@@ -1,4 +1,4 @@
-"""Adam with moments of eight bits (Dettmers et al., arXiv 2110.02861)."""
+"""Adam with 8-bit moments (Dettmers et al., arXiv 2110.02861)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHOSEN = when("optimizer", "adam8bit")
 
 
 class Adam8bitFields(BaseModel):
-    """Which weights have moments of eight bits, and how many entries share a scale."""
+    """Which weights have 8-bit moments, and how many entries share a scale."""
 
     adam8bit_block: int = structural(
         256, "entries", "adam8bit: that share one scale", acts=_CHOSEN, ge=32, multiple_of=32
@@ -21,7 +21,7 @@ class Adam8bitFields(BaseModel):
     )
 
 
-# v is rounded down to zero in places, and steps there are as long whatever its memory is: it averages no squares.
+# v is rounded down to zero in places, where the step has the same length whatever beta2 is: it averages no squares.
 ADAM8BIT = Optimizer(
     "adam8bit", "objectives.optimizers.rules.adam8bit:Adam8bit", Adam8bitFields, divides_by_root=always
 )

@@ -1,11 +1,11 @@
-"""What is known of the optimizers of torch and pytorch_optimizer, by their names alone."""
+"""Facts about the optimizers of torch and pytorch_optimizer, by name only."""
 
 from __future__ import annotations
 
 from objectives.fields import Settings
 from objectives.optimizers.facts.optimizer import Optimizer
 
-# Those that divide by the root of an average of g^2 as Adam does.
+# The ones that divide by the root of an average of g^2 as Adam does.
 _WITH_AVERAGED_SQUARES = ("Adam", "AdamW", "NAdam", "StableAdamW")
 
 

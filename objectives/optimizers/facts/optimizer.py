@@ -1,4 +1,4 @@
-"""What is known of an optimizer without loading torch."""
+"""The facts about an optimizer that are known without loading torch."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from objectives.fields import Settings, is_per_member
 
 
 class NoFields(BaseModel):
-    """Of an optimizer without a setting of its own."""
+    """The fields of an optimizer without settings of its own: none."""
 
 
 def never(settings: Settings) -> bool | None:
-    """Whatever the settings are: no."""
+    """No, for all settings."""
     return False
 
 
 def always(settings: Settings) -> bool | None:
-    """Whatever the settings are: yes."""
+    """Yes, for all settings."""
     return True
 
 
 def unknown(settings: Settings) -> bool | None:
-    """Whatever the settings are: nobody says."""
+    """Not known, for all settings."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """The name of an optimizer, its fields and its facts; ``rule`` is where its update is, as module:class.
+    """An optimizer's name, fields and facts; ``rule`` locates its update as module:class.
 
-    ``fields`` are its own, and begin with its name; ``reads`` are those that it shares with others. Facts that may
-    depend on the settings of a trial are functions of them, None where nobody says.
+    ``fields`` belong to it alone and start with its name; ``reads`` are those it shares with others. Facts that may
+    depend on the settings of a trial are functions of the settings, None where not known.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Optimizer:
     reads: Sequence[str] = ("beta1", "beta2", "eps")
     # Whether all members of a pack train as one model, which can be compiled.
     can_be_stacked: bool = True
-    # Whether it keeps the second moment of every parameter as it is, so that it can start elsewhere than at zero.
+    # Whether it keeps the second moment of every parameter uncompressed, so that it can start elsewhere than at zero.
     can_start_second_moment: bool = False
     # Whether steps are divided by the root of a second moment.
     divides_by_root: Callable[[Settings], bool | None] = unknown
-    # Whether that is the root of an average of g^2 with decay beta2, by which steps grow where it is short.
+    # Whether that is the root of an average of g^2 with decay beta2, so that a short average makes steps longer.
     averages_squares: Callable[[Settings], bool | None] = never
-    # Whether the sum of v follows from the gradient norms: v starts at zero, and is the average of g^2 of all steps.
+    # Whether the sum of v follows from the gradient norms: v starts at zero and averages g^2 over all steps.
     v_follows_from_norms: bool = False
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The fields that its update reads as numbers, one for each member."""
+        """The per-member fields that its update reads."""
         own = [name for name, field in self.fields.model_fields.items() if is_per_member(field)]
         return (*self.reads, *own)

@@ -9,7 +9,7 @@ from objectives.optimizers.facts.optimizer import Optimizer, always
 
 
 class RAdamFields(BaseModel):
-    """When the division begins."""
+    """The length of the average from which its root divides."""
 
     radam_threshold: float = per_member(
         5.0,
@@ -21,7 +21,7 @@ class RAdamFields(BaseModel):
 
 
 def _divides_in_the_end(settings: Settings) -> bool | None:
-    """Its divisor is never used where its average is too short, whatever the step."""
+    """False where the average is always too short for the division, whatever the step."""
     beta2, threshold = settings.get("beta2"), settings.get("radam_threshold")
     return None if beta2 is None or threshold is None else 2 / (1 - beta2) - 1 > threshold
 

@@ -1,4 +1,4 @@
-"""SGD that follows an average of the gradients."""
+"""SGD on an average of the gradients."""
 
 from __future__ import annotations
 

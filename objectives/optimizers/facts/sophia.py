@@ -11,7 +11,7 @@ _CHOSEN = when("optimizer", "sophia")
 
 
 class SophiaFields(BaseModel):
-    """Its clipping, the floor of the Hessian's diagonal, and how often that is estimated."""
+    """Its clipping, the lower bound of the Hessian's diagonal, and the interval between its estimates."""
 
     sophia_clip: float = per_member(0.01, "1", "Sophia: largest m / h of an entry", acts=_CHOSEN, gt=0)
     sophia_eps: float = per_member(1e-12, "1", "Sophia: smallest h", acts=_CHOSEN, gt=0)

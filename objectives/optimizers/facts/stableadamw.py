@@ -9,7 +9,7 @@ from objectives.optimizers.facts.optimizer import Optimizer, always
 
 
 class StableAdamWFields(BaseModel):
-    """Its clipping of the update."""
+    """Clipping of its update."""
 
     stableadamw_clip: float | None = per_member(
         1.0,

@@ -1,4 +1,4 @@
-"""Update rules: how a gradient becomes a step, one optimizer a file, each for K members at once."""
+"""Update rules: how a gradient becomes a step, one optimizer per file, each for K members at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from objectives.optimizers.rules.rule import UpdateRule
 
 
 def rule_of(optimizer: str) -> type[UpdateRule]:
-    """The update rule of an optimizer of the table."""
+    """The update rule of an optimizer in the table."""
     module, _, name = OPTIMIZERS[optimizer].rule.partition(":")
     rule: type[UpdateRule] = getattr(importlib.import_module(module), name)
     return rule

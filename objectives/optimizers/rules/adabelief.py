@@ -1,4 +1,4 @@
-"""AdaBelief: Adam that divides by how far gradients are from what was expected (Zhuang et al., arXiv 2010.07468)."""
+"""AdaBelief: Adam that divides by the gradient's deviation from its expectation (Zhuang et al., arXiv 2010.07468)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class AdaBelief(AdamW):
         s = beta2 s + (1 - beta2) (g - m)^2 + eps
         lr * mhat / (sqrt(s / (1 - beta2^t)) + eps)
 
-    As in the paper, eps is added twice, and what is added to s piles up to eps / (1 - beta2). So it is a field of
-    its own, ``adabelief_eps``, with the default of the authors. Equal to ``pytorch_optimizer.AdaBelief``.
+    As in the paper, eps is added twice, and the eps added to s accumulates to eps / (1 - beta2). So it is a separate
+    field, ``adabelief_eps``, with the authors' default. Equal to ``pytorch_optimizer.AdaBelief``.
     """
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """The root of the bias correction is moved out of the divisor, as in AdamW."""
+        """Moves the root of the bias correction out of the divisor, as in AdamW."""
         beta1_K, beta2_K, eps_K = numbers["beta1"], numbers["beta2"], numbers["adabelief_eps"]
         root_K = (1 - alike(torch.pow, beta2_K, age_K)).sqrt()
         return {
@@ -36,7 +36,7 @@ class AdaBelief(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """In the memory of the gradient."""
+        """Reuses the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         surprise_Kn = grad_Kn.sub_(first_Kn).square_()

@@ -1,4 +1,4 @@
-"""Adafactor: a second moment of row and column means, not of single entries (Shazeer & Stern, arXiv 1804.04235)."""
+"""Adafactor: a second moment from row and column means, not single entries (Shazeer & Stern, arXiv 1804.04235)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Adafactor(UpdateRule):
         V = R C / max(mean(R), eps), U = g / max(sqrt(V), eps), eps = adafactor_eps
         min(lr, 1 / sqrt(t)) * max(adafactor_smallest, RMS(W)) * U / max(1, RMS(U) / adafactor_clip)
 
-    and V is the averaged g^2 itself where W is a vector. There is no momentum. Equal to ``torch.optim.Adafactor``,
-    whose documentation has this use of eps and lr; the paper adds 1e-30 to g^2 instead and has 0.01 for lr. The
-    default of ``adafactor_eps`` is the root of the paper's, that of torch the rounding unit of the type.
+    V is the averaged g^2 itself where W is a vector. There is no momentum. Equal to ``torch.optim.Adafactor``, whose
+    documentation uses eps and lr in this way; the paper adds 1e-30 to g^2 instead and uses lr 0.01. The default of
+    ``adafactor_eps`` is the root of the paper's; torch's is the rounding unit of the type.
     """
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
@@ -56,7 +56,7 @@ class Adafactor(UpdateRule):
             states = {name: slice(sizes[name], sizes[name] + size) for name, size in needed.items()}
             sizes.update({name: found.stop for name, found in states.items()})
             self._weights.append(_Weight(piece.start, piece.end, matrices, states))
-        # Whole blocks, so that a number's rounding does not depend on where in the state it stands.
+        # Whole blocks, so that a number's rounding does not depend on its position in the state.
         self._sizes = {name: size + -size % BLOCK for name, size in sizes.items()}
 
     def state_sizes(self) -> Mapping[str, int]:
@@ -77,7 +77,7 @@ class Adafactor(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Weight by weight, in the memory of the gradient."""
+        """One weight at a time, reusing the memory of the gradient."""
         for t, weight in enumerate(self._weights):
             grad_Kw = grad_Kn[:, weight.start : weight.end]
             _average(states, weight, grad_Kw.square(), scalars_K1["weight"])
@@ -91,7 +91,7 @@ class Adafactor(UpdateRule):
         return grad_Kn
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """max(sqrt(V), eps) / what each weight's U was multiplied by at the last step, in units of lr."""
+        """max(sqrt(V), eps) over the factor on each weight's U at the last step, in units of lr."""
         eps_K1 = numbers["adafactor_eps"].to(states["step"].dtype)[:, None]
         divisor_Kn = self.second_moment(states, numbers, age_K).sqrt_().maximum(_floor(eps_K1))
         for t, weight in enumerate(self._weights):
@@ -99,16 +99,16 @@ class Adafactor(UpdateRule):
         return divisor_Kn
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """V, which has no bias: the first gradient is taken whole."""
+        """V, which has no bias: it starts as the square of the first gradient."""
         eps_K1 = numbers["adafactor_eps"].to(states["step"].dtype)[:, None]
-        second_Kn = states["step"].new_ones(len(eps_K1), self.layout.size)  # ones in the filling, which is divided too
+        second_Kn = states["step"].new_ones(len(eps_K1), self.layout.size)  # ones in the padding, which is divided too
         for weight in self._weights:
             second_Kn[:, weight.start : weight.end] = _second_moment(states, weight, eps_K1)
         return second_Kn
 
 
 def _average(states: States, weight: _Weight, squared_Kw: torch.Tensor, weight_K1: torch.Tensor) -> None:
-    """Let the squares of this step into the second moment."""
+    """Add the squares of this step to the second moment."""
     if weight.matrices is None:
         means = {ENTRIES: squared_Kw}
     else:
@@ -135,5 +135,5 @@ def _root_mean_square(value_Kw: torch.Tensor) -> torch.Tensor:
 
 
 def _floor(eps_K1: torch.Tensor) -> torch.Tensor:
-    """eps where the type can hold it: a root of zero is divided by it."""
+    """eps, or the smallest positive number of the type if larger: it avoids 0 / 0."""
     return eps_K1.clamp(min=torch.finfo(eps_K1.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Adam with moments of eight bits, in blocks with a scale each (Dettmers et al., arXiv 2110.02861)."""
+"""Adam with 8-bit moments, in blocks with one scale each (Dettmers et al., arXiv 2110.02861)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOMENTS = ("first", "second")
 
 
 class Tables(NamedTuple):
-    """Values of codes, borders between them, and the lowest code of numbers that begin with the same 16 bits.
+    """Values of codes, borders between them, and the lowest code of numbers with the same first 16 bits.
 
-    No two borders begin with the same 16 bits, so that the code of a number is that one or the next.
+    No two borders have the same first 16 bits, so the code of a number is that one or the next.
     """
 
     values: torch.Tensor
@@ -34,13 +34,13 @@ class Tables(NamedTuple):
 class Adam8bit(AdamW):
     """AdamW that keeps each moment as an 8-bit code of its size within a block of ``adam8bit_block`` entries.
 
-    A step decodes both moments, does what AdamW does, and codes them again: each block is divided by its largest
-    absolute value, and every entry becomes the nearest of 256 numbers, spread over seven decades (dynamic tree
-    quantisation; the second moment has no sign and all codes for its size). Blocks begin at the start of a
-    weight. Weights with fewer than ``adam8bit_smallest`` entries keep moments of full precision.
+    A step decodes both moments, does what AdamW does, and encodes them again: each block is divided by its largest
+    absolute value, and every entry is rounded to the nearest of 256 numbers that span seven decades (dynamic tree
+    quantisation; the second moment, without a sign, has twice as many per decade). Blocks start at the start of a
+    weight. Weights with fewer than ``adam8bit_smallest`` entries keep full-precision moments.
 
-    Equal to ``bitsandbytes.optim.AdamW8bit``, but not to its CPU kernel of version 0.50, which looks codes up in a
-    table that is too coarse for small numbers. Codes are chosen in single precision, whatever the type.
+    Equal to ``bitsandbytes.optim.AdamW8bit``, except its CPU kernel of version 0.50, whose lookup table is too coarse
+    for small numbers. Codes are chosen in single precision, whatever the type.
     """
 
     state_types = {f"{moment}_codes": torch.uint8 for moment in MOMENTS}
@@ -50,7 +50,7 @@ class Adam8bit(AdamW):
         self._block = shape.adam8bit_block
         self._coded = [piece for piece in layout.pieces if piece.size >= shape.adam8bit_smallest]
         self._plain = [piece for piece in layout.pieces if piece.size < shape.adam8bit_smallest]
-        # Of each moment; on the device of the parameters as soon as that is known, and not within a compiled update.
+        # For each moment; created on the device of the parameters once known, and not within a compiled update.
         self._tables: dict[str, Tables] = {}
 
     def state_sizes(self) -> Mapping[str, int]:
@@ -68,7 +68,7 @@ class Adam8bit(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Large weights and small ones in buffers of their own."""
+        """Large and small weights in separate buffers."""
         plain_Kp = coded_Kc = None
         if self._plain:
             grad_Kp = _gathered(grad_Kn, [self._plain], BLOCK)
@@ -83,11 +83,11 @@ class Adam8bit(AdamW):
         return self._scattered(plain_Kp, coded_Kc)
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """v / (1 - beta2^t), as it is kept."""
+        """v / (1 - beta2^t), as stored."""
         return debiased(self._kept(states, "second"), numbers["beta2"], age_K)
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m / (1 - beta1^t), as it is kept."""
+        """m / (1 - beta1^t), as stored."""
         return debiased(self._kept(states, "first"), numbers["beta1"], age_K)
 
     def _prepare(self, device: torch.device) -> None:
@@ -117,7 +117,7 @@ class Adam8bit(AdamW):
         states[f"{moment}_codes"].copy_(nearest_codes(share_KBb.flatten(1), self._tables[moment]))
 
     def _scattered(self, plain_Kp: torch.Tensor | None, coded_Kc: torch.Tensor | None) -> torch.Tensor:
-        """All weights at their columns again, (K, n), with zeros in the filling."""
+        """All weights back at their columns, (K, n), with zeros in the padding."""
         columns: dict[int, torch.Tensor] = {}
         plain_at = coded_at = 0
         for piece in self._plain:
@@ -132,10 +132,10 @@ class Adam8bit(AdamW):
 
 
 def code_values(*, signed: bool) -> torch.Tensor:
-    """The 256 numbers that codes stand for, ascending, in single precision; the largest is 1.
+    """The 256 values of the codes, ascending, in single precision; the largest is 1.
 
-    Each decade below 1 is cut into equal parts whose middles they are: one part in the seventh, twice as many in
-    every next one, and twice as many again without a sign. Zero and one are numbers of their own.
+    Each decade below 1 is divided into equal parts and the values are their midpoints: one part in the seventh decade,
+    twice as many in each next one, and twice as many again without a sign. Zero and one are values too.
     """
     values = [0.0, 1.0]
     for decade in range(_DECADES):
@@ -147,27 +147,27 @@ def code_values(*, signed: bool) -> torch.Tensor:
 
 
 def make_tables(*, signed: bool, device: torch.device) -> Tables:
-    """What codes are looked up in, for a moment with or without a sign."""
+    """Lookup tables for a moment with or without a sign."""
     values = code_values(signed=signed)
     borders = torch.cat([(values[:-1] + values[1:]) / 2, torch.tensor([torch.inf])])
     starts = torch.arange(2**16, dtype=torch.int32) << 16
-    # Numbers grow with their bits, negative ones fall: theirs are lowest at the last of the bits.
+    # Positive numbers grow with their bits and negative ones fall: the lowest of these has the highest bits.
     lowest = torch.where(starts < 0, starts | 0xFFFF, starts).view(torch.float32)
     first_codes = torch.bucketize(lowest.nan_to_num(0.0), borders[:-1], out_int32=True)
     return Tables(values.to(device), borders.to(device), first_codes.to(device))
 
 
 def nearest_codes(share_Kc: torch.Tensor, tables: Tables) -> torch.Tensor:
-    """The code nearest to each number in [-1, 1], the lower one of two that are as near; uint8."""
+    """The code nearest to each number in [-1, 1], the lower one of a tie; uint8."""
     share = share_Kc.to(torch.float32).flatten()
-    # A search in 255 borders takes twenty times as long as a look at the first half of the number's bits.
+    # A search in 255 borders takes twenty times as long as a lookup of the number's first 16 bits.
     code = tables.first_codes.index_select(0, (share.view(torch.int32) >> 16) & 0xFFFF)
     code = code + (share > tables.borders.index_select(0, code))
     return code.to(torch.uint8).view_as(share_Kc)
 
 
 def _gathered(value_Kn: torch.Tensor, groups: Iterable[Sequence[Piece]], multiple: int) -> torch.Tensor:
-    """Columns of weights side by side, each group filled with zeros up to a multiple."""
+    """Columns of weights, concatenated, each group zero-padded to a multiple."""
     columns = []
     for pieces in groups:
         columns += [value_Kn[:, piece.start : piece.end] for piece in pieces]

@@ -11,12 +11,12 @@ from objectives.stacking.rounding import alike
 
 
 class AdamW(UpdateRule):
-    """Bias-corrected moments, eps added after the root."""
+    """Bias-corrected moments, with eps added after the root."""
 
     is_debiased = True
 
     def state_sizes(self) -> Mapping[str, int]:
-        """Both moments, a number for each parameter."""
+        """Both moments, one number per parameter."""
         return {"first_moment": self.layout.size, "second_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
@@ -36,7 +36,7 @@ class AdamW(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """lr * m / (sqrt(v) + eps), in the memory of the gradient."""
+        """lr * m / (sqrt(v) + eps), reusing the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
@@ -58,5 +58,5 @@ class AdamW(UpdateRule):
 
 
 def debiased(moment_Kn: torch.Tensor, beta_K: torch.Tensor, age_K: torch.Tensor) -> torch.Tensor:
-    """A moving average that began at zero, with the bias taken out: moment / (1 - beta^t)."""
+    """A moving average that started at zero, corrected for its bias: moment / (1 - beta^t)."""
     return moment_Kn / (1 - alike(torch.pow, beta_K, age_K)).to(moment_Kn.dtype)[:, None]

@@ -13,16 +13,16 @@ from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 
 
 class Lion(UpdateRule):
-    """Every coordinate moves by lr, or not at all where the sign is that of zero:
+    """Every coordinate moves by +-lr, or not at all where the sign is that of zero:
 
         lr * sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g
 
-    beta1 is for the step and beta2 for the memory; the authors' 0.9 and 0.99 go with an lr that is a tenth
-    or less of AdamW's. Equal to ``pytorch_optimizer.Lion``. There is no divisor that is a diagonal.
+    beta1 is for the step and beta2 for the memory; the authors' 0.9 and 0.99 go with an lr at most a tenth of AdamW's.
+    Equal to ``pytorch_optimizer.Lion``. It has no diagonal divisor.
     """
 
     def state_sizes(self) -> Mapping[str, int]:
-        """One moment, a number for each parameter."""
+        """One moment, one number per parameter."""
         return {"first_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
@@ -39,5 +39,5 @@ class Lion(UpdateRule):
         return update_Kn
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m / (1 - beta2^t); the step takes its sign only, so that it needs no correction."""
+        """m / (1 - beta2^t); the step uses only its sign and so needs no correction."""
         return debiased(states["first_moment"], numbers["beta2"], age_K)

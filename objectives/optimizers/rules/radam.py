@@ -1,4 +1,4 @@
-"""RAdam: Adam whose division waits until its second moment can be relied on (Liu et al., arXiv 1908.03265)."""
+"""RAdam: Adam that divides only once its second moment is reliable (Liu et al., arXiv 1908.03265)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from objectives.stacking.rounding import alike
 
 
 class RAdam(AdamW):
-    """AdamW times a rectification r_t, and plain averaged momentum while there is none.
+    """AdamW times a rectification r_t, or plain averaged momentum where r_t is undefined.
 
-    With rho = 2 / (1 - beta2) - 1 and rho_t = rho - 2 t beta2^t / (1 - beta2^t), the length of the simple average
-    that the second moment stands for:
+    With rho = 2 / (1 - beta2) - 1 and rho_t = rho - 2 t beta2^t / (1 - beta2^t), the length of the simple average that
+    is equivalent to the second moment:
 
         rho_t > radam_threshold:  lr * mhat * r_t * sqrt(1 - beta2^t) / (sqrt(v) + eps)
         otherwise:                lr * mhat
         r_t^2 = (rho_t - 4) (rho_t - 2) rho / ((rho - 4) (rho - 2) rho_t)
 
-    Equal to ``torch.optim.RAdam``, which documents a threshold of 5 and adds eps to the root of v as it is; the
-    paper's threshold is 4. At beta2 <= 0.6 no second moment is ever relied on.
+    Equal to ``torch.optim.RAdam``, which documents a threshold of 5 and adds eps to the uncorrected root of v; the
+    paper's threshold is 4. At beta2 <= 0.6 it never divides.
     """
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """``rectified`` is 1 for members who divide at this step, else 0."""
+        """``rectified`` is 1 for members that divide at this step, else 0."""
         beta1_K, beta2_K = numbers["beta1"], numbers["beta2"]
         is_rectified_K, factor_K = _rectification(numbers, age_K)
         return {
@@ -40,7 +40,7 @@ class RAdam(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """In the memory of the gradient."""
+        """Reuses the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])

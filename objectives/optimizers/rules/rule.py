@@ -1,4 +1,4 @@
-"""What an update rule is."""
+"""The interface of an update rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from objectives.base import TrainingConfig
 from objectives.stacking.layout import Layout
 
-# Shapes: K members, R of them that are looked at, n parameters of one member.
+# Shapes: K members, R of them being read, n parameters of one member.
 
 Numbers = Mapping[str, torch.Tensor]
 States = dict[str, torch.Tensor]
@@ -19,58 +19,58 @@ States = dict[str, torch.Tensor]
 class UpdateRule(ABC):
     """From gradients to updates, for K members whose hyperparameters are numbers of shape (K,).
 
-    What it remembers are tensors with the members as their first size, all zeros for a fresh member; they are
-    kept, arranged and saved by the optimizer, and changed in place here. Whatever a rule does now and then it
-    does by the age of each member, as members of a pack may differ in age.
+    Its states are tensors whose first axis is the members, all zeros for a new member; the optimizer stores, arranges
+    and saves them, and the rule changes them in place. Anything periodic depends on the age of each member, since ages
+    may differ within a pack.
 
-    ``numbers`` are the fields that its facts name (objectives/optimizers/facts), null as infinite.
+    ``numbers`` are the fields that its facts name (objectives/optimizers/facts), with infinity for null.
 
     Where a rule has both a first moment and a divisor, its update is lr * first moment / divisor.
     """
 
-    # States whose numbers are not of the parameters' type.
+    # States whose numbers have another type than the parameters.
     state_types: Mapping[str, torch.dtype] = {}
     # Whether the first moment is divided by 1 - beta1^t.
     is_debiased: bool = False
-    # Whether ``take_hessian`` is to be called before the step of members for whom ``hessian_is_due``.
+    # Whether to call ``take_hessian`` before the step of members for which ``hessian_is_due``.
     needs_hessian: bool = False
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
-        """``shape`` is for the structural fields, which all members share."""
+        """``shape`` is for the structural fields, which are equal in all members."""
         self.shape, self.layout = shape, layout
 
     @abstractmethod
     def state_sizes(self) -> Mapping[str, int]:
-        """Numbers of one member in each of its states."""
+        """The size of each of its states in one member."""
 
     @abstractmethod
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """What a step needs of the hyperparameters, (K,) in double precision; ``age_K`` counts this step."""
+        """What a step needs of the hyperparameters, (K,) in double precision; ``age_K`` includes this step."""
 
     @abstractmethod
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """What is to be subtracted from the parameters, (K, n), learning rate included; may overwrite ``grad_Kn``.
+        """The amount to subtract from the parameters, (K, n), including the learning rate; may overwrite ``grad_Kn``.
 
-        ``params_Kn`` are only read. Plain tensor operations, as torch.compile is to fuse them.
+        ``params_Kn`` is read-only. Only plain tensor operations, so that torch.compile can fuse them.
         """
 
     def hessian_is_due(self, num_steps: int) -> bool:
-        """Whether a member with ``num_steps`` steps behind it needs a Hessian for the next one."""
+        """Whether a member that has completed ``num_steps`` steps needs a Hessian for the next one."""
         return False
 
     def take_hessian(self, states: States, rows: torch.Tensor, hessian_Rn: torch.Tensor, numbers: Numbers) -> None:
-        """Use estimates of the Hessian's diagonal at the parameters that members ``rows`` have now, (R, n).
+        """Use estimates of the Hessian's diagonal at the present parameters of members ``rows``, (R, n).
 
-        Of a member whose estimate is not finite nothing is used.
+        An estimate that is not finite is ignored for that member.
         """
         raise NotImplementedError(f"{type(self).__name__} has no use for a Hessian")
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor | None:
-        """What each coordinate of the first moment was divided by at the last step, (K, n).
+        """The divisor of each coordinate of the first moment at the last step, (K, n).
 
-        1 / divisor is the preconditioner of the rule; None where it has none that is a diagonal.
+        1 / divisor is the preconditioner of the rule; None where it is not diagonal.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""SGD that follows an average of the gradients: ``torch.optim.SGD`` with momentum = dampening = beta1."""
+"""SGD on an average of the gradients: ``torch.optim.SGD`` with momentum = dampening = beta1."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 
 
 class Sgd(UpdateRule):
-    """lr * m, m an average of the gradients by beta1."""
+    """lr * m, with m the gradients averaged with decay beta1."""
 
     def state_sizes(self) -> Mapping[str, int]:
-        """One moment, a number for each parameter."""
+        """One moment, one number per parameter."""
         return {"first_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """The first gradient is taken whole."""
+        """The average starts as the first gradient."""
         return {"weight": torch.where(age_K == 1, 1.0, 1 - numbers["beta1"]), "lr": lr_K}
 
     def update(
@@ -27,7 +27,7 @@ class Sgd(UpdateRule):
         return states["first_moment"].lerp_(grad_Kn, scalars_K1["weight"]) * scalars_K1["lr"]
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """Nothing is divided."""
+        """Ones: nothing is divided."""
         return torch.ones_like(states["first_moment"])
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""SPAM: Adam that clips entries and forgets now and then (Huang et al., arXiv 2501.06842)."""
+"""SPAM: Adam that clips entries and resets its moments periodically (Huang et al., arXiv 2501.06842)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Spam(AdamW):
                                            with v before this step
         w * lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)
 
-    w = 1 - 0.99 (1 + cos(pi c / (spam_warmup + 1))) / 2 while c = t mod spam_interval < spam_warmup after a reset,
-    else 1. All this as in the authors' code, in which t of the bias correction is not reset either: without the
-    warmup the first step after a reset would be (1 - beta1) / sqrt(1 - beta2) times Adam's first step. A first step
-    that is clipped would be clipped to nothing, and all others after it: spam_grace is 2 or more.
+    w = 1 - 0.99 (1 + cos(pi c / (spam_warmup + 1))) / 2 while c = t mod spam_interval < spam_warmup after a reset, else
+    1. All this follows the authors' code, in which t of the bias correction is not reset either: without the warmup the
+    first step after a reset would be (1 - beta1) / sqrt(1 - beta2) times Adam's first step. Clipping at the first step
+    would clip to zero there and ever after, so spam_grace is 2 or more.
 
-    Equal to ``pytorch_optimizer.SPAM`` with density 1 but for the warmup: there c is one step ahead of the
-    authors' code. Both apply weight decay after the update; here it is the optimizer's, before. The authors' eps
-    is 1e-6, and their warmup 150 (50 in pytorch_optimizer).
+    Equal to ``pytorch_optimizer.SPAM`` with density 1 except for the warmup: its c is one step ahead of the authors'
+    code. Both apply weight decay after the update; here the optimizer applies it before. The authors' eps is 1e-6, and
+    their warmup 150 (50 in pytorch_optimizer).
     """
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """``memory`` is 0 at a reset, else 1. Where nothing is clipped, ``threshold`` is 0 and ``slack`` infinite."""
+        """``memory`` is 0 at a reset, else 1. Without clipping, ``threshold`` is 0 and ``slack`` infinite."""
         beta1_K, beta2_K, threshold_K = numbers["beta1"], numbers["beta2"], numbers["spam_threshold"]
         since_reset_K = alike(torch.remainder, age_K, numbers["spam_interval"])
         clips_K = (since_reset_K >= numbers["spam_grace"]) & torch.isfinite(threshold_K)
@@ -52,7 +52,7 @@ class Spam(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """In the memory of the gradient."""
+        """Reuses the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.mul_(scalars_K1["memory"])
         second_Kn.mul_(scalars_K1["memory"])

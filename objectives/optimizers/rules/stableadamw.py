@@ -1,4 +1,4 @@
-"""StableAdamW: AdamW whose step is cut where the second moment is too small (Wortsman et al., arXiv 2304.13013)."""
+"""StableAdamW: AdamW with a shorter step where the second moment is too small (Wortsman et al., arXiv 2304.13013)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from objectives.stacking.rounding import alike
 
 
 class StableAdamW(AdamW):
-    """AdamW with Adafactor's clipping of the update, for each weight by itself:
+    """AdamW with Adafactor's clipping of the update, separately for each weight:
 
         RMS_t = sqrt(mean(g^2 / max(vhat, eps^2))), with this step's g in vhat
         lr / max(1, RMS_t / stableadamw_clip) * mhat / (sqrt(vhat) + eps)
 
-    Equal to ``pytorch_optimizer.StableAdamW``, in which the paper's threshold of 1 is fixed; without a threshold
-    it is AdamW. Weight decay here is the optimizer's, by the whole lr; there and in the paper it is by the cut one.
+    Equal to ``pytorch_optimizer.StableAdamW``, which fixes the paper's threshold of 1; without a threshold it is AdamW.
+    Weight decay here is the optimizer's, by the full lr; there and in the paper it uses the reduced lr.
     """
 
     def state_sizes(self) -> Mapping[str, int]:
@@ -29,7 +29,7 @@ class StableAdamW(AdamW):
         return {**super().state_sizes(), "rms": len(self.layout.pieces)}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """``correction`` is that of the second moment."""
+        """``correction`` is the bias correction of the second moment."""
         correction_K = 1 - alike(torch.pow, numbers["beta2"], age_K)
         return {
             **super().scalars(numbers, lr_K, age_K),
@@ -41,11 +41,11 @@ class StableAdamW(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """In the memory of the gradient."""
+        """Reuses the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
-        # g^2 / max(vhat, eps^2), but for the bias correction c: vhat = v / c. In single precision the floor may
+        # g^2 / max(vhat, eps^2), up to the bias correction c: vhat = v / c. In single precision the lower bound may
         # round to zero, and columns without a gradient would be 0 / 0.
         floor_K1 = scalars_K1["floor"].clamp(min=torch.finfo(grad_Kn.dtype).tiny)
         ratio_Kn = grad_Kn.div_(torch.maximum(second_Kn, floor_K1))
@@ -70,5 +70,5 @@ def _mean_of_weights(layout: Layout, value_Kn: torch.Tensor) -> torch.Tensor:
 
 
 def _excess(rms_KT: torch.Tensor, clip_K1: torch.Tensor) -> torch.Tensor:
-    """How many times too large the step of each weight would be, at least 1."""
+    """The factor by which each weight's step would be too large, at least 1."""
     return (rms_KT / clip_K1).clamp(min=1.0)
