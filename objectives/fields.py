@@ -63,7 +63,7 @@ def structural(
 def _field(
     default: Any, unit: str, description: str, is_per_member: bool, acts: Condition, off: bool, domain: Mapping
 ) -> Any:
-    facts = {"unit": unit, "per_member": is_per_member, "acts": acts, "off": off}
+    facts: dict[str, Any] = {"unit": unit, "per_member": is_per_member, "acts": acts, "off": off}
     return Field(default, description=description, json_schema_extra=facts, **domain)
 
 

@@ -135,10 +135,9 @@ def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
 
     A stable trial has findings, and no cause: a risk that came to nothing is none.
     """
-    findings = tuple(mechanism.look(evidence) for mechanism in MECHANISMS)
-    companions = {mechanism.key for mechanism in MECHANISMS if mechanism.is_companion}
+    findings = tuple(mechanism.look(evidence) for mechanism in MECHANISMS.values())
     supported = [finding for finding in findings if finding.verdict == "supported"]
-    causes = [finding for finding in supported if finding.mechanism not in companions]
+    causes = [finding for finding in supported if not MECHANISMS[finding.mechanism].is_companion]
     cause = causes[0] if causes and evidence.outcome != "stable" else None
     return Diagnosis(sweep, evidence, chosen, findings, cause, tuple(one for one in supported if one is not cause))
 

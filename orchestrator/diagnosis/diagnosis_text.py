@@ -9,8 +9,7 @@ from typing import Any
 
 from orchestrator.diagnosis.advice import Advice, advice_lines, indented
 from orchestrator.diagnosis.diagnosis import Diagnosis
-from orchestrator.diagnosis.mechanisms.catalogue import TITLES
-from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, title_of
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
 from orchestrator.space import format_value
@@ -51,7 +50,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         yield from [heading] if findings else []
         for finding in findings:
             measured = f" ({'; '.join(finding.numbers)})" if finding.numbers else ""
-            yield f"  {TITLES[finding.mechanism]}: {finding.reason}{measured}"
+            yield f"  {title_of(finding.mechanism)}: {finding.reason}{measured}"
 
 
 def _wrapped(line: str) -> list[str]:
@@ -97,7 +96,7 @@ def _advice_json(one: Advice) -> dict[str, Any]:
 
 
 def _titled(finding: Finding) -> str:
-    return ", ".join(part for part in (TITLES[finding.mechanism], finding.when) if part)
+    return ", ".join(part for part in (title_of(finding.mechanism), finding.when) if part)
 
 
 def _numbers(finding: Finding) -> Iterator[str]:
@@ -121,7 +120,7 @@ def _what_happened(found: Diagnosis) -> str:
 
 def _missing(found: Diagnosis) -> str:
     evidence = found.evidence
-    unknown = [TITLES[finding.mechanism] for finding in found.of("unknown")]
+    unknown = [title_of(finding.mechanism) for finding in found.of("unknown")]
     says = "no mechanism is supported"
     if unknown:
         several = f"{len(unknown)} are neither supported nor excluded"
@@ -135,15 +134,12 @@ def _missing(found: Diagnosis) -> str:
 
 def _what_would_tell(found: Diagnosis, folder: Path) -> Iterator[str]:
     """The small sweep that would tell what is unknown, in place of advice."""
-    evidence, unknown = found.evidence, {finding.mechanism for finding in found.of("unknown")}
-    setting, values = None, []
-    rate, memory = evidence.number("lr"), evidence.memory
-    if WARMUP_TOO_SHORT in unknown and memory is not None and evidence.number("warmup") is not None:
-        setting, values = "warmup", [min(int(found.trial["steps"]) // 2, round(2 * memory))]
-    elif OVER_THE_EDGE in unknown and rate is not None:
-        setting, values = "lr", [float(f"{rate * factor:.3g}") for factor in (0.3, 0.1)]
-    elif evidence.is_own_trainer or len(evidence.edge):
+    evidence = found.evidence
+    probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in found.of("unknown"))
+    probe = next(filter(None, probes), None)
+    if probe is None and (evidence.is_own_trainer or len(evidence.edge)):
         return
+    setting, values = probe or (None, [])
     text = small_sweep(folder, found.trial, "again" if setting is None else "try", setting, values)
     if text is not None:
         yield "this sweep would tell:"

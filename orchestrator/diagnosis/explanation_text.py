@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.detection.outcomes import is_known
 from orchestrator.diagnosis.explanation import UNEXPLAINED, Explanation, Key
-from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, TITLES
+from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.space import format_value
@@ -19,12 +19,13 @@ def explanation_lines(found: Explanation) -> Iterator[str]:
     num_known = sum(is_known(cell.state) for cell in stability.cells.values())
     note = f" ({stability.note})" if stability.note else ""
     yield f"{stability.name}: {len(found.rulings)} of {num_known} known cells are not stable{note}"
-    keys: dict[str, list[Key]] = {mechanism.key: [] for mechanism in MECHANISMS} | {UNEXPLAINED: []}
+    keys: dict[str, list[Key]] = {key: [] for key in (*MECHANISMS, UNEXPLAINED)}
     for key in found.rulings:
         keys[found.ruling(key) or UNEXPLAINED].append(key)
     for mechanism, cells in sorted(keys.items(), key=lambda item: -len(item[1])):
         if cells:
-            yield f"{TITLES.get(mechanism, mechanism)}: {len(cells)} cell{'s' if len(cells) > 1 else ''}"
+            title = MECHANISMS[mechanism].title if mechanism in MECHANISMS else mechanism
+            yield f"{title}: {len(cells)} cell{'s' if len(cells) > 1 else ''}"
             yield from (f"  {text}" for text in _where(stability, cells))
     if any(found.rulings[key].lacks_curvature for key in keys[UNEXPLAINED]):
         yield f"the curvature was not measured: run with telemetry: {{curvature: {CURVATURE_EVERY}}}"

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.diagnosis.evidence import Evidence
-from orchestrator.diagnosis.mechanisms.catalogue import TITLES
+from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.diagnosis.mechanisms.thresholds import DECAYED, LAGGING
 from orchestrator.diagnosis.series import Series
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
@@ -75,7 +75,9 @@ def _draw(found: Diagnosis) -> Figure:
 def _title(found: Diagnosis) -> str:
     trial = found.trial
     setting = " ".join(f"{name}={format_value(value)}" for name, value in trial["cell"].items())
-    cause = f"{TITLES[found.cause.mechanism]}, {found.cause.when}" if found.cause is not None else "not enough evidence"
+    cause = (
+        f"{title_of(found.cause.mechanism)}, {found.cause.when}" if found.cause is not None else "not enough evidence"
+    )
     said = "stable" if found.evidence.outcome == "stable" else f"{trial['outcome']}: {cause}"
     return f"{found.sweep} {setting} seed={trial['seed']}\n{said}"
 

@@ -22,13 +22,13 @@ from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
 PLANTED = {
-    "lr_over_edge": OVER_THE_EDGE,
-    "no_warmup": WARMUP_TOO_SHORT,
-    "slow_beta2": PRECONDITIONER_DECAY,
-    "short_memory": SHORT_MEMORY,
-    "epsilon_floor": EPSILON_FLOOR,
-    "poisoned_batch": BAD_BATCH,
-    "half_precision": HALF_PRECISION_OVERFLOW,
+    "lr_over_edge": OVER_THE_EDGE.key,
+    "no_warmup": WARMUP_TOO_SHORT.key,
+    "slow_beta2": PRECONDITIONER_DECAY.key,
+    "short_memory": SHORT_MEMORY.key,
+    "epsilon_floor": EPSILON_FLOOR.key,
+    "poisoned_batch": BAD_BATCH.key,
+    "half_precision": HALF_PRECISION_OVERFLOW.key,
 }
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from objectives.base import TrainingConfig
+from objectives.optimizers.facts.adam8bit import Adam8bitFields
 from objectives.optimizers.rules.adamw import AdamW, debiased
 from objectives.optimizers.rules.rule import Numbers, States
 from objectives.stacking.layout import Layout, Piece
@@ -47,6 +48,7 @@ class Adam8bit(AdamW):
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         super().__init__(shape, layout)
+        assert isinstance(shape, Adam8bitFields)
         self._block = shape.adam8bit_block
         self._coded = [piece for piece in layout.pieces if piece.size >= shape.adam8bit_smallest]
         self._plain = [piece for piece in layout.pieces if piece.size < shape.adam8bit_smallest]

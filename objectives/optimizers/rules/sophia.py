@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from objectives.optimizers.facts.sophia import SophiaFields
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 from objectives.stacking.rounding import alike
 
@@ -31,15 +32,20 @@ class Sophia(UpdateRule):
         """The first moment and the averaged diagonal, one number per parameter."""
         return {"first_moment": self.layout.size, "hessian": self.layout.size}
 
+    @property
+    def _interval(self) -> int:
+        assert isinstance(self.shape, SophiaFields)
+        return self.shape.sophia_interval
+
     def hessian_is_due(self, num_steps: int) -> bool:
         """At a member's first step, and then every ``sophia_interval``."""
-        return num_steps % self.shape.sophia_interval == 0
+        return num_steps % self._interval == 0
 
     def take_hessian(self, states: States, rows: torch.Tensor, hessian_Rn: torch.Tensor, numbers: Numbers) -> None:
         """Average the estimates into the Hessian state of ``rows``."""
         # A half-life is in tokens, and so in steps; there are several between two estimates.
         has_half_life_K = torch.isfinite(numbers["beta2_half_life"])
-        decay_K = alike(torch.pow, numbers["beta2"], torch.where(has_half_life_K, self.shape.sophia_interval, 1.0))
+        decay_K = alike(torch.pow, numbers["beta2"], torch.where(has_half_life_K, self._interval, 1.0))
         known_Rn, weight_R1 = states["hessian"][rows], (1 - decay_K[rows]).to(hessian_Rn.dtype)[:, None]
         is_sound_R1 = torch.isfinite(hessian_Rn).all(1, keepdim=True)
         states["hessian"][rows] = torch.where(is_sound_R1, known_Rn.lerp(hessian_Rn, weight_R1), known_Rn)

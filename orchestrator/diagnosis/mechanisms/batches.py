@@ -6,15 +6,16 @@ import numpy as np
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import Finding, finding_for
+from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.moves import CLIP, Move, just, whole
 from orchestrator.diagnosis.series import Series
 
-BAD_BATCH = "bad_batch"
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 _TINY = 1e-12  # the noise of losses that are all the same
 
 
-def bad_batch(evidence: Evidence) -> Finding:
+def bad_batch(evidence: Evidence, found: MakeFinding) -> Finding:
     """One step's loss jumps away from its neighbours, under the threshold of curvature, and falls back.
 
     Supported where the loss at the onset jumps within one step, half of the jump is gone a few steps later, and the
@@ -22,7 +23,6 @@ def bad_batch(evidence: Evidence) -> Finding:
     named by its text position where the objective knows it. Excluded where all steps see the same data, or the
     loss rose over several steps, or trials that saw the same batch do not notice it.
     """
-    found = finding_for(BAD_BATCH, evidence)
     if evidence.onset is None:
         return found("excluded", "the loss never left its trend upwards")
     if _is_full_batch(evidence):
@@ -104,3 +104,17 @@ def _jump_text(evidence: Evidence, step: int) -> str:
     text = f"the loss at step {step} is {here:.4g}, before it {before:.4g}"
     norm, past = evidence.grad_norm.at(step), evidence.grad_norm.between(step - at.LEAST_HISTORY, step).median()
     return f"{text}; the gradient norm {norm:.3g}, before it {past:.3g}" if norm is not None and past else text
+
+
+BAD_BATCH = Mechanism(
+    key="bad_batch",
+    title="a single bad batch",
+    find=bad_batch,
+    label="batch",
+    colour="#009E73",
+    moves=(
+        Move("corrupted", "lower", "fewer batches of the kind", just(0.0)),
+        CLIP,
+        Move("batch_size", "raise", "one bad sequence weighs less", whole("batch_size", 2, 4)),
+    ),
+)

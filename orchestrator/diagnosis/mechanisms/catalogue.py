@@ -1,41 +1,44 @@
-"""The mechanisms by which training becomes unstable: a closed list, each a function of a trial's evidence.
+"""The mechanisms by which training becomes unstable: the table that everybody looks them up in.
 
 The order is the one in which they lead: what comes first brings about, or takes along, what comes after it. Steps
 that grow by themselves make losses jump; a batch that jumps makes the second moment lag; a step over the edge makes the
-logits grow.
+logits grow. A new mechanism is a file, or a part of one, with all that is known of it, and a line in the table.
 """
 
 from __future__ import annotations
 
-from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH, bad_batch
-from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY, preconditioner_decay
-from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT, over_the_edge, warmup_too_short
-from orchestrator.diagnosis.mechanisms.finding import Mechanism
-from orchestrator.diagnosis.mechanisms.logits import LOGIT_GROWTH, logit_growth
-from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY, short_memory
-from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW, half_precision_overflow
+from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH
+from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.diagnosis.mechanisms.logits import LOGIT_GROWTH
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
+from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.diagnosis.mechanisms.scales import (
     CLIPPING_INACTIVE,
     CLIPPING_SATURATED,
     EPSILON_FLOOR,
     LAYERS_OUT_OF_STEP,
-    clipping_inactive,
-    clipping_saturated,
-    epsilon_floor,
-    layers_out_of_step,
 )
 
-MECHANISMS: tuple[Mechanism, ...] = (
-    Mechanism(HALF_PRECISION_OVERFLOW, "half-precision overflow", half_precision_overflow),
-    Mechanism(SHORT_MEMORY, "memory shorter than momentum", short_memory),
-    Mechanism(BAD_BATCH, "a single bad batch", bad_batch),
-    Mechanism(WARMUP_TOO_SHORT, "warmup too short", warmup_too_short),
-    Mechanism(OVER_THE_EDGE, "step over the edge from the start", over_the_edge),
-    Mechanism(PRECONDITIONER_DECAY, "preconditioner decay", preconditioner_decay),
-    Mechanism(EPSILON_FLOOR, "epsilon floor", epsilon_floor),
-    Mechanism(LAYERS_OUT_OF_STEP, "layers out of step", layers_out_of_step),
-    Mechanism(LOGIT_GROWTH, "growth of the logits", logit_growth),
-    Mechanism(CLIPPING_SATURATED, "clipping saturated", clipping_saturated),
-    Mechanism(CLIPPING_INACTIVE, "clipping never active", clipping_inactive, is_companion=True),
-)
-TITLES = {mechanism.key: mechanism.title for mechanism in MECHANISMS}
+MECHANISMS: dict[str, Mechanism] = {
+    mechanism.key: mechanism
+    for mechanism in (
+        HALF_PRECISION_OVERFLOW,
+        SHORT_MEMORY,
+        BAD_BATCH,
+        WARMUP_TOO_SHORT,
+        OVER_THE_EDGE,
+        PRECONDITIONER_DECAY,
+        EPSILON_FLOOR,
+        LAYERS_OUT_OF_STEP,
+        LOGIT_GROWTH,
+        CLIPPING_SATURATED,
+        CLIPPING_INACTIVE,
+    )
+}
+
+
+def title_of(key: str) -> str:
+    """What a person calls the mechanism ``key``."""
+    return MECHANISMS[key].title

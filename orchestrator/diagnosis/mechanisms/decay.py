@@ -6,21 +6,21 @@ import numpy as np
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, finding_for, steps
+from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, MakeFinding, steps
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.moves import HIGHER_EPS, LOWER_EPS, LOWER_LR, SHORTER_MEMORY, Move, scaled
 from orchestrator.diagnosis.series import Series
 
-PRECONDITIONER_DECAY = "preconditioner_decay"
 _FOLLOWS = "that v lags at the peak is what any gradient that grows brings about"
 
 
-def preconditioner_decay(evidence: Evidence) -> Finding:
+def preconditioner_decay(evidence: Evidence, found: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
 
     Supported where v had decayed on its own before the onset, or a little while the curvature is known to have
     crossed its threshold, and the gradient then grew over several steps until v lagged behind it. Excluded where
     one of these is known not to be so.
     """
-    found = finding_for(PRECONDITIONER_DECAY, evidence)
     onset, peak = evidence.onset, evidence.peak
     if onset is None or peak is None:
         rise = "the loss never left its trend upwards" if onset is None else "the loss broke off without a rise"
@@ -84,3 +84,19 @@ def _crossings(evidence: Evidence, first: int, end: int) -> str:
         over_N = readings.step_N[readings.value_N > limit_N]
         said.append(f"{name} first over it at step {over_N[0]}" if len(over_N) else f"{name} never read over it")
     return ", ".join(said)
+
+
+PRECONDITIONER_DECAY = Mechanism(
+    key="preconditioner_decay",
+    title="preconditioner decay",
+    find=preconditioner_decay,
+    label="decay",
+    colour="#CC79A7",
+    moves=(
+        SHORTER_MEMORY,
+        Move("beta2_half_life", "lower", SHORTER_MEMORY.reason, scaled("beta2_half_life", 0.3, 0.1)),
+        LOWER_LR,
+        HIGHER_EPS,
+        LOWER_EPS,
+    ),
+)

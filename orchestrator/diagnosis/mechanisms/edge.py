@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from orchestrator.diagnosis.evidence import ALL, Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, finding_for, seeds_text, steps
+from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, MakeFinding, seeds_text, steps
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism, Probe
+from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move, forgetting_faster, warmups
 from orchestrator.diagnosis.mechanisms.precision import stable_with_more_bits
 from orchestrator.maps.neighbours import Neighbour, above, below
 from orchestrator.space import format_value, is_number
 
-OVER_THE_EDGE = "over_the_edge"
-WARMUP_TOO_SHORT = "warmup_too_short"
 
-
-def over_the_edge(evidence: Evidence) -> Finding:
+def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
     """The learning rate is too high for the loss from the first steps that have it.
 
     Supported where the run leaves its trend (or never finds one) soon after the learning rate is full, and either
@@ -24,7 +23,6 @@ def over_the_edge(evidence: Evidence) -> Finding:
     where more bits do so, where it trained long and under the threshold before, or where the curvature never came
     near it.
     """
-    found = finding_for(OVER_THE_EDGE, evidence)
     if evidence.onset is None:
         return found("excluded", "the loss never left its trend upwards")
     numbers = [_age_text(evidence)]
@@ -62,7 +60,7 @@ def over_the_edge(evidence: Evidence) -> Finding:
     return found("unknown", f"{missing}, and {tried}", numbers)
 
 
-def warmup_too_short(evidence: Evidence) -> Finding:
+def warmup_too_short(evidence: Evidence, found: MakeFinding) -> Finding:
     """The learning rate is high while the second moment has seen few gradients: steps of its full size, by sign.
 
     Supported where the onset falls within 1 / (1 - beta2) steps, the warmup is shorter than the rule of Ma and
@@ -70,7 +68,6 @@ def warmup_too_short(evidence: Evidence) -> Finding:
     longer warmup is stable or fails much later, or the curvature is under the threshold once v is older. Excluded
     where one of the first three does not hold, or where a warmup by the rule does not help.
     """
-    found = finding_for(WARMUP_TOO_SHORT, evidence)
     warmup, memory = evidence.number("warmup"), evidence.memory
     if evidence.onset is None:
         return found("excluded", "the loss never left its trend upwards")
@@ -154,3 +151,54 @@ def _cells_text(setting: str, cells: Sequence[Neighbour]) -> list[str]:
     nearest_stable = next((cell for cell in cells if cell.is_stable), None)
     shown = [*cells[:1], *([nearest_stable] if nearest_stable not in (None, *cells[:1]) else [])]
     return [f"with {setting} {format_value(cell.value)}: {seeds_text(cell)}" for cell in shown]
+
+
+def _lower_rates(evidence: Evidence) -> Probe | None:
+    values = LOWER_LR.values(evidence)
+    return ("lr", values) if values else None
+
+
+OVER_THE_EDGE = Mechanism(
+    key="over_the_edge",
+    title="step over the edge from the start",
+    find=over_the_edge,
+    label="edge",
+    colour="#D55E00",
+    moves=(
+        LOWER_LR,
+        Move("warmup", "raise", "curvature often falls in the first steps, and a slow start waits for that", warmups),
+    ),
+    probe=_lower_rates,
+)
+
+
+def _warmup_by_the_rule(evidence: Evidence) -> Probe | None:
+    memory = evidence.memory
+    if memory is None or evidence.number("warmup") is None:
+        return None
+    return "warmup", [min(int(evidence.trial["steps"]) // 2, round(at.WARMUP_RULE * memory))]
+
+
+WARMUP_TOO_SHORT = Mechanism(
+    key="warmup_too_short",
+    title="warmup too short",
+    find=warmup_too_short,
+    label="warmup",
+    colour="#E69F00",
+    moves=(
+        Move(
+            "warmup",
+            "raise",
+            "steps stay small until v has seen 2 / (1 - beta2) gradients (Ma and Yarats)",
+            warmups,
+        ),
+        Move(
+            "beta2",
+            "lower",
+            "v is young for 1 / (1 - beta2) steps, so that a short warmup will do",
+            forgetting_faster,
+        ),
+        LOWER_LR,
+    ),
+    probe=_warmup_by_the_rule,
+)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.maps.neighbours import Neighbour
@@ -41,20 +40,16 @@ class Finding:
         return f"from step {self.began_step} on, {relative}"
 
 
-@dataclass(frozen=True, slots=True)
-class Mechanism:
-    """A way in which training becomes unstable: its key, its name, and what finds it in the evidence.
+class MakeFinding(Protocol):
+    """Makes findings of one mechanism on one trial's evidence."""
 
-    A ``is_companion`` goes with an instability and is not the cause of one.
-    """
-
-    key: str
-    title: str
-    look: Callable[[Evidence], Finding]
-    is_companion: bool = False
+    def __call__(
+        self, verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None
+    ) -> Finding:
+        """The finding, with what was measured and the step at which it began."""
 
 
-def finding_for(key: str, evidence: Evidence) -> Callable[..., Finding]:
+def finding_for(key: str, evidence: Evidence) -> MakeFinding:
     """What makes findings of the mechanism ``key`` on this evidence: verdict, reason, numbers, began_step."""
 
     def make(verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None) -> Finding:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import Finding, finding_for
+from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move, just
 
-LOGIT_GROWTH = "logit_growth"
 _HAS_NO_LOGITS = ("function_fit", "quadratic")
 
 
-def logit_growth(evidence: Evidence) -> Finding:
+def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
     """Attention logits or log Z that grow before the onset (Wortsman et al., arXiv 2309.14322).
 
     Supported where the largest attention logit is above 1e4, or above 1e3 and ten times its first reading, or where
     the mean of |log Z| is five times its first reading, all before the onset. Excluded where both are calm.
     """
-    found = finding_for(LOGIT_GROWTH, evidence)
     if evidence.trial["objective"] in _HAS_NO_LOGITS:
         return found("excluded", "the model has no logits")
     attention = evidence.column("attention_logit").between(0, evidence.until + 1)
@@ -41,3 +41,17 @@ def logit_growth(evidence: Evidence) -> Finding:
     if "unknown" in verdicts:
         return found("unknown", "logits had grown, but not to where runs are known to be lost", numbers)
     return found("excluded", "logits were calm up to the onset", numbers)
+
+
+LOGIT_GROWTH = Mechanism(
+    key="logit_growth",
+    title="growth of the logits",
+    find=logit_growth,
+    label="logits",
+    colour="#56B4E9",
+    moves=(
+        Move("qk_norm", "switch", "normed queries and keys bound the attention logits (Wortsman et al.)", just(True)),
+        Move("z_loss", "raise", "a penalty on log^2 Z holds the output logits (Wortsman et al.: 1e-4)", just(1e-4)),
+        LOWER_LR,
+    ),
+)

@@ -12,22 +12,22 @@ import math
 
 from orchestrator.diagnosis.evidence import Evidence, averages_squares
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import Finding, finding_for, seeds_text, steps
+from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, seeds_text, steps
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.moves import HIGHER_EPS, Move, scaled
 from orchestrator.maps.neighbours import above, below
 from orchestrator.space import format_value
 
-SHORT_MEMORY = "short_memory"
 _ROUNDING = 1e-9  # of beta1^2 beside a beta2 that was meant to be the same
 
 
-def short_memory(evidence: Evidence) -> Finding:
+def short_memory(evidence: Evidence, found: MakeFinding) -> Finding:
     """Momentum that outlives the second moment: beta2 < beta1^2, and steps much longer than those of sign descent.
 
     Supported where shortly before the onset the RMS of the update was a few times the learning rate, of which sign
     descent is one. Excluded where the memory is long enough, where the optimizer divides by no such average, or where
     steps were not that long so shortly before the onset that they cannot have grown so far since.
     """
-    found = finding_for(SHORT_MEMORY, evidence)
     onset, beta1, beta2 = evidence.onset, evidence.beta1, evidence.beta2
     if onset is None:
         return found("excluded", "the loss never left its trend upwards")
@@ -93,3 +93,35 @@ def _cells_text(evidence: Evidence) -> list[str]:
         for name, cell in nearest.items()
         if cell is not None
     ]
+
+
+def _remembering_longer(evidence: Evidence) -> list[float]:
+    """For twice and four times as long as the momentum."""
+    beta1 = evidence.beta1
+    return [] if beta1 is None else [float(f"{1 - (1 - beta1**2) / factor:.12g}") for factor in (2, 4)]
+
+
+def _less_momentum(evidence: Evidence) -> list[float]:
+    """For nine tenths of what this v remembers for as long as, and half of it."""
+    beta2 = evidence.beta2
+    return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (0.9, 0.5)]
+
+
+SHORT_MEMORY = Mechanism(
+    key="short_memory",
+    title="memory shorter than momentum",
+    find=short_memory,
+    label="memory",
+    colour="#882255",
+    moves=(
+        Move("beta2", "raise", "with beta2 above beta1^2 no step can grow without a bound", _remembering_longer),
+        Move(
+            "beta2_half_life",
+            "raise",
+            "with beta2 = (1/2)^(tokens of a step / half-life) above beta1^2 no step can grow without a bound",
+            scaled("beta2_half_life", 2, 4),
+        ),
+        Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", _less_momentum),
+        HIGHER_EPS,
+    ),
+)

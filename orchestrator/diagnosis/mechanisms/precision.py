@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import Finding, finding_for, seeds_text
+from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, seeds_text
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move, just
 from orchestrator.maps.neighbours import Neighbour
 
-HALF_PRECISION_OVERFLOW = "half_precision_overflow"
 HALF = "float16"
 _LARGEST = 65504.0
 _WIDER = ("float32", "tf32", "bfloat16")
 
 
-def half_precision_overflow(evidence: Evidence) -> Finding:
+def half_precision_overflow(evidence: Evidence, found: MakeFinding) -> Finding:
     """Losses or gradients that are not finite in float16, while they are calm.
 
     Supported where updates were skipped about the onset, the loss scale collapsed, or the loss broke off: from one
     step to the next while it was no higher than at first, or at all where more bits are stable. Excluded in other
     precisions, where nothing overflowed, or where the same run is not stable with more bits either.
     """
-    found = finding_for(HALF_PRECISION_OVERFLOW, evidence)
     precision = evidence.config.get("precision")
     if precision != HALF:
         if precision is None and evidence.is_own_trainer:
@@ -79,3 +79,16 @@ def _was_calm(evidence: Evidence) -> bool:
     """Whether the last losses are no higher than the first one."""
     initial, last = evidence.trial["initial_loss"], evidence.loss.last(at.NEIGHBOURS).largest()
     return initial is not None and last is not None and last <= initial
+
+
+HALF_PRECISION_OVERFLOW = Mechanism(
+    key="half_precision_overflow",
+    title="half-precision overflow",
+    find=half_precision_overflow,
+    label="16 bit",
+    colour="#000000",
+    moves=(
+        Move("precision", "switch", "float16 ends at 65504, bfloat16 and float32 at 3e38", just("bfloat16", "float32")),
+        LOWER_LR,
+    ),
+)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from orchestrator.diagnosis.evidence import ALL, DEPTH_ORDER, Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import Finding, Verdict, finding_for
+from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, Verdict
+from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
+from orchestrator.diagnosis.mechanisms.moves import CLIP, LOWER_EPS, SHORTER_MEMORY, Move, about_the_norm, scaled
 from orchestrator.diagnosis.moments import clip_factors
 from orchestrator.diagnosis.series import NOTHING, Series, series
 from orchestrator.space import format_value
 
-EPSILON_FLOOR = "epsilon_floor"
-LAYERS_OUT_OF_STEP = "layers_out_of_step"
-CLIPPING_SATURATED = "clipping_saturated"
-CLIPPING_INACTIVE = "clipping_inactive"
 
-
-def epsilon_floor(evidence: Evidence) -> Finding:
+def epsilon_floor(evidence: Evidence, found: MakeFinding) -> Finding:
     """Gradients so small that epsilon, not the second moment, sets the step (Wortsman et al., arXiv 2309.14322).
 
     Supported where RMS(g) < 10 eps in a layer group at the last readings before the onset, or over the whole of a
     run without one. Without telemetry |g| alone can support it, as RMS(g) <= |g|.
     """
-    found = finding_for(EPSILON_FLOOR, evidence)
     eps = evidence.number("eps")
     if evidence.is_adam is False:
         return found("excluded", "the optimizer divides by no second moment")
@@ -29,7 +25,7 @@ def epsilon_floor(evidence: Evidence) -> Finding:
     levels = {group: recent(ratio, evidence).median() for group, ratio in readings.items()}
     levels = {group: level for group, level in levels.items() if level is not None}
     if not levels:
-        return _floor_by_norm(evidence, eps)
+        return _floor_by_norm(evidence, found, eps)
     ascending = sorted(levels, key=lambda group: levels[group])
     lowest = ascending[0]
     shown = dict.fromkeys([lowest, *([ALL] if ALL in levels else [])])
@@ -45,8 +41,7 @@ def epsilon_floor(evidence: Evidence) -> Finding:
     return found("supported", f"gradients of {_group(lowest)} are below {at.EPSILON_FLOOR:.0f} eps", numbers, began)
 
 
-def _floor_by_norm(evidence: Evidence, eps: float | None) -> Finding:
-    found = finding_for(EPSILON_FLOOR, evidence)
+def _floor_by_norm(evidence: Evidence, found: MakeFinding, eps: float | None) -> Finding:
     norm = recent(evidence.grad_norm, evidence).median()
     if eps is None or norm is None:
         return found("unknown", "eps is not known" if eps is None else "no gradient norms are known")
@@ -59,13 +54,12 @@ def _floor_by_norm(evidence: Evidence, eps: float | None) -> Finding:
     return found("unknown", "RMS(g) was not read", numbers)
 
 
-def layers_out_of_step(evidence: Evidence) -> Finding:
+def layers_out_of_step(evidence: Evidence, found: MakeFinding) -> Finding:
     """Shallow layers that hardly move while deep ones do (after Molybog et al., arXiv 2304.09871).
 
     Supported where the relative update |update| / |weights| of the layers next to the input is less than a
     hundredth of the median of the others, at the last readings before the onset.
     """
-    found = finding_for(LAYERS_OUT_OF_STEP, evidence)
     groups = [group for group in DEPTH_ORDER if group in evidence.groups("update_to_weight")]
     if len(groups) < 2:
         if evidence.trial["objective"] == "quadratic":
@@ -82,9 +76,8 @@ def layers_out_of_step(evidence: Evidence) -> Finding:
     return found("supported", f"{shallow} stands still while the layers above it move", numbers, stalled)
 
 
-def clipping_saturated(evidence: Evidence) -> Finding:
+def clipping_saturated(evidence: Evidence, found: MakeFinding) -> Finding:
     """Nearly every gradient is shortened to a small part: the threshold has become the gradient's size."""
-    found = finding_for(CLIPPING_SATURATED, evidence)
     factor = clip_factor(evidence)
     if not len(factor):
         return found(*_without_clipping(evidence))
@@ -99,9 +92,8 @@ def clipping_saturated(evidence: Evidence) -> Finding:
     return found("supported", "clipping shortened nearly every gradient to a small part", numbers, began)
 
 
-def clipping_inactive(evidence: Evidence) -> Finding:
+def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
     """Clipping is set and did nothing, not even to the gradients of the instability."""
-    found = finding_for(CLIPPING_INACTIVE, evidence)
     factor, largest = clip_factor(evidence), evidence.grad_norm.between(0, evidence.reach).largest()
     if not len(factor):
         return found(*_without_clipping(evidence))
@@ -138,3 +130,50 @@ def recent(readings: Series, evidence: Evidence) -> Series:
 
 def _group(group: str) -> str:
     return "all parameters" if group == ALL else group
+
+
+EPSILON_FLOOR = Mechanism(
+    key="epsilon_floor",
+    title="epsilon floor",
+    find=epsilon_floor,
+    label="eps",
+    colour="#F0E442",
+    moves=(LOWER_EPS,),
+)
+
+
+LAYERS_OUT_OF_STEP = Mechanism(
+    key="layers_out_of_step",
+    title="layers out of step",
+    find=layers_out_of_step,
+    label="layers",
+    colour="#8C6D31",
+    moves=(
+        LOWER_EPS,
+        Move("embedding_lr", "raise", "what stands still gets larger steps", scaled("embedding_lr", 3, 10)),
+        SHORTER_MEMORY,
+    ),
+)
+
+
+CLIPPING_SATURATED = Mechanism(
+    key="clipping_saturated",
+    title="clipping saturated",
+    find=clipping_saturated,
+    label="clip",
+    colour="#999933",
+    moves=(
+        Move("clip", "raise", "a threshold above the usual norm cuts only what stands out", about_the_norm(2.0, 10.0)),
+    ),
+)
+
+
+CLIPPING_INACTIVE = Mechanism(
+    key="clipping_inactive",
+    title="clipping never active",
+    find=clipping_inactive,
+    label="no clip",
+    colour="#DDDDAA",
+    moves=(CLIP,),
+    is_companion=True,
+)

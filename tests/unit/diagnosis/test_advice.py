@@ -19,8 +19,9 @@ from diagnosis_cases import (
 from own_cases import SWEEP as OWN_SWEEP
 from own_cases import TRAIN
 
-from orchestrator.diagnosis.advice import MOVES, Move, advice_lines, advise, check
+from orchestrator.diagnosis.advice import advice_lines, advise, check
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
+from orchestrator.diagnosis.mechanisms.moves import Move
 from orchestrator.diagnosis.small_sweep import small_sweep
 from orchestrator.files import FROZEN_SWEEP
 from orchestrator.sweepfile.spec import build_sweep, read_document
@@ -33,10 +34,12 @@ def said(case, mechanism: str, folder: Path = NOWHERE) -> list[str]:
 
 
 def test_every_mechanism_has_advice_with_setting_direction_and_reason() -> None:
-    assert set(MOVES) == {mechanism.key for mechanism in MECHANISMS}
-    for moves in MOVES.values():
-        assert moves
-        assert all(move.setting and move.reason and move.direction in ("lower", "raise", "switch") for move in moves)
+    for mechanism in MECHANISMS.values():
+        assert mechanism.moves
+        for move in mechanism.moves:
+            assert move.setting
+            assert move.reason
+            assert move.direction in ("lower", "raise", "switch")
 
 
 def test_advice_is_checked_against_the_nearest_cell_of_the_sweep() -> None:

@@ -16,7 +16,7 @@ from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.pictures.explanation import _LOOKS, _draw, explanation_figure
+from orchestrator.pictures.explanation import _draw, explanation_figure, looks
 
 GRID = SWEEP.replace("[0.001, 0.01, 3.0]", "[0.001, 0.01, 0.1, 1.0, 3.0]").replace("[0, 1]", "[0]")
 
@@ -96,8 +96,9 @@ def test_the_picture_has_the_name_of_the_mechanism_in_its_cell_and_in_the_legend
 
 
 def test_every_mechanism_has_a_colour_and_a_name_of_its_own() -> None:
-    assert set(_LOOKS) == {mechanism.key for mechanism in MECHANISMS} | {UNEXPLAINED}
-    assert len({colour for colour, _ in _LOOKS.values()}) == len({name for _, name in _LOOKS.values()}) == len(_LOOKS)
+    assert looks().keys() == {*MECHANISMS, UNEXPLAINED}
+    colours, labels, titles = (set(column) for column in zip(*looks().values(), strict=True))
+    assert len(colours) == len(labels) == len(titles) == len(looks())
 
 
 def test_the_same_ledger_gives_the_same_bytes(explained) -> None:

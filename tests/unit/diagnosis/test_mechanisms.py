@@ -28,15 +28,13 @@ from diagnosis_cases import (
 from orchestrator.diagnosis.evidence import Evidence, gather
 from orchestrator.diagnosis.mechanisms import thresholds
 from orchestrator.diagnosis.mechanisms.batches import jumps_at
-from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, TITLES
+from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.mechanisms.memory import longest_after
 
-BY_KEY = {mechanism.key: mechanism for mechanism in MECHANISMS}
-
 
 def finding(case, mechanism: str, **options) -> Finding:
-    return BY_KEY[mechanism].look(case.evidence(**options))
+    return MECHANISMS[mechanism].look(case.evidence(**options))
 
 
 def changed(case, **config):
@@ -45,7 +43,7 @@ def changed(case, **config):
 
 
 def supported(evidence: Evidence) -> list[str]:
-    return [m.key for m in MECHANISMS if m.look(evidence).verdict == "supported"]
+    return [m.key for m in MECHANISMS.values() if m.look(evidence).verdict == "supported"]
 
 
 @pytest.mark.parametrize("planted", PLANTED)
@@ -72,7 +70,7 @@ def test_every_mechanism_has_something_to_say_about_every_run_with_and_without_t
     thinned = case.with_trace(**{name: values[::7] for name, values in case.trace.items()})
     only_loss = replace(case.without_telemetry(), trace={name: case.trace[name] for name in ("step", "loss")})
     for one in (case, case.without_telemetry(), thinned, only_loss):
-        for mechanism in MECHANISMS:
+        for mechanism in MECHANISMS.values():
             found = mechanism.look(one.evidence())
             assert (found.mechanism, bool(found.reason)) == (mechanism.key, True)
             assert found.verdict in ("supported", "excluded", "unknown")
@@ -98,7 +96,7 @@ def test_odd_curves_and_odd_settings_are_no_fault(outcome: str, steps, losses) -
     row = row_of(outcome, onset, config, initial_loss=None, steps_done=len(losses), objective="command")
     trace = {"step": np.array(steps, dtype=np.int64), "loss": np.array(losses), "grad_norm": np.array(losses)}
     other = {**row, "config": {**row["config"], "lr": None}, "outcome": "stable"}
-    for mechanism in MECHANISMS:
+    for mechanism in MECHANISMS.values():
         assert mechanism.look(gather(row, trace, {}, (row, other))).reason
 
 
@@ -107,7 +105,7 @@ def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
     row["config"] = {"steps": 100, "rate": 0.1, "command": ["python", "train.py"]}
     case = risen(calm("diverged", 60, steps_done=100), 60, 9.0)
     evidence = gather(row, {"step": case.trace["step"], "loss": case.trace["loss"]}, {}, (row,))
-    verdicts = {m.key: m.look(evidence).verdict for m in MECHANISMS}
+    verdicts = {m.key: m.look(evidence).verdict for m in MECHANISMS.values()}
     assert "supported" not in verdicts.values()
     assert {key for key, verdict in verdicts.items() if verdict == "excluded"} <= {"bad_batch", "over_the_edge"}
 
@@ -406,7 +404,7 @@ def test_clipping_is_told_from_the_factor_that_was_read_where_there_are_no_norms
 
 
 def test_clipping_that_is_never_active_is_a_companion_and_no_cause() -> None:
-    assert [m.key for m in MECHANISMS if m.is_companion] == ["clipping_inactive"]
+    assert [m.key for m in MECHANISMS.values() if m.is_companion] == ["clipping_inactive"]
 
 
 # --- single batches ------------------------------------------------------------------------------
@@ -504,7 +502,7 @@ def test_overflow_is_known_from_the_losses_where_nothing_was_read() -> None:
 
 def test_the_page_has_every_mechanism_and_every_threshold_with_its_value() -> None:
     page = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
-    for title in TITLES.values():
+    for title in (mechanism.title for mechanism in MECHANISMS.values()):
         assert f"**{title}**" in page.lower() or f"**{title[0].upper()}{title[1:]}**" in page, title
     rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ([^|]+?) \|", page, re.MULTILINE))
     own = {name: value for name, value in vars(thresholds).items() if name.isupper()}
