@@ -1,8 +1,8 @@
 """The objective protocol, and the configuration of every objective (free of torch).
 
-An objective trains a *pack*: K members that share every structural choice and differ only in
-numbers. Each field of a configuration says whether it is per member (a number that may differ
-inside a pack) or structural (it changes shapes or the graph, so it splits packs).
+An objective trains a *pack*: K members with the same structure that differ only in numbers. Each field of a
+configuration is per member (a number that may differ inside a pack) or structural (it changes shapes or the graph, so
+it splits packs).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _IN_FLOAT16 = when("precision", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a pack is run: it decides the speed, and results only down to rounding.
+    """How a pack is run: this decides the speed, and affects results only up to rounding.
 
-    ``width`` members train at a time, as one stacked model; ``compiled`` by torch.compile or eager;
-    matrix products by the library's default or, on a CPU, by oneDNN.
+    ``width`` members train at a time, as one stacked model; ``compiled`` by torch.compile or eager; matrix products by
+    the library's default or, on a CPU, by oneDNN.
     """
 
     width: int
@@ -44,31 +44,31 @@ class GptConfig(TrainingConfig):
     heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
-        "float32", "kind", "of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
+        "float32", "kind", "precision of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
     )
     loss_scale: float = per_member(
-        65_536.0, "1", "first scale of the loss in float16, best a power of two", acts=_IN_FLOAT16, ge=1, le=1e30
+        65_536.0, "1", "initial loss scale in float16, preferably a power of two", acts=_IN_FLOAT16, ge=1, le=1e30
     )
     loss_scale_growth: int = per_member(
-        2000, "steps", "without overflow after which the loss scale doubles", acts=_IN_FLOAT16, ge=1
+        2000, "steps", "steps without overflow after which the loss scale doubles", acts=_IN_FLOAT16, ge=1
     )
     qk_norm: bool = structural(
-        False, "switch", "norm on the queries and keys of each head (Wortsman et al. 2023)", off=True
+        False, "switch", "normalise queries and keys of each head (Wortsman et al. 2023)", off=True
     )
-    norm: Literal["layer", "rms"] = structural("layer", "kind", "of every norm: layer or root mean square")
+    norm: Literal["layer", "rms"] = structural("layer", "kind", "kind of every norm: layer norm or RMS norm")
     norm_place: Literal["pre", "post", "output"] = structural(
-        "pre", "kind", "before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)"
+        "pre", "kind", "norm before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)"
     )
     residual_scale: float = per_member(
-        1.0, "1", "factor on what each sublayer adds to the residual stream", off=True, ge=0
+        1.0, "1", "factor on each sublayer's addition to the residual stream", off=True, ge=0
     )
     init_deviation: float = per_member(
-        0.02, "1", "standard deviation of initial weights; by sqrt(2 depth) smaller where sublayers end", gt=0
+        0.02, "1", "standard deviation of initial weights; over sqrt(2 depth) for output projections of sublayers", gt=0
     )
     dropout: float = per_member(
-        0.0, "1", "share of what each sublayer adds that is dropped in training", off=True, ge=0, lt=1
+        0.0, "1", "share of each sublayer's output that is dropped in training", off=True, ge=0, lt=1
     )
-    z_loss: float = per_member(0.0, "1", "weight in the loss of the mean of log^2 Z of the logits", off=True, ge=0)
+    z_loss: float = per_member(0.0, "1", "weight of mean(log^2 Z) of the logits in the loss", off=True, ge=0)
     embedding_grad: float = per_member(1.0, "1", "factor on the embeddings' gradient (GLM-130B)", off=True, ge=0)
     embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", off=True, ge=0)
     attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", off=True, ge=0)
@@ -76,21 +76,25 @@ class GptConfig(TrainingConfig):
     norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", off=True, ge=0)
     head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", off=True, ge=0)
     accumulate: int = structural(
-        1, "micro-batches", "pieces in which a batch is trained; its gradient is their mean", off=True, ge=1
+        1,
+        "micro-batches",
+        "gradient accumulation: micro-batches per batch, whose gradients are averaged",
+        off=True,
+        ge=1,
     )
     recompute: bool = structural(
-        False, "switch", "activations are computed again in the backward pass, to save memory", off=True
+        False, "switch", "recompute activations in the backward pass, to save memory", off=True
     )
     corrupted: float = per_member(
         0.0, "1", "share of the batches whose text is replaced by random bytes", off=True, ge=0, le=1
     )
     context_start: int | None = per_member(
-        None, "bytes", "context that training begins with; null for all of it", off=True, ge=1
+        None, "bytes", "initial sequence length; null for the full context", off=True, ge=1
     )
     context_steps: int = per_member(
         0,
         "steps",
-        "in which the context grows from context_start to all of it",
+        "steps in which the sequence length grows from context_start to context",
         acts=unless("context_start", None),
         ge=0,
     )
@@ -131,11 +135,9 @@ class FunctionFitConfig(TrainingConfig):
     """A small tanh network fitted to sin x + sin 4x, in double precision."""
 
     lr: float = per_member(1e-2, "1", "peak learning rate", gt=0)
-    batch_size: int | None = structural(
-        None, "points", "points per step; null for all of them (full batch)", ge=1, le=65_536
-    )
+    batch_size: int | None = structural(None, "points", "points per step; null for the full batch", ge=1, le=65_536)
     width: int = structural(64, "units", "hidden units", ge=1, le=65_536)
-    num_points: int = structural(200, "points", "training points, even on [-pi, pi]", ge=2, le=65_536)
+    num_points: int = structural(200, "points", "training points, evenly spaced on [-pi, pi]", ge=2, le=65_536)
 
     @property
     def tokens_per_step(self) -> int:
@@ -155,7 +157,7 @@ class QuadraticConfig(TrainingConfig):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a member of a pack is made from: ``row`` of the pack so far, or None for a fresh start."""
+    """The origin of one member of a new pack: ``row`` of the present pack, or None for a fresh start."""
 
     config: TrainingConfig
     seed: int
@@ -165,10 +167,10 @@ class Place:
 class Trainer(Protocol):
     """K members in training, K >= 1. What it reports per step is an array of shape (K,).
 
-    A member's numbers do not depend on who shares its pack. A member whose loss or gradient is not
-    finite is masked before the update, at that step, and stays as it is from then on, unless it has ``rollback``:
-    then it may go back to a snapshot of itself, at that step or at that of a spike. A pack in which somebody has
-    ``rollback`` reports ``rolled_back`` too, 1 for who went back and 0 for the others.
+    A member's numbers are independent of the other members of its pack. A member whose loss or gradient is not finite
+    is masked before that step's update and no longer changes. With ``rollback`` it may instead return to an earlier
+    snapshot, at that step or at the step of a spike. A pack with any ``rollback`` also reports ``rolled_back``, 1 for
+    members that rolled back at this step and 0 for the others.
     """
 
     num_members: int
@@ -176,40 +178,40 @@ class Trainer(Protocol):
     def step(self) -> Mapping[str, Any]:
         """Train one step; ``loss``, ``grad_norm``, ``update_norm``, ``lr`` of shape (K,) each.
 
-        ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still
-        be on a device: whoever reads them decides when to wait for them.
+        ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still be on a device: the
+        reader decides when to wait for them.
         """
 
     def observed_step(
         self, rows: Sequence[int], curved: Sequence[int], num_products: int
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """A ``step``, and readings of shape (len(rows),) of the members in ``rows``, with which nothing changes.
+        """A ``step`` plus readings of shape (len(rows),) of the members in ``rows``, without effect on training.
 
-        Of those in ``curved`` also ``lambda_grad`` and ``lambda_max``, from ``num_products`` products with the Hessian,
-        and ``curvature_threshold``. A trainer without this method is trained without telemetry.
+        For those in ``curved`` also ``lambda_grad`` and ``lambda_max``, from ``num_products`` Hessian-vector products,
+        and ``curvature_threshold``. A trainer without this method trains without telemetry.
         """
 
     def arrange(self, places: Sequence[Place]) -> None:
         """Make a pack of ``places`` out of this one; each member counts its own steps.
 
-        A row may go to several places under other numbers (a fork), to one, or to none, and its tensors
-        go with it. A fresh member does what it would do in a pack of its own.
+        A row's tensors may go to several places with other numbers (a fork), to one, or to none. A new member trains
+        exactly as it would in a pack of its own.
         """
 
     def validate(self, rows: Sequence[int]) -> Any:
         """The held-out loss of the members in ``rows``; NaN where an objective has no held-out data."""
 
     def describe(self) -> Mapping[str, str]:
-        """Facts about the data that the configuration does not hold, for the record."""
+        """Facts about the data that are not in the configuration, for the record."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a bit-exact resume on the CPU needs: tensors, integers and strings only."""
+        """The state for a bit-exact resume on the CPU: tensors, integers and strings only."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict`` of a pack with the same members."""
+        """Resume from a ``state_dict`` of a pack with the same members."""
 
     def close(self) -> None:
-        """Release what the trainer holds; called once, also after an error."""
+        """Release the trainer's resources; called once, also after an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +221,13 @@ class Objective:
     name: str
     config_class: type[TrainingConfig]
     module: str
-    # The smallest rise of the loss that is called a spike, as a fraction of its recent median. A
-    # cross-entropy moves by fractions; a squared error falls over decades, and threefold is little.
+    # The smallest rise of the loss that counts as a spike, as a fraction of its recent median. A cross-entropy varies
+    # by fractions; a squared error falls over decades, and a rise by a factor of 3 is small.
     spike_rise: float
     can_compile: bool
-    # Steps in a row with a gradient that is not finite that lose a run: masked once, no later step differs.
+    # Consecutive steps with a non-finite gradient after which a run is lost: once masked, no later step differs.
     gradient_patience: int = 1
-    # Of an objective that is not built in: where it was found, as module:name, and the folder of that module.
+    # For a custom objective: its reference as module:name, and the folder of that module.
     reference: str = ""
     folder: str = ""
 
@@ -240,24 +242,24 @@ class Objective:
         return frozenset(name for name, field in self.config_class.model_fields.items() if is_per_member(field))
 
     def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> Trainer:
-        """Begin training one pack on ``device``; imports torch now and not earlier.
+        """Start training one pack on ``device``; imports torch at this point, not earlier.
 
         ``configs`` agree in every structural field. All of them train at once, whatever the width.
         """
         return importlib.import_module(self.module).start(configs, seeds, device, way)
 
     def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
-        """One line on where the data of ``step`` came from, for a diagnosis; None where they are no text.
+        """The origin of the data of ``step`` in one line, for a diagnosis; None where the data are not text.
 
-        ``step`` is that of the data (``data_step``). Imports torch now and not earlier, reads the text, and raises
-        ValueError where it is not there (any more).
+        ``step`` counts batches of data (``data_step``). Imports torch at this point, reads the text, and raises
+        ValueError where the text is not (or no longer) there.
         """
         tell = getattr(importlib.import_module(self.module), "batch_text", None)
         return None if tell is None else tell(config, seed, step)
 
 
 def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
-    """The step of the data that a member trained on at its own ``step``, after rollbacks at so many steps before it."""
+    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it."""
     return step + num_rollbacks * (config.rollback or 0)
 
 
@@ -274,9 +276,9 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 
 def load_objective(reference: str, folder: str = "") -> Objective:
-    """The built-in objective of that name, or the one of one's own at ``module:name``, whose module is in ``folder``.
+    """The built-in objective of that name, or the custom one at ``module:name``, whose module is in ``folder``.
 
-    The module is imported, which runs its code. Raises whatever that raises, TypeError for what is no objective.
+    Imports the module, which runs its code. Raises whatever that raises, and TypeError for anything but an objective.
     """
     if ":" not in reference:
         return OBJECTIVES[reference]

@@ -1,4 +1,4 @@
-"""Fields of a configuration: unit, domain, whether members of a pack may differ in them, and when they act."""
+"""Fields of a configuration: unit, domain, whether they may differ within a pack, and when they act."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def when(name: str, *values: Any) -> Condition:
 
 
 def unless(name: str, value: Any) -> Condition:
-    """Where the setting ``name`` has another value than ``value``."""
+    """Where the setting ``name`` differs from ``value``."""
     return Condition(f"{name} is not {_word(value)}", lambda settings: settings[name] != value)
 
 
 def _word(value: Any) -> str:
-    """As a sweep file has it."""
+    """The value as written in a sweep file."""
     return "null" if value is None else str(value)
 
 
@@ -47,8 +47,8 @@ def per_member(
 ) -> Any:
     """A field that may differ between the members of one pack.
 
-    It ``acts`` under a condition, and is part of a trial only there. ``off`` says that its default switches a feature
-    off: training is then the same as without the field, and the field is no part of a trial either.
+    It ``acts`` under a condition, and belongs to a trial only there. ``off`` means that its default switches a feature
+    off: training is then the same as without the field, so the field does not belong to the trial either.
     """
     return _field(default, unit, description, True, acts, off, domain)
 
@@ -56,7 +56,7 @@ def per_member(
 def structural(
     default: Any, unit: str, description: str, *, acts: Condition = ALWAYS, off: bool = False, **domain: Any
 ) -> Any:
-    """A field that all members of a pack share; ``acts`` and ``off`` as in ``per_member``."""
+    """A field with one value for all members of a pack; ``acts`` and ``off`` as in ``per_member``."""
     return _field(default, unit, description, False, acts, off, domain)
 
 
@@ -78,12 +78,12 @@ def is_per_member(field: FieldInfo) -> bool:
 
 
 def is_feature(field: FieldInfo) -> bool:
-    """Whether a field switches on something that its default leaves off."""
+    """Whether a field switches on a feature that is off by default."""
     return bool(_facts(field).get("off"))
 
 
 def acting(config: BaseModel) -> dict[str, Any]:
-    """What takes part in the training that ``config`` describes, as plain data: all else is no part of a trial."""
+    """The fields that affect the training of ``config``, as plain data: no other field belongs to a trial."""
     fields, inert = type(config).model_fields, inert_fields(config)
     return {
         name: value
@@ -93,13 +93,14 @@ def acting(config: BaseModel) -> dict[str, Any]:
 
 
 def inert_fields(config: BaseModel) -> set[str]:
-    """The fields that do not act beside the others; a feature that is off does: it may be switched on."""
+    """The fields that cannot act with these settings; a feature that is off is not among them: it may be switched
+    on."""
     settings, fields = config.model_dump(mode="json"), type(config).model_fields
     return {name for name in settings if not condition_of(fields[name]).holds(settings)}
 
 
 def with_features_off(config_class: type[BaseModel], config: Settings) -> dict[str, Any]:
-    """What is known of a trial, ``config``, and the features that it could have and that are off."""
+    """The known settings of a trial, ``config``, plus the features that it could have and that are off."""
     defaults, features = _defaults_and_features(config_class)
     settings = {**defaults, **config}
     off = {name: defaults[name] for name, acts in features if name not in config and acts.holds(settings)}

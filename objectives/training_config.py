@@ -1,4 +1,4 @@
-"""The fields that every objective's configuration has, free of torch: length, optimizer, schedule, clipping."""
+"""The fields in every objective's configuration: length, optimizer, schedule, clipping; free of torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SharedFields(BaseModel):
     beta2_half_life: float | None = per_member(
         None,
         "tokens",
-        "in which the second moment forgets half, in place of beta2; null for beta2",
+        "half-life of the second moment, in place of beta2; null for beta2",
         acts=read_by_the_optimizer("beta2"),
         off=True,
         gt=0,
@@ -52,7 +52,7 @@ class SharedFields(BaseModel):
         1e-8, "gradient", "added to the root of the second moment", acts=read_by_the_optimizer("eps"), gt=0
     )
     second_moment_start: Literal["zero", "random", "data", "first_gradient"] = structural(
-        "zero", "kind", "of the second moment before the first step", acts=that_can_start_the_second_moment(), off=True
+        "zero", "kind", "initial value of the second moment", acts=that_can_start_the_second_moment(), off=True
     )
     second_moment_scale: float = per_member(
         1.0,
@@ -61,11 +61,11 @@ class SharedFields(BaseModel):
         acts=unless("second_moment_start", "zero"),
         ge=0,
     )
-    weight_decay: float = per_member(0.0, "1", "weight decay; by its kind multiplied by the lr", ge=0)
+    weight_decay: float = per_member(0.0, "1", "weight decay; its kind says whether it is multiplied by lr", ge=0)
     weight_decay_kind: Literal["decoupled", "coupled", "independent"] = structural(
         "decoupled",
         "kind",
-        "decoupled (times lr), coupled (joins the gradient) or independent of the lr",
+        "decoupled (times lr), coupled (added to the gradient) or independent of the lr",
         acts=_DECAYS_WEIGHTS,
     )
     clip: float | None = per_member(
@@ -74,7 +74,7 @@ class SharedFields(BaseModel):
     adagc: float | None = per_member(
         None, "of its average", "AdaGC: largest norm of a weight's gradient; null for no such clipping", off=True, gt=0
     )
-    adagc_warmup: int = per_member(100, "steps", "in which AdaGC learns the averages", acts=unless("adagc", None), ge=1)
+    adagc_warmup: int = per_member(100, "steps", "warmup of AdaGC's averages", acts=unless("adagc", None), ge=1)
     zclip: float | None = per_member(
         None,
         "deviations",
@@ -83,7 +83,7 @@ class SharedFields(BaseModel):
         gt=0,
     )
     zclip_warmup: int = per_member(
-        25, "steps", "in which ZClip learns average and deviation", acts=unless("zclip", None), ge=2
+        25, "steps", "warmup of ZClip's average and deviation", acts=unless("zclip", None), ge=2
     )
     batch_size: int = structural(8, "sequences", "examples per step", ge=1, le=65_536)
     optimizer: str = structural(
@@ -96,18 +96,25 @@ class SharedFields(BaseModel):
         2.0, "1", "exponent of the polynomial schedule", acts=when("schedule", "polynomial"), gt=0
     )
     decay_share: float = structural(
-        0.2, "of steps", "at the end in which the wsd schedule decays", acts=when("schedule", "wsd"), ge=0, le=1
+        0.2,
+        "of steps",
+        "final share of the steps in which the wsd schedule decays",
+        acts=when("schedule", "wsd"),
+        ge=0,
+        le=1,
     )
     final_lr_fraction: float = structural(
-        0.0, "of lr", "where a schedule that decays ends", acts=unless("schedule", "constant"), ge=0, le=1
+        0.0, "of lr", "learning rate at the end of a decaying schedule", acts=unless("schedule", "constant"), ge=0, le=1
     )
-    warmup_shape: Literal["linear", "cosine"] = structural("linear", "kind", "of the warmup", acts=_WARMS_UP)
+    warmup_shape: Literal["linear", "cosine"] = structural("linear", "kind", "shape of the warmup", acts=_WARMS_UP)
     rollback: int | None = per_member(
-        None, "batches", "that are skipped after going back to a snapshot on a spike; null for never", off=True, ge=0
+        None,
+        "batches",
+        "batches skipped after a rollback to a snapshot on a spike; null for no rollback",
+        off=True,
+        ge=0,
     )
-    rollback_every: int = structural(
-        50, "steps", "between two snapshots to go back to", acts=unless("rollback", None), ge=1
-    )
+    rollback_every: int = structural(50, "steps", "steps between two snapshots", acts=unless("rollback", None), ge=1)
 
 
 if TYPE_CHECKING:
@@ -119,7 +126,7 @@ else:
 
 
 class TrainingConfig(_Fields):
-    """The fields that every objective has, those of all optimizers among them."""
+    """The fields of every objective, including those of all optimizers."""
 
     @field_validator("optimizer")
     @classmethod
@@ -137,16 +144,16 @@ class TrainingConfig(_Fields):
 
     @property
     def optimizer_facts(self) -> Optimizer:
-        """What is known of the optimizer without loading it."""
+        """The facts about the optimizer that are known without loading it."""
         return facts_of(self.optimizer)
 
     @property
     def can_be_stacked(self) -> bool:
-        """Whether members can train together: the optimizer of a library knows one model at a time."""
+        """Whether members can train together: a library's optimizer handles one model at a time."""
         return self.optimizer_facts.can_be_stacked
 
     def acting(self) -> dict[str, Any]:
-        """What takes part in the training, as plain data: no field of another optimizer or of a feature that is off."""
+        """The fields that affect training, as plain data: none of another optimizer or of a feature that is off."""
         return acting(self)
 
     @model_validator(mode="after")
@@ -180,5 +187,5 @@ class TrainingConfig(_Fields):
 
     @property
     def tokens_per_step(self) -> int:
-        """Examples that one step trains on; tokens where the examples are text."""
+        """Training examples per step; tokens where the examples are text."""
         return self.batch_size

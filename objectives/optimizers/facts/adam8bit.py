@@ -14,10 +14,10 @@ class Adam8bitFields(BaseModel):
     """Which weights have 8-bit moments, and how many entries share a scale."""
 
     adam8bit_block: int = structural(
-        256, "entries", "adam8bit: that share one scale", acts=_CHOSEN, ge=32, multiple_of=32
+        256, "entries", "adam8bit: block of entries with one scale", acts=_CHOSEN, ge=32, multiple_of=32
     )
     adam8bit_smallest: int = structural(
-        4096, "entries", "adam8bit: of the smallest weight whose moments have 8 bits", acts=_CHOSEN, ge=0
+        4096, "entries", "adam8bit: size of the smallest weight with 8-bit moments", acts=_CHOSEN, ge=0
     )
 
 

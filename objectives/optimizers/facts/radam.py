@@ -14,7 +14,7 @@ class RAdamFields(BaseModel):
     radam_threshold: float = per_member(
         5.0,
         "steps",
-        "RAdam: length of the second moment's average from which its root divides; the paper has 4",
+        "RAdam: length of the second moment's average at which division by its root starts; 4 in the paper",
         acts=when("optimizer", "radam"),
         ge=4,
     )

@@ -16,7 +16,7 @@ class SophiaFields(BaseModel):
     sophia_clip: float = per_member(0.01, "1", "Sophia: largest m / h of an entry", acts=_CHOSEN, gt=0)
     sophia_eps: float = per_member(1e-12, "1", "Sophia: smallest h", acts=_CHOSEN, gt=0)
     sophia_interval: int = structural(
-        10, "steps", "Sophia: between two estimates of the Hessian's diagonal h", acts=_CHOSEN, ge=1
+        10, "steps", "Sophia: steps between two estimates of the Hessian's diagonal h", acts=_CHOSEN, ge=1
     )
 
 

@@ -17,7 +17,7 @@ class SpamFields(BaseModel):
         5000.0, "1", "SPAM: largest g^2 / v of an entry; null for no clipping", acts=_CHOSEN, gt=0
     )
     spam_interval: int | None = per_member(
-        500, "steps", "SPAM: between two resets of the moments; null for none", acts=_CHOSEN, ge=1
+        500, "steps", "SPAM: steps between two resets of the moments; null for none", acts=_CHOSEN, ge=1
     )
     spam_warmup: int = per_member(
         150, "steps", "SPAM: warmup after a reset", acts=_CHOSEN & unless("spam_interval", None), ge=0
@@ -25,7 +25,7 @@ class SpamFields(BaseModel):
     spam_grace: int = per_member(
         20,
         "steps",
-        "SPAM: without clipping of entries, at the start and from a reset",
+        "SPAM: steps without clipping of entries, at the start and after a reset",
         acts=_CHOSEN & unless("spam_threshold", None),
         ge=2,
     )
