@@ -1,4 +1,4 @@
-"""How well spikes and lost runs are told on real logs with labels, beside the rules in use today.
+"""How well spikes and lost runs are detected on real logs with labels, beside the rules in use today.
 
     python benchmarks/detection.py FOLDER --json FILE
 

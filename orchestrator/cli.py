@@ -358,7 +358,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Remove what can be made again or nobody needs; never a result."""
+    """Delete files that can be made again or are no longer needed; never a result."""
     from orchestrator.commands.gc import gc as command
 
     _exit(command(sweep_folder(name, results), exports, dry_run))

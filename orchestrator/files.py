@@ -40,7 +40,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def free_space(path: Path) -> str:
-    """How much room there is on the disk of ``path``, in brackets; nothing where nobody knows."""
+    """How much room there is on the disk of ``path``, in brackets; empty where that is unknown."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             stat = os.statvfs(folder)
@@ -87,7 +87,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 
 def write_output(path: Path, content: bytes | str) -> None:
-    """Write a file that a person has named, as ``atomic_write`` but for whom the umask says. Makes no folder."""
+    """Write a file that a user has named, as ``atomic_write`` does, with the mode of the umask. Makes no folder."""
     with storage_errors(path):
         _replace(path, content, 0o666)
 
@@ -176,7 +176,7 @@ def unneeded_checkpoints(folder: Path, needed: Collection[str]) -> list[Path]:
 
 
 def withdraw_jobs(folder: Path) -> None:
-    """Take back the word by which jobs still run that an earlier driver of the sweep in ``folder`` has left."""
+    """Cancel the jobs of an earlier driver of the sweep in ``folder``, by removing their permission to run."""
     remove((folder / JOBS).glob("run-*"))
 
 

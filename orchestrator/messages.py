@@ -31,7 +31,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How trials of a trainer of one's own are run: ``workers`` processes each, with ``gpus_per_worker``.
+    """How trials of a custom trainer are run: ``workers`` processes each, with ``gpus_per_worker``.
 
     Commands run in ``folder``, and each trial has a folder of its own in ``trials_folder``. Where the file
     ``checkpoint`` is there, ``resume_arguments`` are added. What is to end has ``grace_s`` seconds after SIGTERM;
@@ -85,7 +85,7 @@ class Pack:
     checkpoint_steps: int | None = None
     resume: Checkpoint | None = field(default=None, repr=False)
     skip: frozenset[str] = field(default=frozenset(), repr=False)
-    folder: str = ""  # where the module of an objective of one's own is
+    folder: str = ""  # where the module of a custom objective is
     launch: Launch | None = None  # of a command or a function; None for an objective
 
     @property
@@ -133,7 +133,7 @@ class Report:
     its checkpoint could not be used, ``is_lost`` that another attempt may well succeed. ``member_steps`` are
     all of this attempt so far, ``steps_in_hand`` those of members that still train. ``environment`` comes with
     the first report. With ``begins_anew`` this and later reports hold the whole curves, whatever the pack reported
-    before: a trainer of one's own that was started again under the same pack says its points from the first one on.
+    before: a custom trainer that is restarted under the same pack reports its points from the first one on.
     """
 
     pack_id: str

@@ -1,7 +1,7 @@
 """Processes that a run has started, found by a mark in their environment and ended for good. Linux's /proc.
 
 A mark is inherited by children of children, also by those whose parents are gone. It names the driver and its user,
-so that what a killed driver has left behind can be told from what belongs to another driver, or to somebody else.
+so that what a killed driver has left behind can be distinguished from what belongs to another driver or user.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def all_marked(variable: str = MARK) -> dict[int, str]:
 
 
 def marked(mark: str, variable: str = MARK) -> list[int]:
-    """Processes that carry ``mark``, but for this one."""
+    """Processes that carry ``mark``, without this one."""
     return [pid for pid, found in all_marked(variable).items() if found == mark and is_alive(pid)]
 
 

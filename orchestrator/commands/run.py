@@ -68,7 +68,7 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
     if sweep.tracking.enabled:
         yield f"{'mlflow':>8}: {shown_uri(tracking_uri(sweep.tracking, folder.parent))}  (sweep ui)"
     if summary.stopped_by is not None:
-        yield "stopped; the same command goes on with what is missing"
+        yield "stopped; the same command resumes the sweep"
     if summary.counts["errored"]:
         yield f"{summary.counts['errored']} trials errored: `sweep status {sweep.name}` says why"
     return summary.exit_code

@@ -24,7 +24,7 @@ def status(folder: Path) -> Answer:
     if drawing := text_map(rows):
         yield drawing
     if not is_locked(folder) and (left := sum(row["status"] == "running" for row in rows)):
-        yield f"{left} trials were in training when their driver died; `sweep run` goes on with them"
+        yield f"{left} trials were in training when their driver died; `sweep run` resumes them"
     failed = [row for row in rows if row["status"] in ("errored", "lost")]
     for row in failed[:_FAILED_SHOWN]:
         at = " ".join(f"{key}={value}" for key, value in row["cell"].items())

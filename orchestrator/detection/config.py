@@ -10,7 +10,7 @@ LOG_GRADIENT_PATIENCE = 20
 
 
 class StoppingConfig(BaseModel):
-    """The `stopping:` section of a sweep file: how spikes and lost runs are told."""
+    """The `stopping:` section of a sweep file: how spikes and lost runs are detected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

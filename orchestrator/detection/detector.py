@@ -33,7 +33,7 @@ class MemberRecord:
     ``lost_step`` is when the verdict fell, ``lost_onset_step`` when that which lost the run began.
     A member that trained on after its verdict may have come back: ``is_far`` says whether it was still as
     high at last, ``is_away`` whether it had been off its trend, or high, for longer than its patience;
-    ``up_since_step`` is when it was last half as high.
+    ``up_since_step`` is the onset of a slow rise: where the loss last rose above half of that height.
     """
 
     num_steps: int

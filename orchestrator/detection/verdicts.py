@@ -121,7 +121,7 @@ class Verdicts:
         far_level_K = np.where(has_learned_K, m.best + far_K, above_start_K)
         m.is_far = np.where(seen_K, m.level > far_level_K, m.is_far)
         m.is_sunk = np.where(seen_K, has_learned_K & (m.level > m.best + sunk_K), m.is_sunk)
-        # What lost a run began when its loss was last half as high; a slow divergence has no other onset.
+        # The onset of a slow divergence, which has no episode: where the loss last rose above half of this height.
         half_way_K = np.fmin(m.best, m.initial) + np.fmin(self._given_up(), sunk_K) / 2
         is_up_K = np.where(seen_K, loss_K > half_way_K, m.is_up)
         m.up_since = np.where(is_up_K & ~m.is_up, m.last_step, m.up_since)

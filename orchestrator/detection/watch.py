@@ -1,4 +1,4 @@
-"""The detector for a training loop of one's own: it is told of each step and says when the run is lost.
+"""The detector for a custom training loop: it gets the loss of each step and says when the run is lost.
 
     watch = Watch()
     for step in range(num_steps):
@@ -181,7 +181,7 @@ class Watch:
         self._judge(row)
 
     def _judge(self, row: Mapping[str, Any]) -> None:
-        # A norm that nobody measured is taken for a sound one, as in `sweep replay`.
+        # A norm that was not measured counts as finite, as in `sweep replay`.
         lost_K = self._detector.update(row["loss"], row.get("grad_norm", 1.0), row["step"])
         self._is_lost = self._stopping.early_stop and bool(lost_K[0])
         self._last_step = row["step"]

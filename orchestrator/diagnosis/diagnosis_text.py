@@ -126,7 +126,7 @@ def _missing(found: Diagnosis) -> str:
         several = f"{len(unknown)} are neither supported nor excluded"
         says += f", and {several}" if len(unknown) > _NAMED else f"; it may be {' or '.join(unknown)}"
     if evidence.is_own_trainer:
-        return f"{says}; of a trainer of one's own, losses and gradient norms are all that is known"
+        return f"{says}; of a custom trainer only losses and gradient norms are known"
     if not len(evidence.edge):
         return f"{says}; the curvature was not measured, run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
     return says

@@ -72,7 +72,7 @@ class Evidence:
 
     @property
     def is_adam(self) -> bool | None:
-        """Whether steps are divided by the root of a second moment; None where nobody says."""
+        """Whether steps are divided by the root of a second moment; None where that is unknown."""
         return is_adam(self.config)
 
     @property
@@ -165,13 +165,13 @@ class Evidence:
 
     @property
     def beta1(self) -> float | None:
-        """The decay of the first moment; None where nobody says."""
+        """The decay of the first moment; None where that is unknown."""
         beta1 = number_of(self.config, "beta1")
         return beta1 if beta1 is not None and 0 <= beta1 < 1 else None
 
     @property
     def beta2(self) -> float | None:
-        """The decay of the second moment; None where there is none, or nobody says."""
+        """The decay of the second moment; None where there is none, or it is unknown."""
         return None if is_adam(self.config) is False else beta2_of(self.config)
 
     @property
@@ -268,7 +268,7 @@ def is_adam(config: Mapping[str, Any]) -> bool | None:
 
 
 def averages_squares(config: Mapping[str, Any]) -> bool | None:
-    """Whether steps are divided by the root of an average of g^2 with decay beta2; None where nobody says."""
+    """Whether steps are divided by the root of an average of g^2 with decay beta2; None where that is unknown."""
     optimizer = config.get("optimizer")
     if not isinstance(optimizer, str):
         return None

@@ -19,7 +19,7 @@ _EXPECTED_WIDTH = 16
 
 
 def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
-    """Packs of ``trials``, each of one structure; a trial of a trainer of one's own is a pack.
+    """Packs of ``trials``, each of one structure; a trial of a custom trainer is a pack.
 
     A pack trains some members at a time and the rest as places get free. Early packs hold many, which
     saves starts; the last ones are one round each, so that no worker waits long for another.
@@ -97,7 +97,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
 
 
 def _can_be_stacked(objective: Objective | OwnTrainer, member: Member) -> bool:
-    """Whether members like this one train as one model; a trainer of one's own says so by its packs of one."""
+    """Whether members like this one train as one model; a custom trainer has packs of one."""
     if isinstance(objective, OwnTrainer):
         return True
     return objective.config_class.model_validate(member.config, strict=False).can_be_stacked

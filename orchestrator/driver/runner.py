@@ -65,7 +65,7 @@ class Progress:
 
     @property
     def steps_left(self) -> int:
-        """Member-steps that are still to train, if nobody is lost."""
+        """Member-steps that are still to train, if no member is lost."""
         unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
         done = sum(report.steps_in_hand for report in self.running.values())
         return max(0, unfinished * self.sweep.steps - done)
@@ -260,7 +260,7 @@ class _Run:
         return new
 
     def _has_gone_on(self, pack: Pack, report: Report) -> bool:
-        """Whether a trainer of one's own that goes on from its own checkpoints is further than an attempt before."""
+        """Whether a custom trainer that resumes from its own checkpoints is further than an earlier attempt."""
         if pack.launch is None or pack.launch.checkpoint is None:
             return False
         (trial_id,) = pack.trial_ids

@@ -1,4 +1,4 @@
-"""Another executor in a process of its own, so that nothing that happens to it can end the driver.
+"""Runs another executor in a separate process, so that its failure cannot end the driver.
 
 Ray's libraries take over signals and abort the process that they are loaded into when a part of Ray dies.
 The driver holds the ledger, the terminal and the signals; it must only ever learn that Ray is gone.
@@ -33,7 +33,7 @@ _POLL_S = 0.1
 
 
 class ApartExecutor:
-    """The executor that ``module.factory(**arguments)`` makes, in a process of its own with this ``environment``."""
+    """The executor that ``module.factory(**arguments)`` makes, in a separate process with this ``environment``."""
 
     def __init__(
         self, name: str, module: str, factory: str, arguments: dict[str, Any], environment: Mapping[str, str]

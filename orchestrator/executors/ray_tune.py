@@ -61,7 +61,7 @@ _SECONDS_PER_CHECK = 2.0
 
 
 class Desk:
-    """An actor where workers fetch what is too large for Tune's settings, and learn that they shall pause."""
+    """An actor where workers fetch what is too large for Tune's settings, and ask whether to pause."""
 
     def __init__(self) -> None:
         self._resume: dict[str, Checkpoint] = {}
@@ -69,11 +69,11 @@ class Desk:
         self._is_pausing = False
 
     def leave(self, pack_id: str, checkpoint: Checkpoint) -> None:
-        """Keep ``checkpoint`` for whoever trains the pack."""
+        """Keep ``checkpoint`` for the worker that trains the pack."""
         self._resume[pack_id] = checkpoint
 
     def begin(self, pack_id: str, node_id: str, pid: int) -> Checkpoint | None:
-        """A worker takes a pack: what it goes on from."""
+        """A worker takes a pack, with its checkpoint if there is one."""
         # A process trains one pack after the other.
         self._worker_of = {pack: worker for pack, worker in self._worker_of.items() if worker != (node_id, pid)}
         self._worker_of[pack_id] = (node_id, pid)
@@ -88,7 +88,7 @@ class Desk:
         self._is_pausing = True
 
     def is_pausing(self) -> bool:
-        """Whether workers shall pause."""
+        """Whether workers have to pause."""
         return self._is_pausing
 
 
@@ -330,7 +330,7 @@ class RayTuneExecutor:
         if address is not None:
             _refuse_unreachable(address)
         else:
-            # A stale address must not send a private sweep to somebody's cluster.
+            # A stale address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
         # Paths of sockets are short by law, so a private Ray does not live in whatever TMPDIR says; and what it
         # logs goes with it.
@@ -469,7 +469,7 @@ class RayTuneExecutor:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise InputError when nobody listens at host:port; Ray itself would try for minutes."""
+    """Raise InputError when no process listens at host:port; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         if address != "auto":

@@ -1,10 +1,10 @@
-"""Trains packs of a trainer of one's own as Slurm jobs, without Ray (the one importer of submitit).
+"""Trains packs of a custom trainer as Slurm jobs, without Ray (the one importer of submitit).
 
 The driver stays on the login node. Jobs write their reports as files of JSON below the sweep's results folder,
 which the nodes share; the driver reads and deletes them. submitit submits jobs and starts them again. The folder
 ``slurm`` of a sweep holds
 
-    run-TOKEN               the driver's word that its jobs shall run: they look whether it is still there
+    run-TOKEN               the driver's permission for its jobs to run; jobs check that it still exists
     jobs                    the driver's jobs, so that the next driver can end those that it left behind
     reports/PACK/A-N.json   report N of attempt A at a pack; the first, N = 0, names the attempt's job
     JOB_*                   what submitit keeps of a job: its pickled pack, its result and its log
@@ -46,7 +46,7 @@ except ImportError as _error:
 _JOBS = "jobs"
 # Slurm takes no larger array, unless its MaxArraySize says so.
 _MOST_SLOTS = 1000
-# A trial that goes on from its checkpoint may need many times a job's time; one that never does shall end.
+# A trial that resumes from its checkpoint may need many jobs; one that never makes progress has to end.
 _MOST_TIMEOUTS = 100
 _END_EARLIER_S = 120.0
 _CLOSE_S = 5.0
@@ -82,7 +82,7 @@ class PackJob(TrialJob):
         self.train(pack, environment.cluster, environment.job_id)
 
     def checkpoint(self, pack: Pack) -> Any:
-        """What the job does when it is started again; None where it shall not be."""
+        """What the job does when it is restarted; None where it must not be."""
         return submitit.helpers.DelayedSubmission(PackJob(*self.arguments), pack) if self.end(pack) else None
 
 

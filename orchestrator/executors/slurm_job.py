@@ -47,7 +47,7 @@ class TrialJob:
         if cluster != "local":
             os.environ[MARK] = new_mark()  # that of a driver on another machine would be taken for a dead one's
         self._began = time.monotonic()
-        # First say that there is this job, then look whether it shall run: a new driver does it the other way round.
+        # First register this job, then check whether it may run: a new driver does both in the opposite order.
         self._outbox = Outbox(self._folder / REPORTS / pack.pack_id, cluster, job_id)
         if not self._is_wanted():
             return
@@ -67,7 +67,7 @@ class TrialJob:
             time.sleep(_STEP_S)
 
     def end(self, pack: Pack) -> bool:
-        """Let the trial end before the job does; returns whether the job shall be started again."""
+        """Let the trial end before the job does; returns whether the job is to be restarted."""
         if self._outbox is None:
             return True  # nothing has begun
         if self._is_over and not self._is_ending:

@@ -34,7 +34,7 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def submission_parameters(options: Mapping[str, str], submitit_knows: Collection[str], cpus: int, gpus: int) -> dict:
-    """What submitit's AutoExecutor is told for jobs of ``cpus`` and ``gpus``. Raises InputError for the options."""
+    """Parameters of submitit's AutoExecutor for jobs of ``cpus`` and ``gpus``. Raises InputError for the options."""
     known = (set(submitit_knows) | {"cluster", "mem_gb"}) - _NOT_OPTIONS
     problems = [problem for key, text in options.items() if (problem := _problem(key, text, known))]
     if problems:
@@ -93,7 +93,7 @@ def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
 
 
 def _refuse_without_slurm(options: Mapping[str, str]) -> None:
-    """Raise InputError where this is no login node, or nobody has said how long a job may take."""
+    """Raise InputError where this is no login node, or the time limit of jobs is missing."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
         what = f"needs Slurm, and {', '.join(missing)} cannot be found"

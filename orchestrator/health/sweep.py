@@ -67,7 +67,7 @@ def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield from _mirror(folder, sweep.tracking)
     yield from _checkpoints(folder, ledger)
     if scraps := litter(folder):
-        yield Finding("note", f"{len(scraps)} scraps of interrupted writes", lambda: remove(scraps))
+        yield Finding("note", f"{len(scraps)} parts of interrupted writes", lambda: remove(scraps))
 
 
 def _links(folder: Path) -> Iterator[Finding]:
@@ -86,7 +86,7 @@ def _running(folder: Path, rows: list[dict[str, Any]]) -> Iterator[Finding]:
             with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
                 ledger.release_abandoned()
 
-        text = f"{running} trials were in training when their driver died; the next run goes on with them"
+        text = f"{running} trials were in training when their driver died; the next run resumes them"
         yield Finding("note", text, release)
 
 
@@ -167,11 +167,11 @@ def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
             except StorageError as error:
                 yield Finding("warning", f"{error}; an older one is used, or the start")
     if unneeded := unneeded_checkpoints(folder, ledger.checkpoint_names()):
-        yield Finding("note", f"{len(unneeded)} checkpoints that nobody needs", lambda: remove(unneeded))
+        yield Finding("note", f"{len(unneeded)} checkpoints that no run needs", lambda: remove(unneeded))
 
 
 def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
-    """Runs that MLflow believes to be under way while nobody trains."""
+    """Runs that are RUNNING in MLflow while no driver trains."""
     from orchestrator.tracking.mlflow import Mirror, runs_without_driver
 
     if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
@@ -180,5 +180,5 @@ def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
             with Mirror(folder, tracking) as store:
                 store.mirror_sweep([])
 
-        text = f"{count} runs of MLflow are RUNNING though nobody trains; the next run or `sweep sync` ends them"
+        text = f"{count} runs of MLflow are RUNNING though no driver trains; the next run or `sweep sync` ends them"
         yield Finding("note", text, mirror)

@@ -213,7 +213,7 @@ def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
 def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqlite3.Connection:
     """A copy of ``db`` in the tables of today, in a file that SQLite deletes when it is closed.
 
-    So nobody who reads has to know what older ledgers lack, and the file stays as it was.
+    So readers need not know what older ledgers lack, and the file stays as it was.
     """
     copy = sqlite3.connect("")
     with closed_on_error(copy), contextlib.closing(db):

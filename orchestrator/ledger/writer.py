@@ -169,7 +169,7 @@ class LedgerWriter(LedgerReader):
         db.execute("DELETE FROM checkpoints WHERE pack_id = ? AND number <= ?", (pack_id, number - _CHECKPOINTS_KEPT))
 
     def _forget_checkpoints(self, db: sqlite3.Connection) -> None:
-        """Drop those of packs that nobody goes on with."""
+        """Drop those of packs that are not resumed."""
         db.execute(
             "DELETE FROM checkpoints WHERE NOT EXISTS (SELECT * FROM trials"
             " WHERE trials.pack_id = checkpoints.pack_id AND status IN ('running', 'interrupted', 'lost'))"

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class MetricsConfig(BaseModel):
-    """Where a trainer of one's own says its losses, and what it calls them."""
+    """Where a custom trainer reports its losses, and under which names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     file: str | None = Field(

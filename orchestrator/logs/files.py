@@ -1,7 +1,7 @@
 """Anyone's training log -> steps, losses and gradient norms.
 
 A reader for each format turns a file into a table of named columns; which of them are meant is then
-found by their usual names, or said by the user. Nothing here knows how spikes are told.
+found by their usual names, or named by the user. Nothing here knows how spikes are detected.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a training script writes while it runs -> points: a step, a loss and a gradient norm.
 
-Bytes come in pieces of any size, from standard output or from files that grow. Which name is the loss is told
+Bytes come in pieces of any size, from standard output or from files that grow. Which name is the loss is decided
 from the first few rows, by the same names as in a log that is complete, or said by the user.
 """
 
@@ -40,7 +40,7 @@ from orchestrator.logs.line_formats import (
 
 _BLOCK = 1024**2  # bytes that are cut into lines at a time
 _LAST_LINE = 500  # characters
-_NUM_HELD = 5  # rows from which the columns are told
+_NUM_HELD = 5  # rows from which the columns are detected
 _MAX_NAMES = 1000  # that are remembered
 
 

@@ -143,7 +143,7 @@ def _replayed_trial(
 ) -> ReplayedTrial:
     verdict = judge(record, config)
     outcome, reason = verdict.outcome, verdict.reason
-    # A trainer of one's own says itself how many steps it takes, and where it counts from.
+    # A custom trainer decides itself how many steps it takes, and where it counts from.
     is_own = row["objective"] in OWN_KINDS
     was_stopped = row["verdict_step"] is not None if is_own else row["steps_done"] < row["steps"]
     would_stop = record.lost is not None and ends_when_lost

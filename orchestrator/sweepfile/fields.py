@@ -1,4 +1,4 @@
-"""What can be swept or fixed: the fields of an objective, or the placeholders of a trainer of one's own."""
+"""What can be swept or fixed: the fields of an objective, or the placeholders of a custom trainer."""
 
 from __future__ import annotations
 

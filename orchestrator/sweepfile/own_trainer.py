@@ -1,4 +1,4 @@
-"""A trainer of one's own: the command or function that a sweep file names, and what each trial gives it."""
+"""A custom trainer: the command or function that a sweep file names, and what each trial gives it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 
 def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
-    """What is wrong with a trainer of one's own in its sweep file."""
+    """What is wrong with a custom trainer in its sweep file."""
     wrong = list(_template_problems(own, [*file.axes, *file.fixed], file.steps))
     if wrong:
         yield from wrong
@@ -198,7 +198,7 @@ def command_of(own: Sequence[str]) -> list[str]:
 
 
 def refuse_what_is_not_there(own: object) -> None:
-    """Raise InputError where the folder, the program or the script of a trainer of one's own is not on this machine."""
+    """Raise InputError where the folder, the program or the script of a custom trainer is not on this machine."""
     if not isinstance(own, OwnTrainer):
         return
 

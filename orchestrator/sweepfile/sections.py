@@ -36,7 +36,7 @@ class SampleSection(BaseModel):
 
 
 class ResumeConfig(BaseModel):
-    """How a trainer of one's own goes on from a checkpoint of its own."""
+    """How a custom trainer resumes from its own checkpoint."""
 
     model_config = _STRICT
     checkpoint: str = Field(min_length=1, description="the file without which an interrupted trial begins anew")
@@ -44,12 +44,12 @@ class ResumeConfig(BaseModel):
 
 
 class OwnTrainerSection(BaseModel):
-    """A trainer of one's own, in place of the name of an objective: one of command, python and packed."""
+    """A custom trainer, in place of the name of an objective: one of command, python and packed."""
 
     model_config = _STRICT
     command: list[str] | None = Field(None, min_length=1, description="program and arguments; {lr} is the trial's lr")
     python: str | None = Field(None, pattern=_REFERENCE, description="a function run(config, report), module:name")
-    packed: str | None = Field(None, pattern=_REFERENCE, description="an objective of one's own, module:name")
+    packed: str | None = Field(None, pattern=_REFERENCE, description="a custom packed objective, module:name")
     folder: str = Field(".", min_length=1, description="where it runs and modules are found; from the file's folder")
     environment: dict[str, str] = Field({}, description="variables added to the environment; {lr} as in command")
     metrics: MetricsConfig = Field(MetricsConfig(), description="where a command says its losses")
@@ -71,7 +71,7 @@ class ResourcesConfig(BaseModel):
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="packs trained at a time; auto is as many as fit"
     )
-    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a trainer of one's own")
+    workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a custom trainer")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
     stall_timeout_s: float = Field(
         600.0, gt=0, description="seconds without news after which a worker counts as hung and is killed"
@@ -79,7 +79,7 @@ class ResourcesConfig(BaseModel):
 
 
 class CheckpointConfig(BaseModel):
-    """When packs in training write what a restart goes on from; by whichever clock is first."""
+    """When packs in training write checkpoints: after so many seconds or steps, whichever comes first."""
 
     model_config = _STRICT
     every_s: float | None = Field(

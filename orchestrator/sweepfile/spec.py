@@ -76,7 +76,7 @@ class Sweep:
 def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
     """Read and check the sweep file at ``path``. Raises InputError with all problems found.
 
-    A packed objective of one's own is imported, which runs its code, only with ``allow_import``.
+    A custom packed objective is imported, which runs its code, only with ``allow_import``.
     """
     return build_sweep(read_document(path), overrides, allow_import=allow_import)
 
@@ -229,7 +229,7 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
 
 
 def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, document: Document) -> Iterator[Problem]:
-    """What does not go together with the trainer, built in or one's own."""
+    """Settings that are not compatible with the trainer, built-in or custom."""
     resources = file.resources
 
     def problem(path: tuple[str | int, ...], message: str, remedy: str) -> Problem:

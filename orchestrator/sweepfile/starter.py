@@ -34,9 +34,9 @@ _COMMENTS = {
     ),
     "fixed": "Other fields of the objective; what is not named here keeps its default.",
     "sample": "Sampled cells over continuous ranges in place of a grid: {method: random|sobol, num: N}.",
-    "stopping": "How spikes and lost runs are told; see docs/sweep-file.md.",
+    "stopping": "How spikes and lost runs are detected; see docs/sweep-file.md.",
     "resources": "Of one pack: cpus, gpus; pack: auto or members per pack; parallel: packs at a time.",
-    "checkpoint": "What a restart goes on from is written every_s seconds or every_steps steps.",
+    "checkpoint": "A checkpoint is written every every_s seconds or every_steps steps.",
     "tracking": "MLflow: uri, experiment, every (log every n-th step), enabled.",
 }
 

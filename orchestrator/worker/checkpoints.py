@@ -156,7 +156,7 @@ class CheckpointWriter:
 
 
 def _recorded(state: Any) -> Any:
-    """An event after the copies on a GPU, which nobody has to wait for now; None without a GPU."""
+    """An event after the copies on a GPU, so that training does not wait for them; None without a GPU."""
     import torch
 
     if not any(value.is_cuda for value in _tensors(state)):

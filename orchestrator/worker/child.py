@@ -86,7 +86,7 @@ class Child:
     def returncode(self) -> int | None:
         """How it ended, minus the signal's number where one killed it; None while it runs.
 
-        It is only looked at: until `close` its number, and that of its group, are given to nobody else.
+        It is only looked at: until `close` its id, and that of its group, are not reused.
         """
         if self._process.returncode is not None:
             return self._process.returncode

@@ -1,4 +1,4 @@
-"""Runs one trial of a trainer of one's own: its processes, what they say, and what comes of it."""
+"""Runs one trial of a custom trainer: its processes, what they print, and how it ends."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def torchrun_environments(nodes: Sequence[str], address: str, port: int) -> list
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]

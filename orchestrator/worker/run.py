@@ -27,7 +27,7 @@ def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never, places: RankPl
     """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
 
     Once ``wants_pause()``, asked at every report, is true, the last one is a checkpoint. The processes of a
-    trainer of one's own are put on ``places``, by default all on this machine.
+    custom trainer are put on ``places``, by default all on this machine.
     """
     started = time.perf_counter()
     run = PackedRun(pack) if pack.launch is None else OwnRun(pack, places)

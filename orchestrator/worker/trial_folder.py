@@ -1,4 +1,4 @@
-"""The folder of one trial of a trainer of one's own: results/NAME/trials/ID, written where the trial runs."""
+"""The folder of one trial of a custom trainer: results/NAME/trials/ID, written where the trial runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrialFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.settings = path / "trial.json"  # what the trainer's process is told
+        self.settings = path / "trial.json"  # the input of the trainer's process
         self.rows = path / "rows.jsonl"  # what a trainer says that reports by itself, a JSON object a line
         self.points = path / "points.jsonl"  # what was understood of one that prints its losses
 

@@ -1,4 +1,4 @@
-"""An objective of one's own, to copy: a small convolutional network on scikit-learn's handwritten digits.
+"""A custom objective, to copy: a small convolutional network on scikit-learn's handwritten digits.
 
 K members train as one pack. This file says what one member is; PackedTrainer does the rest: optimizer,
 schedule, clipping, members that come and go, checkpoints. docs/own-trainer.md checks it.

@@ -105,7 +105,7 @@ def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def clip_factor(evidence: Evidence) -> Series:
-    """What clipping multiplied the gradients by up to the peak; nothing where there is none, or nobody knows."""
+    """What clipping multiplied the gradients by up to the peak; nothing where there is none, or it is unknown."""
     clip, norm = evidence.number("clip"), evidence.grad_norm.between(0, evidence.reach)
     if clip is None:
         return NOTHING

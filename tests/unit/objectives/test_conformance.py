@@ -1,4 +1,4 @@
-"""The suite for objectives of one's own finds the mistakes that are easily made, and says what to do."""
+"""The suite for custom objectives finds the mistakes that are easily made, and says what to do."""
 
 from __future__ import annotations
 
