@@ -1,4 +1,4 @@
-"""Trains packs as trials of Ray Tune (the one importer of Ray).
+"""Trains packs as trials of Ray Tune.
 
 Tune places packs on workers and carries their reports; it decides nothing and keeps no truth. It runs
 in a thread, fed from a queue through its Searcher interface.
@@ -17,9 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 # Read when Ray is imported. Tune's own loggers would write every report to disk, its checkpoints of
@@ -41,22 +39,16 @@ import ray  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
-from ray.util.scheduling_strategies import (  # noqa: E402
-    NodeAffinitySchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
-)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, SweepError  # noqa: E402
-from orchestrator.files import make_folder  # noqa: E402
+from orchestrator.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
+from orchestrator.executors.ray_ranks import ANSWER_S, RayPlaces  # noqa: E402
 from orchestrator.messages import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.processes import SCRATCH, children, is_alive  # noqa: E402
-from orchestrator.worker.child import CannotStart, Child  # noqa: E402
-from orchestrator.worker.ranks import Process, free_port, torchrun_environments  # noqa: E402
 from orchestrator.worker.run import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 4.0
 _CONNECT_TIMEOUT_S = 5.0
-_DESK_TIMEOUT_S = 60.0
 _SECONDS_PER_CHECK = 2.0
 
 
@@ -92,120 +84,11 @@ class Desk:
         return self._is_pausing
 
 
-class RayRank:
-    """An actor in a bundle of its own that runs one of a trial's processes on whichever node it is."""
-
-    def __init__(self) -> None:
-        self._child: Child | None = None
-
-    def place(self) -> tuple[str, str]:
-        """The node, and the GPUs that this process got, as CUDA_VISIBLE_DEVICES lists them."""
-        return ray.get_runtime_context().get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
-
-    def start(self, command: list[str], folder: str, environment: dict[str, str], log: Path) -> str | None:
-        """Start the process; returns what keeps it from starting."""
-        try:
-            make_folder(log.parent)
-            self._child = Child(command, folder, environment, log)
-        except (CannotStart, StorageError) as error:
-            return str(error)
-        return None
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """What the process answers to one of the calls of `ranks.Process`."""
-        return getattr(self._child, name)(*arguments)
-
-
-class RemoteProcess:
-    """A process that a `RayRank` runs. When its node is gone, it was killed from outside."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def read(self, timeout_s: float = 0.0) -> bytes:
-        """What it has printed goes to its log, where it runs."""
-        self._call("read", 0.0)
-        return b""
-
-    def is_readable(self) -> bool:
-        """There is nothing to read here."""
-        return False
-
-    def last_lines(self) -> list[str]:
-        """The last lines that it has printed."""
-        return self._call("last_lines") or []
-
-    def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
-        try:
-            return ray.get(self._actor.call.remote("returncode"), timeout=_DESK_TIMEOUT_S)
-        except ray.exceptions.RayError:
-            return -signal.SIGKILL
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        self._call("terminate")
-
-    def close(self) -> None:
-        """Kill it and everything that it has started."""
-        self._call("close")
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        with contextlib.suppress(ray.exceptions.RayError):
-            return ray.get(self._actor.call.remote(name, *arguments), timeout=_DESK_TIMEOUT_S)
-
-
-class RayPlaces:
-    """Rank 0 beside the trainable in the first bundle of its placement group, the others in bundles of their own."""
-
-    def __init__(self, cpus: int, gpus: float) -> None:
-        self._cpus, self._gpus = cpus, gpus
-        self._actors: list[Any] = []
-
-    def environments(self, workers: int) -> list[dict[str, str]]:
-        """torchrun's variables, and the GPUs of each process's node that belong to this trial."""
-        if workers == 1:
-            return [{}]
-        group = ray.util.get_current_placement_group()
-        for bundle in range(1, workers):
-            where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-            needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": where}
-            self._actors.append(ray.remote(RayRank).options(**needs).remote())
-        context = ray.get_runtime_context()
-        here = (context.get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        places = [here, *ray.get([actor.place.remote() for actor in self._actors], timeout=_DESK_TIMEOUT_S)]
-        nodes = [node for node, _ in places]
-        address = ray.util.get_node_ip_address() if len(set(nodes)) > 1 else "127.0.0.1"
-        found = torchrun_environments(nodes, address, free_port())
-        if self._gpus:
-            for node, environment in zip(nodes, found, strict=True):
-                # Like torchrun: who shares a node sees all its GPUs, and takes that of its LOCAL_RANK.
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(g for n, g in places if n == node))
-        return found
-
-    def start(
-        self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
-    ) -> Process:
-        """Start a process. Raises CannotStart."""
-        if rank == 0:
-            return Child(command, folder, environment, log)
-        actor = self._actors[rank - 1]
-        problem = ray.get(actor.start.remote(list(command), folder, dict(environment), log), timeout=_DESK_TIMEOUT_S)
-        if problem is not None:
-            raise CannotStart(problem)
-        return RemoteProcess(actor)
-
-    def close(self) -> None:
-        """Let the actors go."""
-        for actor in self._actors:
-            ray.kill(actor)
-
-
 def train_pack(config: dict[str, Any]) -> None:
     """The function that Tune runs on a worker: every report, and never an exception or a number."""
     desk, pack = ray.get_actor(config["desk"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
-    resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=_DESK_TIMEOUT_S)
+    resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
     launch = pack.launch
     places = RayPlaces(pack.cpus, launch.gpus_per_worker) if launch is not None and launch.workers > 1 else None
     for report in run_pack(replace(pack, resume=resume), lambda: ray.get(desk.is_pausing.remote()), places):
@@ -373,7 +256,7 @@ class RayTuneExecutor:
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``."""
         if pack.resume is not None:
-            ray.get(self._desk.leave.remote(pack.pack_id, pack.resume), timeout=_DESK_TIMEOUT_S)
+            ray.get(self._desk.leave.remote(pack.pack_id, pack.resume), timeout=ANSWER_S)
         self._mailbox.packs.put(replace(pack, resume=None))
 
     def poll(self, timeout_s: float) -> list[Event]:

@@ -18,23 +18,31 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
-import signal
-import subprocess
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, printable
-from orchestrator.executors.report_files import from_json
+from orchestrator.executors.slurm_cluster import (
+    LOCAL_PACE,
+    OVER,
+    SLURM_PACE,
+    WAITING,
+    Cluster,
+    Job,
+    LocalCluster,
+    Pace,
+    SlurmCluster,
+)
 from orchestrator.executors.slurm_job import REPORTS, TrialJob
 from orchestrator.executors.slurm_options import is_local, submission_parameters
+from orchestrator.executors.slurm_placed import Placed, names_in
 from orchestrator.files import JOBS, atomic_write, refuse_links, remove, withdraw_jobs
-from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.messages import Event, Pack, PackLost
 from orchestrator.processes import MARK, end_marked, new_mark
 
 try:
@@ -51,23 +59,11 @@ _MOST_TIMEOUTS = 100
 _END_EARLIER_S = 120.0
 _CLOSE_S = 5.0
 _LONGEST_EXIT_S = 60.0  # of a job whose last report is there
-_COMMAND_TIMEOUT_S = 60.0
 _STEP_S = 0.05
 _SECONDS_PER_ASKING = 1.0  # squeue tells of an end in no other way, and a controller has many users
 _MOST_REPORTS_PER_S = 25.0
 _MOST_REFUSALS = 10
 _SECONDS_PER_REFUSAL = 60.0
-_LAST_LINES = 3
-_LAST_BYTES = 8192
-_LOCAL_JOB = "SUBMITIT_LOCAL_JOB_ID"  # which submitit sets for a local job's process, and all that this starts
-_REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
-_OVER = {
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-    *("REVOKED", "TIMEOUT", "GONE"),
-    *("FINISHED", "INTERRUPTED"),  # submitit's words for local jobs
-}
-# A job that has run before, and waits for its next start.
-_WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
 
 
 class PackJob(TrialJob):
@@ -86,84 +82,6 @@ class PackJob(TrialJob):
         return submitit.helpers.DelayedSubmission(PackJob(*self.arguments), pack) if self.end(pack) else None
 
 
-class Cluster(Protocol):
-    """How jobs are looked after; all times in seconds, between two of what they name."""
-
-    looks_s: float  # at reports
-    checks_s: float  # on jobs
-    submissions_s: float
-    reports_s: float
-    late_s: float  # that a file takes at most to be seen on another machine
-
-    def states(self, jobs: Sequence[submitit.Job]) -> dict[str, str]:
-        """State of each job, as far as it is known."""
-
-    def cancel(self, jobs: Sequence[submitit.Job]) -> None:
-        """End jobs; those that run get a moment only on a cluster."""
-
-
-class SlurmCluster:
-    """Jobs of Slurm, through its own commands: submitit knows one job at a time, and believes only in sacct."""
-
-    looks_s, checks_s, submissions_s, reports_s, late_s = 2.0, 15.0, 5.0, 10.0, 40.0
-
-    def __init__(self) -> None:
-        self._missing: frozenset[str] = frozenset()
-
-    def states(self, jobs: Sequence[submitit.Job]) -> dict[str, str]:
-        """State of each job; nothing where squeue fails, and GONE for what it has not known twice."""
-        command = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--states=all", "--format=%i %T")
-        output = _said_by(*command)
-        if output is None:
-            return {}
-        listed = dict(line.split(maxsplit=1) for line in output.splitlines() if len(line.split()) == 2)
-        missing = frozenset(job.job_id for job in jobs) - listed.keys()
-        gone, self._missing = missing & self._missing, missing
-        return {job.job_id: listed[job.job_id] for job in jobs if job.job_id in listed} | dict.fromkeys(gone, "GONE")
-
-    def cancel(self, jobs: Sequence[submitit.Job]) -> None:
-        """scancel."""
-        if jobs:
-            _said_by("scancel", *(job.job_id for job in jobs))
-
-
-class LocalCluster:
-    """Processes of this machine that submitit starts, to try things out. All carry ``mark``."""
-
-    looks_s, checks_s, submissions_s, reports_s, late_s = 0.1, 0.1, 0.0, 0.5, 0.0
-
-    def states(self, jobs: Sequence[submitit.Job]) -> dict[str, str]:
-        """State of each job. Of what is over, nothing is left."""
-        states = {job.job_id: job.state for job in jobs}
-        for job_id, state in states.items():
-            if state in _OVER:
-                end_marked(job_id, variable=_LOCAL_JOB)
-        return states
-
-    def cancel(self, jobs: Sequence[submitit.Job]) -> None:
-        """Kill each job, what watches it first: it would start it again."""
-        for job in jobs:
-            if not job.done():
-                os.kill(int(job.job_id), signal.SIGKILL)
-            end_marked(job.job_id, variable=_LOCAL_JOB)
-
-
-@dataclass
-class Placed:
-    """A pack whose job was submitted, until that is over."""
-
-    pack: Pack
-    job: submitit.Job
-    attempt: int = 0
-    next_report: int = 1
-    is_started: bool = False
-    is_forgotten: bool = False  # the driver has its last report, or has given it up
-    ended: float | None = None  # when the trial's processes were known to be gone, so that it may be tried again
-    last: Report | None = None
-    over_since: float | None = None
-    state: str = ""
-
-
 class SlurmExecutor:
     """Each pack a job, of ``cpus`` and ``gpus`` for each of the ``workers`` processes of its trial."""
 
@@ -177,8 +95,11 @@ class SlurmExecutor:
         workers: int,
         parallel: int | None,
         options: Mapping[str, str],
+        pace: Pace | None = None,
     ) -> None:
         """End what an earlier driver of the sweep in ``folder`` has left, and be ready for ``parallel`` jobs.
+
+        ``pace`` says how often it looks after them: by itself SLURM_PACE, or LOCAL_PACE on this machine.
 
         Raises InputError for ``options`` that cannot be, or where there is no Slurm.
         """
@@ -190,6 +111,7 @@ class SlurmExecutor:
         most = max(1, len(os.sched_getaffinity(0)) // (cpus * workers)) if here else _MOST_SLOTS
         self.slots = min(parallel or most, _MOST_SLOTS)
         self._cluster: Cluster = LocalCluster() if here else SlurmCluster()
+        self._pace = pace or (LOCAL_PACE if here else SLURM_PACE)
         # Its messages would end up between the lines of the live view.
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
         refuse_links(folder, self._folder)
@@ -286,9 +208,9 @@ class SlurmExecutor:
         ready = [pack for pack in self._queue if taken.isdisjoint(pack.trial_ids)][: max(0, self.slots - len(there))]
         if not ready:
             return
-        self._next_submission = now + self._cluster.submissions_s
+        self._next_submission = now + self._pace.submissions_s
         # The driver writes each report to the ledger, and reads it through a file system that others use too.
-        report_s = max(self._cluster.reports_s, (len(there) + len(ready)) / _MOST_REPORTS_PER_S)
+        report_s = max(self._pace.reports_s, (len(there) + len(ready)) / _MOST_REPORTS_PER_S)
         sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in ready]
         try:
             with _environment(self._mark), contextlib.redirect_stderr(io.StringIO()):
@@ -337,12 +259,12 @@ class SlurmExecutor:
 
     def _wait_for_end(self, job_ids: Collection[str]) -> None:
         cluster = SlurmCluster()
-        left: list[submitit.Job] = [submitit.SlurmJob(self._folder, job_id) for job_id in sorted(job_ids)]
+        left: list[Job] = [submitit.SlurmJob(self._folder, job_id) for job_id in sorted(job_ids)]
         cluster.cancel(left)
         deadline = time.monotonic() + _END_EARLIER_S
         while left:
             states = cluster.states(left)
-            left = [job for job in left if states.get(job.job_id) not in _OVER]
+            left = [job for job in left if states.get(job.job_id) not in OVER]
             if left and time.monotonic() > deadline:
                 jobs = ", ".join(job.job_id for job in left[:5])
                 remedy = "`squeue --me` shows them; the same command goes on once they are gone"
@@ -357,7 +279,7 @@ class SlurmExecutor:
         if began < self._next_look:
             return []
         events = self._check() if began >= self._next_check else []
-        seen = _names(self._folder / REPORTS) if self._placed else set()
+        seen = names_in(self._folder / REPORTS) if self._placed else set()
         for placed in self._placed.values():
             if not placed.is_forgotten and placed.pack.pack_id in seen:
                 events += self._read(placed)
@@ -366,7 +288,7 @@ class SlurmExecutor:
                 events += self._end(placed)
         # A file system that is slow is not asked all the time.
         ended = time.monotonic()
-        self._next_look = ended + max(self._cluster.looks_s, 4 * (ended - began))
+        self._next_look = ended + max(self._pace.looks_s, 4 * (ended - began))
         return events
 
     def _check(self) -> list[Event]:
@@ -376,57 +298,30 @@ class SlurmExecutor:
         now = time.monotonic()
         for placed in self._placed.values():
             placed.state = states.get(placed.job.job_id, placed.state)
-            if placed.state not in _OVER:
+            if placed.state not in OVER:
                 placed.over_since = None
             elif placed.over_since is None:
                 placed.over_since = now
-            if placed.is_started and not placed.is_forgotten and placed.state in _WAITING:
-                events.append(_sign_of_life(placed))
+            if placed.is_started and not placed.is_forgotten and placed.state in WAITING:
+                events.append(placed.sign_of_life())
             if placed.ended is not None and placed.over_since is None and now - placed.ended > _LONGEST_EXIT_S:
                 self._cluster.cancel([placed.job])  # it hangs, or was started again for nothing
-        self._next_check = now + self._cluster.checks_s
+        self._next_check = now + self._pace.checks_s
         return events
 
-    def _read(self, placed: Placed) -> Iterator[Event]:
-        """New reports of a pack, in order; those of an attempt that another one has followed count no more."""
-        folder = self._folder / REPORTS / placed.pack.pack_id
-        for name in sorted(_names(folder)):
-            match = _REPORT.fullmatch(name)
-            if match is None:
-                continue  # it is being written
-            attempt, number = map(int, match.groups())
-            if number == 0:
-                if attempt > placed.attempt:
-                    placed.attempt, placed.next_report = attempt, 1
-                    yield PackStarted(placed.pack.pack_id) if not placed.is_started else _sign_of_life(placed)
-                    placed.is_started = True
-            elif attempt < placed.attempt:
-                remove([folder / name])
-            elif (attempt, number) == (placed.attempt, placed.next_report):
-                try:
-                    report = _report_in(folder / name, placed.pack.pack_id)
-                except ValueError as error:
-                    self.kill(placed.pack.pack_id)
-                    yield PackLost(placed.pack.pack_id, f"report {name} of its job is damaged: {error}")
-                    return
-                if report is None:
-                    return
-                remove([folder / name])
-                placed.next_report, placed.last = number + 1, report
-                yield report
-                if report.is_last:
-                    placed.is_forgotten, placed.ended = True, time.monotonic()
-                    shutil.rmtree(folder, ignore_errors=True)
-                    return
+    def _read(self, placed: Placed) -> list[Event]:
+        """New events of a pack; a job with a damaged report is of no use."""
+        events = list(placed.read(self._folder / REPORTS))
+        if any(isinstance(event, PackLost) for event in events):
+            self.kill(placed.pack.pack_id)
+        return events
 
     def _end(self, placed: Placed) -> Iterator[Event]:
         """A job is over: without a last report, its pack is lost."""
         if not placed.is_forgotten:
-            if time.monotonic() - placed.over_since < self._cluster.late_s:
+            if time.monotonic() - placed.over_since < self._pace.late_s:
                 return
-            words = _last_words(placed.job.paths.stderr)
-            reason = f"its job {placed.job.job_id} ended without a last report ({_final_state(placed)})"
-            yield PackLost(placed.pack.pack_id, f"{reason}: {words}" if words else reason)
+            yield placed.lost()
         self._tidy(placed)
         del self._placed[placed.pack.pack_id]
         self._write_jobs()
@@ -472,59 +367,3 @@ def _environment(mark: str) -> Iterator[None]:
         if mark:
             os.environ.pop(MARK)
             os.environ.update({MARK: before} if before is not None else {})
-
-
-def _said_by(*command: str) -> str | None:
-    """What a command of Slurm prints; None where it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def _names(folder: Path) -> set[str]:
-    """What is in ``folder`` now, also where another machine has put it there."""
-    with contextlib.suppress(OSError):
-        folder.chmod(folder.stat().st_mode & 0o7777)  # makes a client of NFS forget what it knew
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()
-
-
-def _report_in(path: Path, pack_id: str) -> Report | None:
-    """The report in a file; None where it cannot be read now. Raises ValueError for another one."""
-    try:
-        text = path.read_bytes()
-    except OSError:
-        return None
-    report = from_json(text)
-    if report.pack_id != pack_id:
-        raise ValueError(f"it is one of pack {report.pack_id[:20]!r}")
-    return report
-
-
-def _sign_of_life(placed: Placed) -> Report:
-    """That a pack waits to be started again is no silence."""
-    last = placed.last
-    steps, seconds = (last.member_steps, last.seconds) if last is not None else (0, 0.0)
-    return Report(placed.pack.pack_id, steps, 0, seconds)
-
-
-def _final_state(placed: Placed) -> str:
-    """How a job ended; where squeue has forgotten it, as the accounts say."""
-    state = placed.job.state if placed.state == "GONE" else placed.state
-    return state.split()[0] if state.strip() else "UNKNOWN"
-
-
-def _last_words(log: Path) -> str:
-    """The last lines that a job said on its standard error, as one."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _LAST_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return printable(" / ".join([line.strip()[:200] for line in lines if line.strip()][-_LAST_LINES:]))

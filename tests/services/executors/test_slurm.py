@@ -27,11 +27,12 @@ from sweep_cases import QUADRATIC
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import ExecutorError, InputError
-from orchestrator.executors import slurm
 from orchestrator.executors.report_files import from_json, to_json
-from orchestrator.executors.slurm import Placed, SlurmExecutor
+from orchestrator.executors.slurm import SlurmExecutor
+from orchestrator.executors.slurm_cluster import Pace
 from orchestrator.executors.slurm_job import Outbox
 from orchestrator.executors.slurm_options import read_options
+from orchestrator.executors.slurm_placed import Placed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Checkpoint, Event, Finished, PackLost, PackStarted, Report
@@ -90,8 +91,12 @@ NUMBERS = (
 )  # fmt: skip
 
 
+QUICK = Pace(looks_s=0.1, checks_s=0.3, submissions_s=0.1, reports_s=0.5, late_s=0.5)
+
+
 def executor_for(folder: Path, parallel: int = 2, **options: str) -> SlurmExecutor:
-    return SlurmExecutor(folder, cpus=1, gpus=0.0, workers=1, parallel=parallel, options=options or LOCAL)
+    pace = QUICK if options and options.get("cluster") != "local" else None
+    return SlurmExecutor(folder, cpus=1, gpus=0.0, workers=1, parallel=parallel, options=options or LOCAL, pace=pace)
 
 
 @contextlib.contextmanager
@@ -617,9 +622,6 @@ class FakeSlurm:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm]:
     found = FakeSlurm(tmp_path)
     monkeypatch.setenv("PATH", f"{found.commands}:{os.environ['PATH']}")
-    quick = {"looks_s": 0.1, "checks_s": 0.3, "submissions_s": 0.1, "reports_s": 0.5, "late_s": 0.5}
-    for name, seconds in quick.items():
-        monkeypatch.setattr(slurm.SlurmCluster, name, seconds)
     yield found
     for pid in found.pids():
         with contextlib.suppress(ProcessLookupError):

@@ -1,0 +1,120 @@
+"""A pack whose job was submitted: what the driver has read of it so far, and what it reads next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import printable
+from orchestrator.executors.report_files import from_json
+from orchestrator.executors.slurm_cluster import Job
+from orchestrator.files import remove
+from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+
+_LAST_LINES = 3
+_LAST_BYTES = 8192
+_REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
+
+
+@dataclass
+class Placed:
+    """A pack whose job was submitted, until that is over."""
+
+    pack: Pack
+    job: Job
+    attempt: int = 0
+    next_report: int = 1
+    is_started: bool = False
+    is_forgotten: bool = False  # the driver has its last report, or has given it up
+    ended: float | None = None  # when the trial's processes were known to be gone, so that it may be tried again
+    last: Report | None = None
+    over_since: float | None = None
+    state: str = ""
+
+    def read(self, reports: Path) -> Iterator[Event]:
+        """New reports below ``reports``, in order; those of an attempt that another one has followed count no more.
+
+        Ends with PackLost where one is damaged.
+        """
+        folder = reports / self.pack.pack_id
+        for name in sorted(names_in(folder)):
+            match = _REPORT.fullmatch(name)
+            if match is None:
+                continue  # it is being written
+            attempt, number = map(int, match.groups())
+            if number == 0:
+                if attempt > self.attempt:
+                    self.attempt, self.next_report = attempt, 1
+                    yield PackStarted(self.pack.pack_id) if not self.is_started else self.sign_of_life()
+                    self.is_started = True
+            elif attempt < self.attempt:
+                remove([folder / name])
+            elif (attempt, number) == (self.attempt, self.next_report):
+                try:
+                    report = _report_in(folder / name, self.pack.pack_id)
+                except ValueError as error:
+                    yield PackLost(self.pack.pack_id, f"report {name} of its job is damaged: {error}")
+                    return
+                if report is None:
+                    return
+                remove([folder / name])
+                self.next_report, self.last = number + 1, report
+                yield report
+                if report.is_last:
+                    self.is_forgotten, self.ended = True, time.monotonic()
+                    shutil.rmtree(folder, ignore_errors=True)
+                    return
+
+    def sign_of_life(self) -> Report:
+        """That a pack waits to be started again is no silence."""
+        steps, seconds = (self.last.member_steps, self.last.seconds) if self.last is not None else (0, 0.0)
+        return Report(self.pack.pack_id, steps, 0, seconds)
+
+    def lost(self) -> PackLost:
+        """What is said of a job that ended without a last report."""
+        # Where squeue has forgotten it, as the accounts say.
+        state = self.job.state if self.state == "GONE" else self.state
+        shown = state.split()[0] if state.strip() else "UNKNOWN"
+        words = _last_words(self.job.paths.stderr)
+        reason = f"its job {self.job.job_id} ended without a last report ({shown})"
+        return PackLost(self.pack.pack_id, f"{reason}: {words}" if words else reason)
+
+
+def names_in(folder: Path) -> set[str]:
+    """What is in ``folder`` now, also where another machine has put it there."""
+    with contextlib.suppress(OSError):
+        folder.chmod(folder.stat().st_mode & 0o7777)  # makes a client of NFS forget what it knew
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def _report_in(path: Path, pack_id: str) -> Report | None:
+    """The report in a file; None where it cannot be read now. Raises ValueError for another one."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return None
+    report = from_json(text)
+    if report.pack_id != pack_id:
+        raise ValueError(f"it is one of pack {report.pack_id[:20]!r}")
+    return report
+
+
+def _last_words(log: Path) -> str:
+    """The last lines that a job said on its standard error, as one."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _LAST_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return printable(" / ".join([line.strip()[:200] for line in lines if line.strip()][-_LAST_LINES:]))
