@@ -27,7 +27,7 @@ from orchestrator.pictures.exports import REPORT, export_all
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
-from orchestrator.tracking.mlflow import Mirror
+from orchestrator.tracking.mirror import Mirror
 
 _STEPS = 1000
 _METRICS = ("loss", "grad_norm", "update_norm", "lr", "a", "b", "c", "d")

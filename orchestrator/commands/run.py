@@ -55,7 +55,7 @@ def run(
 
 def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> Answer:
     """Outcomes, where everything is, and what to do next."""
-    from orchestrator.tracking.mlflow import shown_uri, tracking_uri
+    from orchestrator.tracking.mlflow_store import shown_uri, tracking_uri
 
     yield ""
     with LedgerReader(folder / LEDGER) as ledger:

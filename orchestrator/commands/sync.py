@@ -9,7 +9,7 @@ from orchestrator.errors import EXIT_OK
 from orchestrator.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.pictures.exports import export_all
 from orchestrator.sweepfile.spec import load_sections
-from orchestrator.tracking.mlflow import Mirror, shown_uri
+from orchestrator.tracking.mirror import Mirror
 
 
 def sync(folder: Path, tracking_uri: str | None) -> Answer:
@@ -21,5 +21,5 @@ def sync(folder: Path, tracking_uri: str | None) -> Answer:
         artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
         with Mirror(folder, tracking) as mirror:
             mirror.mirror_sweep(artifacts)
-    yield f"{len(mirror.run_of_trial)} trials are in MLflow at {shown_uri(mirror.uri)}"
+    yield f"{len(mirror.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
     return EXIT_OK

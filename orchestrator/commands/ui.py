@@ -13,7 +13,8 @@ from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK, InputError, Problem, SweepError
 from orchestrator.processes import MARK, new_mark
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow import STORE, rehome, run_pages, server_command, tracking_uri
+from orchestrator.tracking.mlflow import run_pages, server_command
+from orchestrator.tracking.mlflow_store import STORE, rehome, tracking_uri
 
 
 def ui(results: Path, uri: str | None, port: int) -> Answer:

@@ -1,4 +1,4 @@
-"""The mirror to MLflow while a sweep trains: beside it, and never in its way."""
+"""The mirror to a tracker while a sweep trains: beside it, and never in its way."""
 
 from __future__ import annotations
 
@@ -12,19 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SweepError
-from orchestrator.files import LEDGER, MIRRORED
+from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Finished
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow import (
-    PATIENCE_S,
-    Mirror,
-    TrackingError,
-    load_mlflow,
-    shown_uri,
-    sqlite_file,
-    tracking_uri,
-)
+from orchestrator.tracking.mirror import PATIENCE_S, Mirror, is_current
+from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
 
 
 class BackgroundMirror:
@@ -35,17 +28,25 @@ class BackgroundMirror:
     the sweep, so that a store that hangs can be left to itself.
     """
 
-    def __init__(self, folder: Path, tracking: TrackingConfig) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tracking: TrackingConfig,
+        tracker: type[Tracker] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """A mirror of the sweep in ``folder``, given up when its store is silent for ``patience_s`` at the end."""
         self.folder, self.tracking = folder, tracking
+        self._tracker, self._patience_s = tracker or tracker_class(), patience_s
         self.failure: TrackingError | None = None
         self._mirror: Mirror | None = None
         self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._is_ending = False
         self._patient_until = 0.0
-        self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mlflow-mirror")
+        self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mirror")
 
     def start(self) -> None:
-        """Begin to connect: MLflow's first start takes seconds of a core."""
+        """Begin to connect: a tracker's first start may take seconds of a core."""
         self._thread.start()
 
     def began(self, progress: Any) -> None:
@@ -62,26 +63,21 @@ class BackgroundMirror:
 
     def is_current(self) -> bool:
         """Whether the store has everything that the ledger has."""
-        marker, store = self.folder / MIRRORED, tracking_uri(self.tracking, self.folder.parent)
-        path = sqlite_file(store)
-        if not marker.is_file() or (path is not None and not path.is_file()):
-            return False
-        with LedgerReader(self.folder / LEDGER) as ledger:
-            return marker.read_text() == f"{shown_uri(store)} {ledger.state()}"
+        return is_current(self.folder, self.tracking, self._tracker)
 
     def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
         """Write all that is missing and the parent run; returns what went wrong, if anything.
 
-        A store that does nothing holds the caller for half a minute and no longer.
+        A store that does nothing holds the caller for ``patience_s`` and no longer.
         """
-        load_mlflow()  # slow where others compute, which is no fault of the store
+        self._tracker.load()  # slow where others compute, which is no fault of the store
         self._is_ending = True
-        self._patient_until = time.monotonic() + PATIENCE_S
+        self._patient_until = time.monotonic() + self._patience_s
         if self._thread.ident is not None:
             self._wait_for(self._thread)
         if self.failure is None:
             last = threading.Thread(
-                target=self._attempt, args=(self._complete, artifacts), daemon=True, name="mlflow-mirror-end"
+                target=self._attempt, args=(self._complete, artifacts), daemon=True, name="mirror-end"
             )
             last.start()
             self._wait_for(last)
@@ -92,12 +88,12 @@ class BackgroundMirror:
         while thread.is_alive() and time.monotonic() < self._patient_until:
             thread.join(0.1)
         if thread.is_alive():
-            uri = shown_uri(tracking_uri(self.tracking, self.folder.parent))
-            self.failure = TrackingError(f"MLflow at {uri}: does not answer, or too slowly")
+            where = self._tracker.shown_store(self.folder, self.tracking)
+            self.failure = TrackingError(f"{self._tracker.title} at {where}: does not answer, or too slowly")
 
     def _sign_of_life(self) -> None:
         # A sign is worth a second: a store that needs longer for each of thousands of calls is given up too.
-        self._patient_until = min(self._patient_until + 1.0, time.monotonic() + PATIENCE_S)
+        self._patient_until = min(self._patient_until + 1.0, time.monotonic() + self._patience_s)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do ``action``; keep what goes wrong, and let go of the sweep's runs then."""
@@ -106,20 +102,23 @@ class BackgroundMirror:
         except TrackingError as error:
             self.failure = error
         except (SweepError, OSError) as error:
-            self.failure = TrackingError(f"MLflow: {error}")
+            self.failure = TrackingError(f"{self._tracker.title}: {error}")
         if self.failure is not None and self._mirror is not None:
             self._mirror.close()
 
+    def _new_mirror(self) -> Mirror:
+        return Mirror(self.folder, self.tracking, self._sign_of_life, self._tracker, self._patience_s)
+
     def _work(self) -> None:
         _give_way()
-        self._mirror = Mirror(self.folder, self.tracking, self._sign_of_life)
+        self._mirror = self._new_mirror()
         with LedgerReader(self.folder / LEDGER) as ledger:
             # Once the run waits for the rest, that is for a thread that gives no way to others.
             while (trial_id := self._waiting.get()) is not None and not self._is_ending:
                 self._mirror.mirror_trials(ledger, [trial_id])
 
     def _complete(self, artifacts: Sequence[Path]) -> None:
-        self._mirror = self._mirror or Mirror(self.folder, self.tracking, self._sign_of_life)
+        self._mirror = self._mirror or self._new_mirror()
         self._mirror.mirror_sweep(artifacts)
         self._mirror.close()
 

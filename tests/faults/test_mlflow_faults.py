@@ -26,7 +26,9 @@ from orchestrator.commands.sync import sync
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow import Mirror, TrackingError, runs_without_driver, server_command
+from orchestrator.tracking.mirror import Mirror
+from orchestrator.tracking.mlflow import runs_without_driver, server_command
+from orchestrator.tracking.tracker import TrackingError
 
 pytestmark = pytest.mark.faults
 

@@ -26,7 +26,7 @@ ROOMS = {
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
     "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_tune"},
-    "mlflow": {"orchestrator.tracking.mlflow"},
+    "mlflow": {"orchestrator.tracking.mlflow", "orchestrator.tracking.mlflow_store"},
     "optuna": {"orchestrator.search.sampled"},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs.files"},

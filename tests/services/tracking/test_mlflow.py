@@ -29,7 +29,10 @@ from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.tracking.background import BackgroundMirror
-from orchestrator.tracking.mlflow import Mirror, TrackingError, _folder_tag, read_run, rehome, server_command, shown_uri
+from orchestrator.tracking.mirror import Mirror
+from orchestrator.tracking.mlflow import read_run, server_command
+from orchestrator.tracking.mlflow_store import folder_tag, rehome, shown_uri
+from orchestrator.tracking.tracker import TrackingError
 
 
 def tracked_sweep(*sets: str):
@@ -194,7 +197,7 @@ def test_a_copy_of_results_has_its_own_artifacts_and_writes_nothing_to_the_old_p
     assert len(runs_in(new)) == num_runs, "no run is there twice"
     assert content_of(old) == before
     (parent,) = (run for run in runs_in(new) if "sweep.trial_id" not in run.data.tags)
-    assert parent.data.tags["sweep.folder"] == _folder_tag(new / "edge")
+    assert parent.data.tags["sweep.folder"] == folder_tag(new / "edge")
     client = MlflowClient(tracking_uri=f"sqlite:///{new / 'mlflow.db'}")
     picture = Path(client.download_artifacts(parent.info.run_id, "heatmap.png", str(tmp_path)))
     assert picture.read_bytes() == (new / "edge" / "heatmap.png").read_bytes()

@@ -1,0 +1,214 @@
+"""Ledger -> tracker: what is missing there of a sweep, and what it is told.
+
+The mirror is idempotent: a trial that the tracker has whole, in the ledger's version, is not written again. The
+tracker's store may be deleted and made again at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.files import LEDGER, MIRRORED, atomic_write, open_private
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.replay.audit import Audit, audit
+from orchestrator.space import Trial
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.sweepfile.settings import settings_of
+from orchestrator.tracking.tracker import Point, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
+
+# How long the end of a run is held by a store that does nothing, or by another process that writes.
+PATIENCE_S = 30.0
+_WRITER_LOCK = "mirror.lock"
+_POINTS_PER_CURVE = 50
+_RESULTS = ("onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss", "validation_loss")
+_UNFINISHED = ("planned", "running", "interrupted", "lost")
+
+
+class Mirror:
+    """One sweep's copy in a tracker, written by the driver alone."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tracking: TrackingConfig,
+        sign_of_life: Callable[[], None] = lambda: None,
+        tracker: type[Tracker] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Connect to the store; ``sign_of_life`` is called whenever it has answered.
+
+        Raises TrackingError when the store cannot be used, or another process writes the sweep for ``patience_s``.
+        """
+        self.folder, self.tracking = folder, tracking
+        make = tracker or tracker_class()
+        make.load()
+        sign_of_life()
+        self._holds = contextlib.ExitStack()
+        # Two that look for a run, and find none, would both make it.
+        self._holds.enter_context(_only_writer(folder / _WRITER_LOCK, make.title, patience_s))
+        try:
+            self.tracker = make(folder, tracking, sign_of_life)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others write this sweep."""
+        self._holds.close()
+
+    def __enter__(self) -> Mirror:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def mirror_trials(self, ledger: LedgerReader, trial_ids: Sequence[str]) -> None:
+        """Write these trials, from the ledger, unless the tracker has them. Raises TrackingError."""
+        for trial_id in trial_ids:
+            row = ledger.trial(trial_id)
+            if self.tracker.known.get(trial_id) != _version(row):
+                self.tracker.write_trial(trial_record(ledger, row, self.tracking.every))
+
+    def mirror_sweep(self, artifacts: Sequence[Path]) -> None:
+        """Write what is missing of all trials, and the sweep as a whole with ``artifacts``. Raises TrackingError."""
+        with LedgerReader(self.folder / LEDGER) as ledger:
+            statuses = ledger.statuses(removed=True)
+            # Planned trials of an interrupted sweep are not there yet.
+            there = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
+            self.mirror_trials(ledger, there)
+            self.tracker.write_sweep(sweep_record(ledger), artifacts)
+            state = ledger.state()
+        atomic_write(self.folder / MIRRORED, f"{self.tracker.where} {state}")
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """Trials that the tracker has."""
+        return self.tracker.known
+
+
+def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -> bool:
+    """Whether the store has everything that the ledger has, as far as can be told without connecting."""
+    marker = folder / MIRRORED
+    if not marker.is_file() or not tracker.is_there(folder, tracking):
+        return False
+    with LedgerReader(folder / LEDGER) as ledger:
+        return marker.read_text() == f"{tracker.shown_store(folder, tracking)} {ledger.state()}"
+
+
+def trial_record(ledger: LedgerReader, row: Mapping[str, Any], every: int | str) -> TrialRecord:
+    """What a tracker is told of the trial of ``row``; of its curves every ``every``-th step."""
+    is_finished = row["status"] == "finished"
+    trace = ledger.trace(row["trial_id"]) if is_finished else {}
+    tags = {"status": row["status"], "outcome": row["outcome"], "reason": row["reason"]}
+    tags |= {"audited": "true"} if row["is_audited"] else {}
+    return TrialRecord(
+        trial_id=row["trial_id"],
+        name=Trial(row["trial_id"], row["cell"], row["seed"], row["config"]).name,
+        version=_version(row),
+        status=row["status"],
+        # What does not vary is said of the sweep.
+        values={**row["cell"], "seed": row["seed"]},
+        tags={key: str(value) for key, value in tags.items() if value is not None},
+        points=[*_curve(trace, row["steps"], every), *(_results(row) if is_finished else ())],
+        started_s=row["started_at"],
+        finished_s=row["finished_at"],
+        position=row["position"] or 0,
+    )
+
+
+def sweep_record(ledger: LedgerReader) -> SweepRecord:
+    """What a tracker is told of the sweep of ``ledger``."""
+    facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
+    environment = packs[-1]["environment"] if packs else {}
+    tags = {
+        "objective": facts.get("objective", ""),
+        "sweep_version": facts.get("sweep_version", ""),
+        **{f"fixed.{key}": shown_value(value) for key, value in _fixed(rows).items()},
+        **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
+    }
+    counts: dict[str, float] = {
+        f"num_{outcome}": sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES
+    }
+    return SweepRecord(
+        tags=tags,
+        git_commit=facts.get("git_commit", ""),
+        counts=counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None)),
+        finished_s=max((row["finished_at"] or 0 for row in rows), default=0),
+        is_over=not any(row["status"] in _UNFINISHED for row in rows),
+    )
+
+
+def shown_value(value: Any) -> str:
+    """The value of a field as text."""
+    return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
+
+
+@contextlib.contextmanager
+def _only_writer(path: Path, title: str, patience_s: float) -> Iterator[None]:
+    """Hold the lock file ``path``, waiting a while for others. Raises TrackingError when they do not let go."""
+    deadline = time.monotonic() + patience_s
+    with open_private(path, "a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TrackingError(f"another process is writing this sweep to {title}") from None
+                time.sleep(0.1)
+        yield
+
+
+def _version(row: Mapping[str, Any]) -> str:
+    return f"{row['status']}:{row['pack_id']}"
+
+
+def _curve(trace: Mapping[str, Any], num_steps: int, every: int | str) -> list[Point]:
+    """Every n-th step's finite numbers; MLflow would store infinity as 1.8e308 and hide NaN."""
+    if not trace:
+        return []
+    step_N = trace["step"]
+    stride = every if isinstance(every, int) else max(1, round(num_steps / _POINTS_PER_CURVE))
+    is_kept_N = step_N % stride == 0
+    return [
+        Point(name, float(value), step)
+        for name, values in trace.items()
+        if name != "step"
+        for step, value in zip(step_N[is_kept_N].tolist(), values[is_kept_N].tolist(), strict=True)
+        if math.isfinite(value)
+    ]
+
+
+def _results(row: Mapping[str, Any]) -> list[Point]:
+    values = {name: row[name] for name in _RESULTS if row[name] is not None}
+    values |= {outcome: float(row["outcome"] == outcome) for outcome in OUTCOMES}
+    return [Point(name, float(value), 0) for name, value in values.items()]
+
+
+def _audit_counts(balance: Audit) -> dict[str, float]:
+    """What early stopping saved, and how often it was wrong where that is known."""
+    counts: dict[str, float] = {
+        "num_audited": balance.num_judged,
+        "steps_saved": balance.steps_saved,
+        "steps_audited": balance.steps_audited,
+    }
+    if balance.wrong_rate is not None and balance.wrong_interval is not None:
+        counts |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
+        counts |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))
+    return counts
+
+
+def _fixed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings that are no axis; a sweep fixes them for all its trials."""
+    if not rows:
+        return {}
+    settings = settings_of(rows[0]["objective"], rows[0]["config"])
+    return {key: value for key, value in settings.items() if key not in rows[0]["cell"]}

@@ -1,0 +1,333 @@
+"""What every tracker does with a sweep; one suite for all of them, and for one in memory that can be made to fail."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from sweep_cases import sweep_with
+
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.tracking.background import BackgroundMirror
+from orchestrator.tracking.mirror import Mirror
+from orchestrator.tracking.tracker import TRACKERS, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
+
+NAME = "edge"
+
+
+@dataclass
+class Stored:
+    """What a store holds of a sweep, in words that all trackers share."""
+
+    trials: dict[str, dict[str, Any]]  # by id: status, outcome, values, curve of the loss
+    is_over: bool | None = None  # of the parent; None where there is none
+    counts: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Sequence[str] = ()
+
+
+class MemoryTracker:
+    """A tracker whose store is a dictionary."""
+
+    title = "memory"
+    stores: ClassVar[dict[str, dict]] = {}
+    is_down: ClassVar[bool] = False
+
+    def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
+        self.where = self.shown_store(folder, tracking)
+        self._check()
+        self._store = self.stores.setdefault(self.where, {"trials": {}, "sweep": None, "artifacts": []})
+        self._sign_of_life = sign_of_life
+
+    @classmethod
+    def load(cls) -> None: ...
+
+    @classmethod
+    def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
+        return f"memory of {folder}"
+
+    @classmethod
+    def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
+        return cls.shown_store(folder, tracking) in cls.stores
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        return {trial_id: trial.version for trial_id, trial in self._store["trials"].items()}
+
+    def write_trial(self, trial: TrialRecord) -> None:
+        self._check()
+        self._store["trials"][trial.trial_id] = trial
+        self._sign_of_life()
+
+    def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
+        self._check()
+        self._store["sweep"] = sweep
+        self._store["artifacts"] = [path.name for path in artifacts]
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise TrackingError(f"memory at {self.where}: is down")
+
+
+def in_memory(results: Path) -> Stored:
+    store = MemoryTracker.stores.get(f"memory of {results / NAME}")
+    if store is None:
+        return Stored({})
+    trials = {
+        trial_id: {
+            "status": trial.status,
+            "outcome": trial.tags.get("outcome"),
+            "values": {key: str(value) for key, value in trial.values.items()},
+            "loss": [(point.step, point.value) for point in trial.points if point.name == "loss"],
+        }
+        for trial_id, trial in store["trials"].items()
+    }
+    sweep = store["sweep"]
+    return Stored(trials, sweep and sweep.is_over, sweep.counts if sweep else {}, store["artifacts"])
+
+
+def in_mlflow(results: Path) -> Stored:
+    from mlflow import MlflowClient
+
+    path = results / "mlflow.db"
+    if not path.is_file():
+        return Stored({})
+    client = MlflowClient(tracking_uri=f"sqlite:///{path}")
+    experiment = client.get_experiment_by_name("sweep")
+    runs = client.search_runs([experiment.experiment_id], max_results=500) if experiment else []
+    children = [run for run in runs if "sweep.trial_id" in run.data.tags]
+    parents = [run for run in runs if "sweep.trial_id" not in run.data.tags]
+    assert len({run.data.tags["sweep.trial_id"] for run in children}) == len(children), "a trial has one run"
+    assert len(parents) <= 1
+    trials = {
+        run.data.tags["sweep.trial_id"]: {
+            "status": run.data.tags.get("status"),
+            "outcome": run.data.tags.get("outcome"),
+            "values": dict(run.data.params),
+            "loss": [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss")],
+        }
+        for run in children
+    }
+    if not parents:
+        return Stored(trials)
+    artifacts = [item.path for item in client.list_artifacts(parents[0].info.run_id)]
+    is_over = {"FINISHED": True, "KILLED": False}.get(parents[0].info.status)
+    return Stored(trials, is_over, parents[0].data.metrics, artifacts)
+
+
+def break_mlflow(results: Path) -> None:
+    (results / "mlflow.db").unlink(missing_ok=True)
+    (results / "mlflow.db").write_bytes(b"this is no database" * 100)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tracker under test: its class, what its store holds, and how the store is lost and broken."""
+
+    tracker: type[Tracker]
+    stored: Callable[[Path], Stored]
+    lose: Callable[[Path], None]
+    break_store: Callable[[Path], None]
+
+
+def memory_case() -> Case:
+    class Fresh(MemoryTracker):
+        pass
+
+    MemoryTracker.stores.clear()
+    return Case(Fresh, in_memory, lambda _: MemoryTracker.stores.clear(), lambda _: setattr(Fresh, "is_down", True))
+
+
+def mlflow_case() -> Case:
+    return Case(tracker_class("mlflow"), in_mlflow, lambda results: (results / "mlflow.db").unlink(), break_mlflow)
+
+
+CASES = {"memory": memory_case, "mlflow": mlflow_case}
+
+
+@pytest.fixture(params=["memory", pytest.param("mlflow", marks=pytest.mark.services)])
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a sweep that was trained, and mirrored nowhere."""
+    results = tmp_path_factory.mktemp("trained")
+    run_sweep(sweep_with("steps=30"), results / NAME, InlineExecutor)
+    return results
+
+
+@pytest.fixture
+def results(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "results")
+    return tmp_path / "results"
+
+
+def mirror_all(case: Case, results: Path, artifacts: Sequence[Path] = ()) -> None:
+    with Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror:
+        mirror.mirror_sweep(artifacts)
+
+
+def test_every_tracker_that_ships_is_tested_here() -> None:
+    assert set(TRACKERS) == set(CASES) - {"memory"}
+
+
+def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
+    picture = results / "picture.png"
+    picture.write_bytes(b"a picture")
+    mirror_all(case, results, [picture])
+    stored = case.stored(results)
+    with LedgerReader(results / NAME / LEDGER) as ledger:
+        trials = ledger.statuses(removed=True)
+        assert set(stored.trials) == set(trials)
+        assert len(trials) == 12
+        for trial_id, found in stored.trials.items():
+            row, trace = ledger.trial(trial_id), ledger.trace(trial_id)
+            assert (found["status"], found["outcome"]) == (row["status"], row["outcome"])
+            assert found["values"] == {key: str(value) for key, value in {**row["cell"], "seed": row["seed"]}.items()}
+            pairs = zip(trace["step"].tolist(), trace["loss"].tolist(), strict=True)
+            assert found["loss"] == [(step, loss) for step, loss in pairs if math.isfinite(loss)]
+    assert stored.is_over is True
+    assert stored.counts["num_trials"] == 12
+    assert stored.counts["num_diverged"] == sum(trial["outcome"] == "diverged" for trial in stored.trials.values()) > 0
+    assert list(stored.artifacts) == ["picture.png"]
+
+
+def test_what_is_written_twice_is_there_once(case: Case, results: Path) -> None:
+    mirror_all(case, results)
+    before = case.stored(results)
+    mirror_all(case, results)
+    assert case.stored(results) == before
+
+
+def test_a_trial_that_the_store_has_is_not_written_again(case: Case, results: Path) -> None:
+    mirror_all(case, results)
+    written: list[str] = []
+
+    class Counting(case.tracker):
+        def write_trial(self, trial: TrialRecord) -> None:
+            written.append(trial.trial_id)
+            super().write_trial(trial)
+
+    with Mirror(results / NAME, TrackingConfig(every=1), tracker=Counting) as mirror:
+        mirror.mirror_sweep([])
+    assert written == []
+
+
+def test_trials_one_by_one_and_the_rest_later_are_the_same_as_all_at_once(case: Case, results: Path) -> None:
+    with (
+        LedgerReader(results / NAME / LEDGER) as ledger,
+        Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror,
+    ):
+        some = list(ledger.statuses())[:5]
+        mirror.mirror_trials(ledger, some)
+        assert set(mirror.known) == set(some)
+    partial = case.stored(results)
+    assert set(partial.trials) == set(some)
+    assert partial.is_over is not True
+    mirror_all(case, results)
+    piecewise = case.stored(results)
+    case.lose(results)
+    mirror_all(case, results)
+    assert case.stored(results) == piecewise
+
+
+def test_a_store_that_was_lost_is_written_again(case: Case, results: Path) -> None:
+    mirror_all(case, results)
+    before = case.stored(results)
+    case.lose(results)
+    assert case.stored(results).trials == {}
+    mirror_all(case, results)
+    assert case.stored(results) == before
+
+
+def test_the_store_gives_signs_of_life(case: Case, results: Path) -> None:
+    signs: list[None] = []
+    with Mirror(results / NAME, TrackingConfig(), lambda: signs.append(None), case.tracker) as mirror:
+        before = len(signs)
+        mirror.mirror_sweep([])
+    assert len(signs) - before >= 12, "one a trial"
+
+
+def test_one_process_at_a_time_writes_a_sweep(case: Case, results: Path) -> None:
+    with Mirror(results / NAME, TrackingConfig(), tracker=case.tracker):
+        with pytest.raises(TrackingError, match="another process is writing this sweep"):
+            Mirror(results / NAME, TrackingConfig(), tracker=case.tracker, patience_s=0.0)
+    Mirror(results / NAME, TrackingConfig(), tracker=case.tracker, patience_s=0.0).close()
+
+
+def test_a_store_that_cannot_be_used_is_one_tracking_error(case: Case, results: Path) -> None:
+    case.break_store(results)
+    with pytest.raises(TrackingError) as refused:
+        mirror_all(case, results)
+    assert str(refused.value).startswith(f"{case.tracker.title} at ")
+
+
+def test_the_mirror_beside_the_run_writes_all_and_knows_whether_all_is_there(case: Case, results: Path) -> None:
+    mirror = BackgroundMirror(results / NAME, TrackingConfig(), case.tracker)
+    assert not mirror.is_current()
+    mirror.start()
+    mirror.ended(None)
+    assert mirror.finish([]) is None
+    assert mirror.is_current()
+    assert len(case.stored(results).trials) == 12
+    case.lose(results)
+    assert not mirror.is_current()
+
+
+def test_the_mirror_beside_the_run_keeps_what_went_wrong_and_lets_go(case: Case, results: Path) -> None:
+    case.break_store(results)
+    mirror = BackgroundMirror(results / NAME, TrackingConfig(), case.tracker)
+    mirror.start()
+    mirror.ended(None)
+    assert isinstance(mirror.finish([]), TrackingError)
+    assert not mirror.is_current()
+
+
+def test_a_store_that_hangs_holds_the_end_of_a_run_no_longer_than_the_patience(results: Path) -> None:
+    import threading
+
+    release = threading.Event()
+
+    class Hanging(memory_case().tracker):
+        def write_trial(self, trial: TrialRecord) -> None:
+            release.wait(60)
+
+    mirror = BackgroundMirror(results / NAME, TrackingConfig(), Hanging, patience_s=0.3)
+    mirror.start()
+    mirror.ended(None)
+    assert "does not answer, or too slowly" in str(mirror.finish([]))
+    release.set()
+
+
+class Duplicating(MemoryTracker):
+    """Wrong: writes half of the trials, and says that it has none."""
+
+    def write_trial(self, trial: TrialRecord) -> None:
+        if trial.position % 2:
+            super().write_trial(trial)
+
+    known = {}
+
+
+def test_the_suite_can_fail(results: Path) -> None:
+    MemoryTracker.stores.clear()
+    wrong = Case(Duplicating, in_memory, lambda _: None, lambda _: None)
+    for broken in (
+        test_the_store_says_what_the_ledger_says,
+        test_a_trial_that_the_store_has_is_not_written_again,
+        test_the_store_gives_signs_of_life,
+    ):
+        with pytest.raises(AssertionError):
+            broken(wrong, results)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_store_that_cannot_be_used_is_one_tracking_error(wrong, results)
