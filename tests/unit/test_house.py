@@ -16,12 +16,12 @@ MODULES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-# The one room that knows a library.
+# The one room that knows a library; the command line is two files.
 ROOMS = {
-    "ray": "orchestrator.executors",
-    "mlflow": "orchestrator.tracking",
-    "optuna": "orchestrator.search",
-    "typer": "orchestrator.cli",
+    "ray": {"orchestrator.executors"},
+    "mlflow": {"orchestrator.tracking"},
+    "optuna": {"orchestrator.search"},
+    "typer": {"orchestrator.cli", "orchestrator.cli_options"},
 }
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
@@ -102,7 +102,7 @@ def test_a_heavy_library_has_its_importers_and_no_other(library: str) -> None:
 
 @pytest.mark.parametrize("library", ROOMS)
 def test_a_library_is_known_in_one_room(library: str) -> None:
-    assert {room_of(module) for module in importers_of(library)} == {ROOMS[library]}
+    assert {room_of(module) for module in importers_of(library)} == ROOMS[library]
 
 
 def importers_of(library: str) -> set[str]:
