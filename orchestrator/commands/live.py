@@ -16,24 +16,13 @@ from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map
 from orchestrator.messages import Finished
+from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis, Trial
 
 _SECONDS_PER_LINE = 10.0
 _SECONDS_PER_FRAME = 0.5
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; beyond them it is left out
 _MAX_HEAD = 24
-# Letter-like marks that differ without colour, and on a terminal with ASCII alone.
-_MARKS = {
-    "stable": ("o", "blue"),
-    "spiked": ("^", "yellow"),
-    "diverged": ("X", "red"),
-    "stalled": ("-", "magenta"),
-    "errored": ("!", "red"),
-    "unknown": ("?", "default"),
-    "running": (":", "default"),
-    "not_run": (".", "bright_black"),
-}
-_MEANINGS = {"stable": "all stable", "unknown": "seeds missing", "not_run": "not run"}
 
 
 class LiveView:
@@ -129,15 +118,15 @@ def text_map(rows: Sequence[Mapping[str, Any]]) -> Text | None:
     for y, head in reversed(list(zip(ys, heads, strict=True))):
         text.append(f"{head:>{margin}}  ")
         for i, x in enumerate(xs):
-            mark, colour = _MARKS[_state(stability, (x, y))]
+            look = STATES[_state(stability, (x, y))]
             text.append(gap if i else "")
-            text.append(mark, style=colour)
+            text.append(look.letter, style=look.colour)
         text.append("\n")
     labels = value_labels(xs)
     note = f", {stability.note}" if stability.note else ""
     text.append(f"{'':>{margin}}  {names[0]}: {labels[0]} .. {labels[-1]}{note}\n")
     shown = dict.fromkeys(_state(stability, key) for key in stability.cells)
-    key = "  ".join(f"{_MARKS[state][0]} {_MEANINGS.get(state, state)}" for state in shown)
+    key = "  ".join(f"{STATES[state].letter} {STATES[state].word}" for state in shown)
     text.append(f"{'':>{margin}}  {key}\n")
     return text
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,19 +15,21 @@ from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.diagnosis.mechanisms.thresholds import DECAYED, LAGGING
 from orchestrator.diagnosis.series import Series
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
-from orchestrator.errors import printable
+from orchestrator.pictures.labels import plain
+from orchestrator.pictures.saving import saved
+from orchestrator.pictures.style import (
+    BROKEN,
+    DPI,
+    EPISODE,
+    LIMIT,
+    LINE,
+    LOG_CURVES_FROM,
+    MAX_POINTS,
+    SECOND_LINE,
+)
 from orchestrator.pictures.thinning import thinned
 from orchestrator.space import format_value
 
-_MAX_POINTS = 4000  # of a drawn line; more cannot be seen
-_LOG_FROM = 20.0  # ratio of values from which an axis is logarithmic
-# The colours of the pictures of single runs, from Okabe and Ito's colour-blind safe set.
-_LINE, _SECOND, _SHADE, _LIMIT, _BROKEN = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#000000"
-_SAVE_OPTIONS = {
-    "png": {"dpi": 120, "metadata": {"Software": None}},
-    "svg": {"metadata": {"Date": None}},
-    "pdf": {"metadata": {"CreationDate": None}},
-}
 _BEFORE, _AFTER = 120, 60  # steps about the onset that are drawn beside the whole run
 _FAR = 2  # times as long as that a run must be
 _DOTS_BELOW = 60  # readings that are drawn as dots too
@@ -42,12 +42,7 @@ def diagnosis_figure(found: Diagnosis, file_format: str) -> bytes:
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    if file_format not in _SAVE_OPTIONS:
-        raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(_SAVE_OPTIONS)}")
-    with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": 9}):
-        buffer = io.BytesIO()
-        _draw(found).savefig(buffer, format=file_format, **_SAVE_OPTIONS[file_format])
-    return buffer.getvalue()
+    return saved(lambda: _draw(found), file_format, DPI["curves"])
 
 
 def _draw(found: Diagnosis) -> Figure:
@@ -65,7 +60,7 @@ def _draw(found: Diagnosis) -> Figure:
             _mark(axes, found, window)
         grid[0, column].set_xlim(window[0], window[1] - 1)
         grid[-1, column].set_xlabel("step" if column == 0 else "step, about the onset")
-    figure.suptitle(_plain(_title(found)), fontsize=10)
+    figure.suptitle(plain(_title(found)), fontsize=10)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
@@ -108,12 +103,12 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
         remedy = f"not measured: telemetry: {{curvature: {CURVATURE_EVERY}}}"
         _nothing(axes, "not measured here" if elsewhere else remedy)
         return
-    for name, colour in (("lambda_max", _LINE), ("lambda_grad", _SECOND)):
+    for name, colour in (("lambda_max", LINE), ("lambda_grad", SECOND_LINE)):
         readings = evidence.column(name).between(*window)
         # What is negative has no place on this scale: a gap.
         shown_N = np.where(readings.value_N > 0, readings.value_N, np.nan)
         axes.plot(readings.step_N, shown_N, ".-", color=colour, linewidth=0.8, markersize=3, label=name)
-    looks = {"color": _LIMIT, "linewidth": 1.0, "markersize": 1}
+    looks = {"color": LIMIT, "linewidth": 1.0, "markersize": 1}
     axes.plot(threshold.step_N, threshold.value_N, ".--", label="threshold 2 / lr", **looks)
     _logarithmic(axes)
     axes.legend(loc="best", fontsize=7, framealpha=0.8)
@@ -133,11 +128,11 @@ def _curve(axes: Axes, values: Series, window: Window, label: str, none: str = "
     if not len(values):
         _nothing(axes, none)
         return
-    kept = thinned(values.value_N, _MAX_POINTS)
+    kept = thinned(values.value_N, MAX_POINTS)
     mark = "." if len(values) < _DOTS_BELOW else ""
-    axes.plot(values.step_N[kept], values.value_N[kept], f"{mark}-", color=_LINE, linewidth=0.8, markersize=3)
+    axes.plot(values.step_N[kept], values.value_N[kept], f"{mark}-", color=LINE, linewidth=0.8, markersize=3)
     low, high = values.smallest(), values.largest()
-    if 0 < low < high and high / low > _LOG_FROM:
+    if 0 < low < high and high / low > LOG_CURVES_FROM:
         _logarithmic(axes)
 
 
@@ -147,9 +142,9 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _limit(axes: Axes, value: float, text: str, linestyle: str = "--") -> None:
-    axes.axhline(value, color=_LIMIT, linewidth=0.8, linestyle=linestyle)
+    axes.axhline(value, color=LIMIT, linewidth=0.8, linestyle=linestyle)
     axes.annotate(
-        text, (0.01, value), xycoords=axes.get_yaxis_transform(), va="bottom", fontsize=7, color=_LIMIT,
+        text, (0.01, value), xycoords=axes.get_yaxis_transform(), va="bottom", fontsize=7, color=LIMIT,
         bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "linewidth": 0},
     )  # fmt: skip
 
@@ -169,19 +164,13 @@ def _mark(axes: Axes, found: Diagnosis, window: Window) -> None:
 
     shaded = [(onset, evidence.end - 1 if recovery is None else recovery) for onset, recovery in evidence.episodes]
     for i, (onset, recovery) in enumerate((a, b) for a, b in shaded if a < end and b >= first):
-        axes.axvspan(onset, recovery, color=_SHADE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None)
-    line(evidence.onset, "onset", color=_LIMIT)
+        axes.axvspan(onset, recovery, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None)
+    line(evidence.onset, "onset", color=LIMIT)
     if found.cause is not None:
-        line(found.cause.began_step, "the cause began", color=_BROKEN, linestyle=":")
+        line(found.cause.began_step, "the cause began", color=BROKEN, linestyle=":")
     last = int(evidence.loss.step_N[-1]) if len(evidence.loss) else evidence.end
     if first <= last + 1 < min(end, evidence.end):
         axes.plot(
-            [last + 1], [1], "x", color=_BROKEN, transform=axes.get_xaxis_transform(), clip_on=False, markersize=5,
+            [last + 1], [1], "x", color=BROKEN, transform=axes.get_xaxis_transform(), clip_on=False, markersize=5,
             label="not finite",
         )  # fmt: skip
-
-
-def _plain(text: str) -> str:
-    """``text`` that matplotlib takes as it is: no formulas, no characters that its font lacks."""
-    shown = "".join(c if c.isascii() else "?" for c in printable(text))
-    return shown.replace("$", r"\$")

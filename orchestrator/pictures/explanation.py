@@ -9,9 +9,11 @@ from matplotlib.patches import Patch
 from orchestrator.diagnosis.explanation import UNEXPLAINED, Explanation
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.maps.stability import MapCell
-from orchestrator.pictures.maps import Panel, draw_panel, outcome_legend, panel_size, saved
+from orchestrator.pictures.maps import Panel, draw_panel, outcome_legend, panel_size
+from orchestrator.pictures.saving import saved
+from orchestrator.pictures.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
 
-_STABLE = "#0072B2"
+_STABLE = FRACTION_COLOURS[-1]
 # What no mechanism rules: colour, label and title.
 _UNEXPLAINED_LOOK = ("#BBBBBB", "?", UNEXPLAINED)
 
@@ -27,7 +29,7 @@ def explanation_figure(found: Explanation, file_format: str) -> bytes:
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
-    return saved(lambda: _draw(found), file_format)
+    return saved(lambda: _draw(found), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
 def _draw(found: Explanation) -> Figure:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import PurePath
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from orchestrator.errors import printable
+from orchestrator.pictures.labels import plain
+from orchestrator.pictures.saving import saved
+from orchestrator.pictures.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS
 from orchestrator.pictures.thinning import thinned
 from orchestrator.replay.replay import Replayed
-
-_MAX_POINTS = 4000  # of a drawn line; more cannot be seen
-_LOG_FROM = 20.0  # ratio of losses from which the axis is logarithmic
-_LINE, _SHADE, _STOP, _BROKEN = "#0072B2", "#E69F00", "#D55E00", "#000000"
 
 
 def trace_figure(replayed: Replayed) -> bytes:
     """The run as a PNG picture: shaded episodes, a line where it would have been stopped."""
-    with matplotlib.rc_context({"font.size": 9}):
-        figure = _draw(replayed)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})
-    return buffer.getvalue()
+    return saved(lambda: _draw(replayed), "png", DPI["curves"])
 
 
 def _draw(replayed: Replayed) -> Figure:
@@ -41,7 +33,7 @@ def _draw(replayed: Replayed) -> Figure:
         _episodes(panel, replayed)
     panels[-1].set_xlabel("step")
     title = f"{PurePath(log.name).name}: {replayed.verdict.outcome}, {replayed.verdict.reason}"
-    figure.suptitle(_plain(title), fontsize=10)
+    figure.suptitle(plain(title), fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
         panels[0].legend(handles, labels, loc="best", fontsize=8, framealpha=0.8)
@@ -50,18 +42,18 @@ def _draw(replayed: Replayed) -> Figure:
 
 def _curve(axes: Axes, step_N: np.ndarray, value_N: np.ndarray, label: str) -> None:
     finite_N = np.isfinite(value_N)
-    kept = thinned(np.where(finite_N, value_N, np.nan), _MAX_POINTS)
-    axes.plot(step_N[kept], np.where(finite_N, value_N, np.nan)[kept], color=_LINE, linewidth=0.8)
+    kept = thinned(np.where(finite_N, value_N, np.nan), MAX_POINTS)
+    axes.plot(step_N[kept], np.where(finite_N, value_N, np.nan)[kept], color=LINE, linewidth=0.8)
     low, high = np.min(value_N[finite_N], initial=np.inf), np.max(value_N[finite_N], initial=-np.inf)
-    if 0 < low < high and high / low > _LOG_FROM:
+    if 0 < low < high and high / low > LOG_CURVES_FROM:
         axes.set_yscale("log")
     if not finite_N.all():
         broken = step_N[~finite_N]
         axes.plot(
-            broken, np.ones(len(broken)), "x", color=_BROKEN, transform=axes.get_xaxis_transform(), clip_on=False,
+            broken, np.ones(len(broken)), "x", color=BROKEN, transform=axes.get_xaxis_transform(), clip_on=False,
             markersize=5, label="not finite",
         )  # fmt: skip
-    axes.set_ylabel(_plain(label))
+    axes.set_ylabel(plain(label))
     axes.grid(alpha=0.25)
 
 
@@ -70,21 +62,15 @@ def _episodes(axes: Axes, replayed: Replayed) -> None:
     for i, episode in enumerate(replayed.record.episodes):
         end = last_step if episode.recovery_step is None else episode.recovery_step
         axes.axvspan(
-            episode.onset_step, end, color=_SHADE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None
+            episode.onset_step, end, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None
         )
     onset = replayed.verdict.onset_step
     if replayed.verdict.outcome == "diverged" and onset is not None:
         axes.axvspan(
-            onset, last_step, facecolor="none", edgecolor=_STOP, hatch="///", alpha=0.3, label="never came back"
+            onset, last_step, facecolor="none", edgecolor=LIMIT, hatch="///", alpha=0.3, label="never came back"
         )
     if replayed.record.lost_step is not None:
         wrong = ", wrongly" if replayed.is_wrong_stop else ""
         axes.axvline(
-            replayed.record.lost_step, color=_STOP, linestyle="--", linewidth=1.2, label=f"would stop here{wrong}"
+            replayed.record.lost_step, color=LIMIT, linestyle="--", linewidth=1.2, label=f"would stop here{wrong}"
         )
-
-
-def _plain(text: str) -> str:
-    """``text`` that matplotlib takes as it is: no formulas, no characters that its font lacks."""
-    shown = "".join(c if c.isascii() else "?" for c in printable(text))
-    return shown.replace("$", r"\$")

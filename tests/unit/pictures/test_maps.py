@@ -12,7 +12,9 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
-from orchestrator.pictures.maps import _MARKS, _draw_edges, comparison_picture, heatmap, short_number, tick_labels
+from orchestrator.pictures.labels import short_number, tick_labels
+from orchestrator.pictures.maps import _draw_edges, comparison_picture, heatmap
+from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis
 
 ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned"]
@@ -65,9 +67,15 @@ def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) 
     body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1], num: 7}}\n"
     labels = [label for state in ALL for label in (state, state)] + ["stable", "planned"]
     picture = heatmap(map_of(tmp_path, body, labels), "svg").decode()
+    on_figures = [look for state, look in STATES.items() if state != "running"]
     for words in ("diverged", "spiked", "stalled", "errored", "not run", "unknown", "all seeds stable", "1/1 of 2"):
         assert re.search(f"<!-- .*{words}", picture)
-    assert len({mark for mark, _ in _MARKS.values()}) == len(_MARKS)
+    for marks in (
+        [(look.marker, look.is_hatched) for look in on_figures],
+        [(look.sign, look.is_hatched) for look in on_figures],
+        [look.letter for look in STATES.values()],
+    ):
+        assert len(set(marks)) == len(marks)
 
 
 def test_diverged_losses_do_not_flatten_the_colours_of_the_others(tmp_path: Path) -> None:
@@ -102,6 +110,9 @@ def test_ticks_read_as_a_person_writes_them(scale: str, value, label: str) -> No
 def test_numbers_are_short() -> None:
     numbers = [0.0, 2.4567, 137.0, 5.8e6, 3.21e-7, -4e12]
     assert [short_number(n) for n in numbers] == ["0", "2.46", "137", "5.8e6", "3.2e-7", "-4e12"]
+    # Where rounding changes the power of ten, and at the ends of what a double holds.
+    numbers = [999.6, 9.96e5, -0.00999, 5e-324, 1.7976e308]
+    assert [short_number(n) for n in numbers] == ["1e3", "1e6", "-1e-2", "4.9e-324", "1.8e308"]
 
 
 def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Texts on figures: short numbers, ticks that read as a person writes them, and text that matplotlib takes as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from orchestrator.errors import printable
+from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.stability import MapCell
+from orchestrator.space import Axis
+
+_TICK_DIGITS = {"log": 3, "log1m": 2}
+
+
+def plain(text: str) -> str:
+    """``text`` that matplotlib takes as it is: no formulas, no characters that its font lacks."""
+    shown = "".join(c if c.isascii() else "?" for c in printable(text))
+    return shown.replace("$", r"\$")
+
+
+def short_number(value: float) -> str:
+    """Three significant digits where the number is from 0.01 to 1000, else two and a power of ten."""
+    rounded = float(f"{value:.3g}")
+    if value == 0 or 0.01 <= abs(rounded) < 1000:
+        return f"{rounded:g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def fraction_text(cell: MapCell) -> str:
+    """Stable seeds of the finished ones, as 2/3, and how many were asked for where that is more."""
+    if not cell.num_finished:
+        return ""
+    share = f"{cell.outcomes.get('stable', 0)}/{cell.num_finished}"
+    return share if cell.num_finished == cell.num_seeds else f"{share} of {cell.num_seeds}"
+
+
+def value_text(cell: MapCell) -> str:
+    """The value of the map's metric in few characters; nothing without one."""
+    return "" if cell.value is None else short_number(cell.value)
+
+
+def scale_label(axis: Axis) -> str:
+    """The axis's name with its scale."""
+    scales = {"log": " (log scale)", "log1m": f" (log of 1 - {axis.name})", "linear": "", "values": ""}
+    return axis.name + scales[axis.scale]
+
+
+def tick_labels(axis: Axis, values: Sequence[Any]) -> list[str]:
+    """Values as a person reads them on the axis, no two alike: powers of ten on a log axis, few digits elsewhere."""
+    labels = value_labels(values, _TICK_DIGITS.get(axis.scale, 6))
+    if axis.scale != "log":
+        return labels
+    return [_power_of_ten(value) or label for value, label in zip(values, labels, strict=True)]
+
+
+def _power_of_ten(value: float) -> str:
+    """``value`` as a power of ten in mathematical type; nothing where it is none."""
+    exponent = math.log10(value)
+    return f"$10^{{{round(exponent)}}}$" if math.isclose(exponent, round(exponent), abs_tol=1e-9) else ""
+
+
+def label_ranks(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
+    """Label one of a panel's axes on which each of ``values`` stands at its rank."""
+    every = max(1, math.ceil(len(values) / 24))
+    labels = tick_labels(axis, values)[::every]
+    ticks.set_ticks(list(range(0, len(values), every)), labels)
+    _finish_label(ticks, axis, labels)
+
+
+def axis_place(axis: Axis, value: Any, values: Sequence[Any]) -> float:
+    """Where a value stands on the axis's own scale; its rank in ``values`` on an axis without one."""
+    return axis.position(value) if axis.ends else float(list(values).index(value))
+
+
+def label_positions(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
+    """Label one of a panel's axes on which values stand at their ``axis_place``."""
+    shown = [axis.at(unit) for unit in np.linspace(0, 1, 6)] if axis.ends else list(values)
+    labels = tick_labels(axis, shown)
+    ticks.set_ticks([axis_place(axis, value, values) for value in shown], labels)
+    _finish_label(ticks, axis, labels)
+
+
+def _finish_label(ticks: Any, axis: Axis, labels: Sequence[str]) -> None:
+    ticks.set_label_text(scale_label(axis))
+    longest = max((len(label) for label in labels if not label.startswith("$")), default=0)
+    if ticks.axis_name == "x" and longest * len(labels) > 45:
+        ticks.set_tick_params(rotation=45)
