@@ -253,7 +253,7 @@ def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str
     trained, needed = sum(t.steps_done for t in trials), sum(t.new_steps_done for t in trials)
     yield f"member-steps: {trained:,} trained, {needed:,} until the new verdicts"
     if any(trial.new_outcome == UNKNOWN for trial in trials):
-        yield "unknown: training was stopped before the new settings would have judged"
+        yield "unknown: training was stopped before the new settings would have judged, or not every step was kept"
     if not changed:
         return
     table = Table("trial", "seed", "was", "is", "at step", "because", box=None, pad_edge=False)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.intervals import wilson
-
-
-def is_audited(trial_id: str, fraction: float) -> bool:
-    """Whether the trial belongs to the ``fraction`` that trains on after a verdict; its id decides."""
-    digest = hashlib.sha256(f"audit {trial_id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,26 +11,27 @@ from typing import Any
 import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.detector import MemberRecord, SpikeDetector
+from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.files import Log
+from orchestrator.messages import Trace
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
 _AT_ONCE = 64
-_POINTS_AT_ONCE = 4096
-_STEPS_TOGETHER = 16_000_000  # of the curves that are in memory at once: 384 MB
+_POINTS_AT_ONCE = 256
+_STEPS_TOGETHER = 16_000_000  # of the curves that are in memory at once: 384 MB and more where steps were taken back
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Steps, losses and gradient norms (or None) of one run; with ``stops`` it ends at its verdict."""
+    """Steps of one run and its ``columns`` of JUDGED, (N,) each; whether it trains on after a verdict."""
 
     step_N: np.ndarray
-    loss_N: np.ndarray
-    grad_norm_N: np.ndarray | None
-    stops: bool = False
+    columns: Mapping[str, np.ndarray]
+    is_audited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,9 @@ class Replayed:
 
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
-    """What the detector says of each log."""
-    curves = [Curve(log.step_N, log.loss_N, log.grad_norm_N) for log in logs]
-    records = detect(curves, config)
+    """What the detector says of each log, all of which it sees."""
+    curves = [Curve(log.step_N, _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N})) for log in logs]
+    records = detect(curves, config.model_copy(update={"early_stop": False}))
     return [Replayed(log, record, judge(record, config)) for log, record in zip(logs, records, strict=True)]
 
 
@@ -129,26 +131,44 @@ def in_parts(rows: Iterable[Mapping[str, Any]], max_steps: int = _STEPS_TOGETHER
 def _replayed_trials(
     ledger: LedgerReader, rows: Sequence[Mapping[str, Any]], config: StoppingConfig
 ) -> Iterator[ReplayedTrial]:
-    curves = []
-    for row in rows:
-        trace = ledger.trace(row["trial_id"], ("loss", "grad_norm"))
-        stops = config.early_stop and not row.get("is_audited")
-        curves.append(Curve(trace["step"].astype(np.int64), trace["loss"], trace.get("grad_norm"), stops))
+    was_stopping = json.loads(ledger.facts()["stopping"])["early_stop"]
+    curves = [_curve_of(row, ledger.trace(row["trial_id"], JUDGED)) for row in rows]
     for row, curve, record in zip(rows, curves, detect(curves, config), strict=True):
-        yield _replayed_trial(row, record, config, curve.stops or not record.is_finite)
+        yield _replayed_trial(row, curve, record, config, was_stopping=was_stopping)
+
+
+def _curve_of(row: Mapping[str, Any], trace: Trace) -> Curve:
+    # A flag that is never set takes memory for nothing.
+    columns = {
+        name: values
+        for name, values in trace.items()
+        if name in ("loss", "grad_norm") or (name != "step" and (values == 1).any())
+    }
+    if row["objective"] in OWN_KINDS and "grad_norm" in columns:
+        # A hole: what is no number itself is kept as infinite.
+        columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
+    return Curve(trace["step"].astype(np.int64), columns, is_audited=bool(row["is_audited"]))
 
 
 def _replayed_trial(
-    row: Mapping[str, Any], record: MemberRecord, config: StoppingConfig, ends_when_lost: bool
+    row: Mapping[str, Any], curve: Curve, record: MemberRecord, config: StoppingConfig, *, was_stopping: bool
 ) -> ReplayedTrial:
     verdict = judge(record, config)
     outcome, reason = verdict.outcome, verdict.reason
     # A custom trainer decides itself how many steps it takes, and where it counts from.
     is_own = row["objective"] in OWN_KINDS
-    was_stopped = row["verdict_step"] is not None if is_own else row["steps_done"] < row["steps"]
-    would_stop = record.lost is not None and ends_when_lost
-    if was_stopped and not would_stop:
-        outcome, reason = UNKNOWN, f"would not stop by step {record.num_steps - 1}, where its training was stopped"
+    last_step = int(curve.step_N[-1])
+    was_stopped = row["steps_done"] < row["steps"]
+    if is_own:
+        was_stopped = was_stopping and not row["is_audited"] and row["verdict_step"] == last_step
+    would_stop = record.lost is not None and (not record.is_finite or (config.early_stop and not curve.is_audited))
+    new_steps_done = row["steps_done"] - (last_step - int(curve.step_N[record.num_steps - 1]))
+    if not is_own and len(curve.step_N) < row["steps_done"]:
+        kept = f"{len(curve.step_N):,} of {row['steps_done']:,}"
+        outcome, reason = UNKNOWN, f"only {kept} steps were kept (telemetry.curves), and a verdict needs them all"
+        new_steps_done = row["steps_done"]
+    elif was_stopped and not would_stop:
+        outcome, reason = UNKNOWN, f"would not stop by step {last_step}, where its training was stopped"
     return ReplayedTrial(
         trial_id=row["trial_id"],
         cell=row["cell"],
@@ -156,13 +176,13 @@ def _replayed_trial(
         outcome=row["outcome"],
         new_outcome=outcome,
         steps_done=row["steps_done"],
-        new_steps_done=record.num_steps,
+        new_steps_done=new_steps_done,
         reason=reason,
     )
 
 
 def detect(curves: Sequence[Curve], config: StoppingConfig) -> list[MemberRecord]:
-    """The detector's record of each curve, many of them at a time."""
+    """The detector's record of each curve up to its end by ``config``, many of them at a time."""
     records: dict[int, MemberRecord] = {}
     longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))
     for start in range(0, len(curves), _AT_ONCE):
@@ -172,36 +192,37 @@ def detect(curves: Sequence[Curve], config: StoppingConfig) -> list[MemberRecord
 
 
 def _detect_together(curves: Sequence[Curve], config: StoppingConfig) -> list[MemberRecord]:
-    detector = SpikeDetector(len(curves), config)
+    judging = Judging(config, [curve.is_audited for curve in curves])
     records: dict[int, MemberRecord] = {}
     ongoing = list(range(len(curves)))
-    length = np.array([len(curve.step_N) for curve in curves])
-    stops = np.array([curve.stops for curve in curves])
-    for point in range(length.max(initial=0)):
-        row = point % _POINTS_AT_ONCE
-        if row == 0:
-            step, loss, norm = _points(curves, point)
-        lost = detector.update(loss[row, ongoing], norm[row, ongoing], step[row, ongoing])
-        is_over = (length[ongoing] == point + 1) | (lost & stops[ongoing])
-        if is_over.any():
-            for k in np.flatnonzero(is_over):
-                records[ongoing[k]] = detector.record(int(k))
-            kept = np.flatnonzero(~is_over)
-            detector.arrange(kept.tolist())
-            ongoing = [ongoing[k] for k in kept]
-            if not ongoing:
-                break
+    first = 0
+    while ongoing:
+        there = [curves[i] for i in ongoing]
+        left_K = np.array([len(curve.step_N) - first for curve in there])
+        step_TK, columns = _points(there, first, min(int(left_K.max()), _POINTS_AT_ONCE))
+        look = judging.look(columns, step_TK, np.minimum(left_K, len(step_TK)))
+        first += len(step_TK)
+        is_over_K = look.has_ended_K | (left_K <= len(step_TK))
+        records |= {ongoing[k]: judging.record(int(k)) for k in np.flatnonzero(is_over_K)}
+        kept = np.flatnonzero(~is_over_K).tolist()
+        ongoing = [ongoing[k] for k in kept]
+        judging.arrange(kept, [curves[i].is_audited for i in ongoing])
     return [records[k] for k in range(len(curves))]
 
 
-def _points(curves: Sequence[Curve], first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, losses and gradient norms from point ``first`` on, a column for each curve."""
-    shape = (_POINTS_AT_ONCE, len(curves))
-    step, loss, norm = np.zeros(shape, dtype=np.int64), np.full(shape, np.nan), np.ones(shape)
+def _points(curves: Sequence[Curve], first: int, num_points: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Steps and columns from point ``first`` on, (T, K) each; what a curve has no column for was sound."""
+    part, shape = slice(first, first + num_points), (num_points, len(curves))
+    step_TK = np.zeros(shape, dtype=np.int64)
+    names = dict.fromkeys(name for curve in curves for name in curve.columns)
+    columns = {name: np.full(shape, 1.0 if name == "grad_norm" else np.nan) for name in names}
     for k, curve in enumerate(curves):
-        part = slice(first, first + _POINTS_AT_ONCE)
         length = len(curve.step_N[part])
-        step[:length, k], loss[:length, k] = curve.step_N[part], curve.loss_N[part]
-        if curve.grad_norm_N is not None:
-            norm[:length, k] = curve.grad_norm_N[part]
-    return step, loss, norm
+        step_TK[:length, k] = curve.step_N[part]
+        for name, values in curve.columns.items():
+            columns[name][:length, k] = values[part]
+    return step_TK, columns
+
+
+def _judged_columns(columns: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    return {name: values for name, values in columns.items() if values is not None}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.replay.audit import is_audited
+from orchestrator.detection.judging import is_audited
 
 SWEEP = str(Path(sys.executable).with_name("sweep"))
 GPT = """

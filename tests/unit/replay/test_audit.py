@@ -10,39 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import cli
+from orchestrator.detection.judging import is_audited
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.replay.audit import Audit, audit, audit_lines, is_audited
-
-# --- which trials --------------------------------------------------------------------------------
-
-IDS = [f"{i:016x}" for i in range(10_000)]
-
-
-@given(st.text(max_size=20))
-def test_nobody_is_audited_at_0_and_everybody_at_1(trial_id: str) -> None:
-    assert not is_audited(trial_id, 0.0)
-    assert is_audited(trial_id, 1.0)
-
-
-@pytest.mark.parametrize("fraction", [0.01, 0.05, 0.5, 0.9])
-def test_about_the_fraction_is_audited_and_always_the_same_trials(fraction: float) -> None:
-    chosen = [trial_id for trial_id in IDS if is_audited(trial_id, fraction)]
-    spread = (10_000 * fraction * (1 - fraction)) ** 0.5
-    assert abs(len(chosen) - 10_000 * fraction) < 4 * spread
-    assert chosen == [trial_id for trial_id in IDS if is_audited(trial_id, fraction)]
-
-
-def test_who_is_audited_follows_from_the_id_alone_also_on_another_machine() -> None:
-    # A change here would audit other trials of sweeps that are half done.
-    assert [i for i in range(20) if is_audited(IDS[i], 0.25)] == [6, 13, 16, 17, 18, 19]
-
-
-@given(st.text(max_size=20), st.floats(0, 1), st.floats(0, 1))
-def test_a_larger_fraction_audits_the_same_trials_and_more(trial_id: str, one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    assert is_audited(trial_id, low) <= is_audited(trial_id, high)
-
+from orchestrator.replay.audit import Audit, audit, audit_lines
 
 # --- the numbers ---------------------------------------------------------------------------------
 

@@ -35,21 +35,21 @@ def log_of(loss_N: np.ndarray, name: str = "run.csv", stride: int = 1, norm_N: n
 
 def curve_of(loss_N: np.ndarray, **options) -> Curve:
     log = log_of(loss_N)
-    return Curve(log.step_N, log.loss_N, log.grad_norm_N, **options)
+    return Curve(log.step_N, {"loss": log.loss_N}, **options)
 
 
 def streamed(curve: Curve) -> MemberRecord:
     """What the detector says of the curve alone, a step at a time, as in a loop of training."""
     detector = SpikeDetector(1, CONFIG)
-    norm_N = np.ones(len(curve.step_N)) if curve.grad_norm_N is None else curve.grad_norm_N
-    for step, loss, norm in zip(curve.step_N, curve.loss_N, norm_N, strict=True):
-        if detector.update(loss, norm, step)[0] and curve.stops:
+    norm_N = curve.columns.get("grad_norm", np.ones(len(curve.step_N)))
+    for step, loss, norm in zip(curve.step_N, curve.columns["loss"], norm_N, strict=True):
+        if detector.update(loss, norm, step)[0] and not (curve.is_audited and detector.is_finite[0]):
             break
     return detector.record()
 
 
 def varied_curves(num: int) -> list[Curve]:
-    """Curves of every kind and many lengths, with and without gradient norms, some that end at their verdict."""
+    """Curves of every kind and many lengths, with and without gradient norms, some that are audited."""
     generator = np.random.default_rng(0)
     curves = []
     for seed in range(num):
@@ -61,7 +61,8 @@ def varied_curves(num: int) -> list[Curve]:
             loss_N[num_steps // 2 :: 40] = generator.choice([math.nan, math.inf])
         if seed % 7 == 1:
             norm_N[num_steps // 3 : num_steps // 3 + 30] = math.inf
-        curves.append(Curve(np.cumsum(generator.integers(1, 5, num_steps)), loss_N, norm_N, stops=seed % 3 == 0))
+        columns = {"loss": loss_N} | ({} if norm_N is None else {"grad_norm": norm_N})
+        curves.append(Curve(np.cumsum(generator.integers(1, 5, num_steps)), columns, is_audited=seed % 3 != 0))
     return curves
 
 
@@ -76,7 +77,7 @@ def test_many_curves_are_judged_as_each_one_alone() -> None:
 
 def test_a_curve_that_stops_is_its_beginning_up_to_the_verdict() -> None:
     loss_N = learning(900, changes=BACK)
-    whole, stopped = detect([curve_of(loss_N), curve_of(loss_N, stops=True)], CONFIG)
+    whole, stopped = detect([curve_of(loss_N, is_audited=True), curve_of(loss_N)], CONFIG)
     assert (whole.lost, whole.num_steps) == ("far", 900)
     assert stopped == detect([curve_of(loss_N[: whole.lost_step + 1])], CONFIG)[0]
 
