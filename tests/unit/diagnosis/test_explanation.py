@@ -15,7 +15,6 @@ from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.pictures.explanation import _draw, explanation_figure, looks
 
 GRID = SWEEP.replace("[0.001, 0.01, 3.0]", "[0.001, 0.01, 0.1, 1.0, 3.0]").replace("[0, 1]", "[0]")
@@ -117,7 +116,7 @@ sample: {method: random, num: 3}
 tracking: {enabled: false}
 """
     cases = [calm(), epsilon_floor(), calm()]
-    with LedgerWriter(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER, read_only=True) as ledger:
+    with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
         found = explain(ledger)
     lines = list(explanation_lines(found))
     assert lines[1] == "epsilon floor: 1 cell"
@@ -128,7 +127,7 @@ tracking: {enabled: false}
 def test_one_axis_is_explained_in_one_row(tmp_path: Path) -> None:
     text = GRID.replace("  warmup: {values: [40, 150]}\n", "").replace("fixed: {", "fixed: {warmup: 40, ")
     cases = [epsilon_floor() if trial.cell["lr"] < 0.05 else calm() for trial in sweep_of_text(text).trials]
-    with LedgerWriter(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER, read_only=True) as ledger:
+    with LedgerReader(record_cases(tmp_path / "s", sweep_of_text(text), cases) / LEDGER) as ledger:
         found = explain(ledger)
     assert list(explanation_lines(found))[1:] == ["epsilon floor: 2 cells", "  lr 0.001 .. 0.01"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
