@@ -265,7 +265,7 @@ def replay(
     lines such as `step 10 loss 3.2`. Of a finished sweep it shows which outcomes another setting changes.
     """
     from orchestrator.commands.replay import replay as command
-    from orchestrator.logs.files import Columns
+    from orchestrator.logs.columns import Columns
 
     folder = None if no_figures else figures or results / REPLAYS
     _exit(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder))

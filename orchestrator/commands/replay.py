@@ -28,7 +28,9 @@ from orchestrator.files import (
     write_output,
 )
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.files import Columns, Log, find_logs, read_log
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.files import find_logs, read_log
+from orchestrator.logs.tables import Log
 from orchestrator.replay.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
 from orchestrator.space import format_value
 from orchestrator.sweepfile.overrides import Overrides, parse_set

@@ -8,8 +8,7 @@ import stat
 from dataclasses import dataclass
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.logs.files import event_frames
-from orchestrator.logs.line_formats import LONGEST_RECORD, begins_as_events
+from orchestrator.logs.event_files import LONGEST_RECORD, begins_as_events, event_frames
 
 _NEWS = 4 * 1024**2  # bytes of one call
 _NUM_COMPARED = 64  # bytes before what is new, which tell that a file is still the same

@@ -9,34 +9,29 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.errors import InputError, Problem, printable
-from orchestrator.logs.config import MetricsConfig
-from orchestrator.logs.files import (
+from orchestrator.logs.columns import (
+    EPOCH,
     LOSS_NAMES,
     NORM_NAMES,
     STEP_NAMES,
+    find_name,
     first_usual,
     listed,
+    may_be_loss,
     plain_name,
     training_losses,
-    without_colours,
 )
-from orchestrator.logs.line_formats import (
-    NUM_LAST_LINES,
-    Auto,
-    Csv,
-    Events,
-    JsonLines,
-    Lines,
-    Pattern,
-    Row,
-    Text,
-    begins_as_events,
-)
+from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.event_files import Events, begins_as_events
+from orchestrator.logs.line_formats import Auto, JsonLines, Pattern, Text
+from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row
+from orchestrator.logs.named_numbers import without_colours
+from orchestrator.logs.separated import Csv
 
 _BLOCK = 1024**2  # bytes that are cut into lines at a time
 _LAST_LINE = 500  # characters
@@ -63,24 +58,12 @@ class MetricStream:
     Raises InputError for a pattern that is no regular expression or has no group for the loss.
     """
 
-    def __init__(self, metrics: MetricsConfig) -> None:
+    def __init__(self, metrics: MetricsConfig, longest_line: int = LONGEST_LINE) -> None:
         self._columns = _Columns(metrics.step, metrics.loss, metrics.grad_norm)
-        self._head: bytes | None = None
-        if metrics.pattern is not None:
-            pattern = _compiled(metrics)
-            self._columns.choose_among(list(pattern.groupindex))
-            self._lines = Lines(Pattern(pattern))
-        elif metrics.format == "json":
-            self._lines = Lines(JsonLines())
-        elif metrics.format == "csv":
-            self._lines = Lines(Csv(self._columns.is_loss))
-        elif metrics.format == "text":
-            self._lines = Lines(Text(metrics))
-        else:
-            self._head = b"" if metrics.format == "auto" else None
-            self._lines = Lines(Auto(metrics, self._columns.is_loss))
-        is_told = metrics.pattern is None and metrics.format == "tensorboard"
-        self._events = Events() if is_told else None
+        self._lines = Lines(_reader(metrics, self._columns), longest_line)
+        is_told = metrics.pattern is not None or metrics.format != "auto"
+        self._head: bytes | None = None if is_told else b""
+        self._events = Events() if metrics.pattern is None and metrics.format == "tensorboard" else None
 
     @property
     def num_lines(self) -> int:
@@ -134,6 +117,19 @@ class MetricStream:
         return [*rows, *(self._lines.finish() if self._events is None else self._events.finish())]
 
 
+def _reader(metrics: MetricsConfig, columns: _Columns) -> Reader:
+    named = [name for name in (metrics.step, metrics.loss, metrics.grad_norm) if name is not None]
+    if metrics.pattern is not None:
+        pattern = _compiled(metrics)
+        columns.choose_among(list(pattern.groupindex))
+        return Pattern(pattern)
+    if metrics.format == "json":
+        return JsonLines()
+    if metrics.format == "csv":
+        return Csv(columns.is_loss)
+    return Text(named) if metrics.format == "text" else Auto(columns.is_loss, named)
+
+
 def _compiled(metrics: MetricsConfig) -> re.Pattern[str]:
     remedy = r"write e.g. 'step (?P<step>\d+) loss (?P<loss>\S+)'"
     try:
@@ -142,16 +138,9 @@ def _compiled(metrics: MetricsConfig) -> re.Pattern[str]:
         problem = Problem("", "metrics.pattern", f"is no regular expression: {error}", remedy)
         raise InputError(problem) from None
     wanted = metrics.loss or "loss"
-    if _find(pattern.groupindex, wanted) is None:
+    if find_name(pattern.groupindex, wanted) is None:
         raise InputError(Problem("", "metrics.pattern", f"has no group that is named {wanted}", remedy))
     return pattern
-
-
-def _find(names: Collection[str], wanted: str) -> str | None:
-    """``wanted`` among ``names``, or else what differs in case and the like only."""
-    if wanted in names:
-        return wanted
-    return next((name for name in names if plain_name(name) == plain_name(wanted)), None)
 
 
 # --- which column is what --------------------------------------------------------------------------
@@ -235,7 +224,7 @@ class _Columns:
         names = [name for name, _ in self._names.most_common()]
         if not names:
             return "no line with a name and a number"
-        if self._wanted["loss"] is not None and _find(names, self._wanted["loss"]) is None:
+        if self._wanted["loss"] is not None and find_name(names, self._wanted["loss"]) is None:
             return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names)}")
         if self._held:
             return printable(f"fewer than {_NUM_HELD} lines with a loss so far: names seen: {listed(names)}")
@@ -255,7 +244,7 @@ class _Columns:
         if len(self._roles) >= _MAX_NAMES:
             self._roles.clear()
         plain, role = plain_name(name), ""
-        if self._is("loss", plain, LOSS_NAMES) or (self._wanted["loss"] is None and training_losses([name])):
+        if may_be_loss(name, self._wanted["loss"]):
             role = "loss"
         elif self._is("step", plain, () if self._is_settled else STEP_NAMES):
             role = "step"
@@ -284,25 +273,25 @@ class _Columns:
             if self._wanted["loss"] is None:
                 return False
         if self._wanted["step"] is None:
-            self._wanted["step"] = _usual_step([one for one in held if _find(one.row, self._wanted["loss"])])
+            self._wanted["step"] = _usual_step([one for one in held if find_name(one.row, self._wanted["loss"])])
         self._is_settled = True
         self._roles.clear()
         return True
 
     def _point(self, held: _Held) -> Point | None:
         row, wanted = held.row, self._wanted
-        loss = _find(row, wanted["loss"])
+        loss = find_name(row, wanted["loss"])
         if loss is None:
             return None
-        step = wanted["step"] and _find(held.steps, wanted["step"])
-        epoch = _find(row, "epoch")
+        step = wanted["step"] and find_name(held.steps, wanted["step"])
+        epoch = find_name(row, EPOCH)
         place = self._numbering.place(held.steps[step] if step else None, row[epoch] if epoch else None)
         if place is None:
             return None
         if wanted["grad_norm"] is None:
             norm = first_usual(NORM_NAMES, list(held.norms))
         else:
-            norm = _find(held.norms, wanted["grad_norm"])
+            norm = find_name(held.norms, wanted["grad_norm"])
         self._norm = norm or self._norm
         others = {name: value for name, value in row.items() if name not in (loss, step, norm)}
         return Point(place, row[loss], held.norms[norm] if norm else None, others)

@@ -15,7 +15,7 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.files import Log
+from orchestrator.logs.tables import Log
 from orchestrator.messages import Trace
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from orchestrator.errors import InputError, Problem, SweepError
 from orchestrator.files import make_folder
-from orchestrator.logs.files import Columns, Log, Table, make_log
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mirror import shown_value
 from orchestrator.tracking.mlflow_store import (
@@ -283,7 +284,7 @@ def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
     try:
         for key in client.get_run(run_id).data.metrics:
             for metric in client.get_metric_history(run_id, key):
-                table.add([("step", metric.step), (key, metric.value)])
+                table.add({key: metric.value} | {"step": metric.step})
     except MlflowException as error:
         cause = str(error).splitlines()[0]
         raise InputError(Problem(name, "", shown_uri(cause), f"looked in {shown_uri(uri)}")) from None

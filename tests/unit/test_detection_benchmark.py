@@ -25,7 +25,8 @@ from benchmarks.detection_rules import (
     worse_than_best,
     z_score_ema,
 )
-from orchestrator.logs.files import Columns, Log
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.tables import Log
 
 # --- scores --------------------------------------------------------------------------------------
 

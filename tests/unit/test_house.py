@@ -29,7 +29,7 @@ IMPORTERS = {
     "mlflow": {"orchestrator.tracking.mlflow", "orchestrator.tracking.mlflow_store"},
     "optuna": {"orchestrator.search.sampled"},
     "submitit": {"orchestrator.executors.slurm"},
-    "tensorboardX": {"orchestrator.logs.files"},
+    "tensorboardX": {"orchestrator.logs.event_files"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {"orchestrator.cli", "orchestrator.cli_options"},

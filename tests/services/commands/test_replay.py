@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 from sweep_cases import learning
 
-from orchestrator.logs.files import Columns
+from orchestrator.logs.columns import Columns
 from orchestrator.tracking.mlflow import read_run
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -24,7 +24,7 @@ from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.files import Columns
+from orchestrator.logs.columns import Columns
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
-from orchestrator.logs import file_tail, line_formats
+from orchestrator.logs import file_tail
+from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
-from orchestrator.logs.files import Columns, read_log
+from orchestrator.logs.files import read_log
 from orchestrator.logs.streams import MetricStream, Point
 
 DATA = Path(__file__).parents[2] / "data" / "logs"
@@ -170,16 +171,14 @@ ANY_METRICS = st.sampled_from([
 def test_any_splitting_of_any_bytes_gives_the_same(
     content: bytes, metrics: MetricsConfig, sizes: list[int], longest: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_formats, "_LONGEST_LINE", longest)
-        whole, pieces = MetricStream(metrics), MetricStream(metrics)
-        expected = whole.feed(content)
-        expected += whole.finish()
-        found, at, i = [], 0, 0
-        while at < len(content):
-            found += pieces.feed(content[at : at + sizes[i % len(sizes)]])
-            at, i = at + sizes[i % len(sizes)], i + 1
-        found += pieces.finish()
+    whole, pieces = MetricStream(metrics, longest), MetricStream(metrics, longest)
+    expected = whole.feed(content)
+    expected += whole.finish()
+    found, at, i = [], 0, 0
+    while at < len(content):
+        found += pieces.feed(content[at : at + sizes[i % len(sizes)]])
+        at, i = at + sizes[i % len(sizes)], i + 1
+    found += pieces.finish()
     assert repr(found) == repr(expected)  # nan is not equal to itself
     assert (pieces.note, pieces.num_lines) == (whole.note, whole.num_lines)
     assert list(pieces.last_lines) == list(whole.last_lines)
@@ -267,6 +266,12 @@ def test_steps_are_the_usual_name_that_most_rows_with_the_loss_have(
 def test_a_given_loss_without_steps_is_numbered_from_0() -> None:
     points = points_of("foo 7 lr 1\n" * 3, loss="foo")
     assert (steps(points), losses(points)) == ([0, 1, 2], [7, 7, 7])
+
+
+@pytest.mark.parametrize("name", ["it", "i"])
+def test_a_short_name_of_the_step_counts_on_lines_of_its_own_however_many_there_are(name: str) -> None:
+    points = points_of("".join(f"{name} {3 * i}\nloss 1\n" for i in range(1500)))
+    assert steps(points) == list(range(0, 4500, 3))
 
 
 def test_of_several_losses_the_note_asks_which() -> None:
@@ -426,6 +431,25 @@ def test_lines_among_a_table_that_are_no_rows_are_left_out() -> None:
     assert (steps(points), losses(points)) == ([0, 1, 2], [1, 2, 3])
 
 
+def test_a_quoted_cell_may_have_several_lines_and_a_quote_that_never_ends_costs_its_own_row_alone() -> None:
+    rows = 'step,loss,sample\n0,5,"To be, or\n\nnot ""to"" be\r\n7,7,7"\n1,4,12"\n2,3,"x"\n'
+    stream = MetricStream(MetricsConfig(format="csv"))
+    points = stream.feed(rows.encode())
+    assert (steps(points), losses(points)) == ([0, 1, 2], [5, 4, 3])
+    assert stream.feed(b'3,2,"never ended\n' + b"4,1,x\n" * 9) == [], "it may be ended yet"
+    points = stream.feed(b"".join(b"%d,1,x\n" % i for i in range(5, 300))) + stream.finish()
+    assert steps(points) == [3, *range(4, 300)]
+    points = points_of('step,loss,sample\n0,5,"x\n1,4,x\n2,3,x')
+    assert (steps(points), losses(points)) == ([0, 1, 2], [5, 4, 3])
+
+
+def test_columns_of_a_table_without_a_header_are_numbered() -> None:
+    for metrics in ({}, {"format": "csv"}):
+        points = points_of("0,3.5\n10,2.5\n", step="column_1", loss="column_2", **metrics)
+        assert (steps(points), losses(points)) == ([0, 10], [3.5, 2.5])
+    assert losses(points_of(",loss\n0,3.5\n10,2.5\n")) == [3.5, 2.5], "as pandas writes a series"
+
+
 def test_a_line_that_could_be_a_header_waits_for_the_next_and_is_text_otherwise() -> None:
     stream = MetricStream(MetricsConfig(step="step", loss="loss"))
     assert stream.feed(b"step,loss\n") == []
@@ -438,13 +462,13 @@ def test_a_line_that_could_be_a_header_waits_for_the_next_and_is_text_otherwise(
 # --- event files
 
 
-def event(step: int, **scalars: float) -> bytes:
+def event(at: int, /, **scalars: float) -> bytes:
     """A record of TensorBoard in its frame; checksums are left out."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 
     values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-    record = Event(step=step, summary=Summary(value=values)).SerializeToString()
+    record = Event(step=at, summary=Summary(value=values)).SerializeToString()
     return framed(record)
 
 
@@ -459,9 +483,21 @@ def test_scalars_of_one_step_are_one_point_once_a_later_step_comes() -> None:
     stream = MetricStream(MetricsConfig(format="tensorboard", step="step", loss="loss"))
     assert stream.feed(VERSION + event(0, loss=3) + event(0, grad_norm=2, lr=0.5)) == []
     assert stream.feed(event(5, loss=2.5)) == [Point(0, 3.0, 2.0, {"lr": 0.5})]
-    assert stream.feed(event(3, val=1) + event(5, grad_norm=4) + event(5, loss=9)) == []
-    assert stream.finish() == [Point(5, 2.5, 4.0, {})]
+    assert stream.feed(event(3, val=1) + event(5, grad_norm=4) + event(5, lr=9)) == []
+    assert stream.finish() == [Point(5, 2.5, 4.0, {"lr": 9.0})]
     assert stream.num_lines == 0
+
+
+def test_of_a_scalar_that_comes_twice_in_a_step_the_first_counts_and_the_note_says_so() -> None:
+    content = VERSION + event(0, loss=3) + event(0, grad_norm=2) + event(0, loss=9) + event(1, loss=2)
+    points, stream = stream_of(content, step="step", loss="loss")
+    assert points == [Point(0, 3.0, 2.0, {}), Point(1, 2.0, 2.0, {})]
+    assert stream.note.endswith("; 1 points at the same or an earlier step were left out")
+
+
+def test_a_scalar_that_is_called_step_is_not_the_step_of_its_record() -> None:
+    content = VERSION + event(0, step=7, loss=3) + event(1, loss=2, step=7) + event(0, step=5, val=1)
+    assert steps(points_of(content)) == [0, 1]
 
 
 def test_losses_below_the_steps_of_other_scalars_are_points() -> None:
@@ -504,9 +540,9 @@ def test_a_line_that_is_too_long_is_cut() -> None:
     assert points_of("step 1 loss 2 " + "x" * 200_000 + " loss 3\nstep 2 loss 1\n") == [
         Point(1, 2.0, None, {}), Point(2, 1.0, None, {})
     ]  # fmt: skip
-    row = '{"step": 1, "loss": 2, "x": "' + "x" * 60_000 + '"}\n'
-    assert steps(points_of(row)) == [1]
-    assert points_of(row.replace("x" * 60_000, "x" * 70_000), format="json") == []
+    row = '{{"step": 1, "loss": 2, "x": "{}"}}\n'
+    assert steps(points_of(row.format("x" * 1_000_000))) == [1]
+    assert points_of(row.format("x" * 1_100_000), format="json") == []
 
 
 def test_a_flood_of_noise_takes_little_memory_and_time() -> None:

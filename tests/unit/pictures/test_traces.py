@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from sweep_cases import learning, noise
 
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.logs.files import Columns, Log
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.tables import Log
 from orchestrator.pictures.traces import _draw, trace_figure
 from orchestrator.replay.replay import Replayed, replay_logs
 

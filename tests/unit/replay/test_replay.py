@@ -19,7 +19,8 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.logs.files import Columns, Log
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.tables import Log
 from orchestrator.replay.replay import UNKNOWN, Curve, ReplayedTrial, detect, in_parts, replay_logs, replay_sweep
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep

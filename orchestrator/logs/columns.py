@@ -1,0 +1,115 @@
+"""Which column of a log is the step, which the training loss, which the gradient norm.
+
+Columns are known by their usual names, or named by the user. Where several may be meant, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from orchestrator.errors import InputError, Problem
+
+STEP_NAMES = ("step", "global_step", "steps", "iter", "iteration", "iterations", "iters", "train_step", "update",
+              "num_updates", "batch", "trainer/global_step", "train/global_step", "train/step",
+              "_step", "it", "i")  # fmt: skip
+LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
+              "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
+              "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",
+              "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll")  # fmt: skip
+NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
+              "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
+              "train/gradient_norm", "optim/grad_norm")  # fmt: skip
+EPOCH = "epoch"
+_NOT_TRAINING = re.compile(r"(?<![a-z])(val|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$")
+_SHOWN_COLUMNS = 12
+_COMPARED_COLUMNS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the columns of a log; None where they are to be found, or where there is none."""
+
+    step: str | None = None
+    loss: str | None = None
+    grad_norm: str | None = None
+
+
+def choose(where: str, names: list[str], rows_of: Callable[[str], np.ndarray], wanted: Columns) -> Columns:
+    """The columns that count among ``names``, the fullest first; ``rows_of`` says which rows have a value in one.
+
+    Raises InputError, which names ``where``, when a name that is wanted is missing or the loss cannot be told.
+    """
+    if not names:
+        problem = Problem(where, "", "holds no numbers with names", "a line such as `step 10 loss 3.2` is a log")
+        raise InputError(problem)
+    loss = _named(where, "--loss", wanted.loss, names) or first_usual(LOSS_NAMES, names) or _only_loss(where, names)
+    step = _named(where, "--step", wanted.step, names)
+    if step is None:
+        rows = rows_of(loss)
+        usual = [n for n in names if plain_name(n) in STEP_NAMES and n != loss][:_COMPARED_COLUMNS]
+        shared = {n: len(np.intersect1d(rows_of(n), rows)) for n in usual}
+        step = max(usual, key=lambda n: (shared[n], -STEP_NAMES.index(plain_name(n))), default=None)
+    grad_norm = _named(where, "--grad-norm", wanted.grad_norm, names) or first_usual(NORM_NAMES, names)
+    return Columns(step, loss, grad_norm)
+
+
+@lru_cache(4096)
+def plain_name(name: str) -> str:
+    """``name`` as names are compared: in lower case, words joined by underscores."""
+    return re.sub(r"[\s\-.]+", "_", name.strip().lower())
+
+
+def find_name(names: Collection[str], wanted: str) -> str | None:
+    """``wanted`` among ``names``, or else what differs in case and the like only."""
+    if wanted in names:
+        return wanted
+    return next((name for name in names if plain_name(name) == plain_name(wanted)), None)
+
+
+def first_usual(usual: Iterable[str], names: list[str]) -> str | None:
+    """The first of the ``usual`` names that is among ``names``, as it is written there."""
+    plain = {plain_name(n): n for n in reversed(names)}
+    return next((plain[candidate] for candidate in usual if candidate in plain), None)
+
+
+def training_losses(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that can be a training loss, usual name or not."""
+    candidates = [n for n in names if "loss" in plain_name(n) and not _NOT_TRAINING.search(plain_name(n))]
+    return [n for n in candidates if "train" in plain_name(n)] or candidates
+
+
+def may_be_loss(name: str, wanted: str | None) -> bool:
+    """Whether ``name`` is the loss that the user named or, where none was named, can be a training loss."""
+    if wanted is not None:
+        return plain_name(name) == plain_name(wanted)
+    return plain_name(name) in LOSS_NAMES or bool(training_losses([name]))
+
+
+def listed(names: list[str]) -> str:
+    """``names`` for a message: the first dozen, and how many more there are."""
+    more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
+    return ", ".join(names[:_SHOWN_COLUMNS]) + more
+
+
+def _named(where: str, option: str, wanted: str | None, names: list[str]) -> str | None:
+    if wanted is None:
+        return None
+    if (found := find_name(names, wanted)) is None:
+        raise InputError(Problem(where, option, f"no column {wanted!r}", f"columns: {listed(names)}"))
+    return found
+
+
+def _only_loss(where: str, names: list[str]) -> str:
+    """The one column that can be a training loss by its name."""
+    candidates = training_losses(names)
+    if len(candidates) == 1:
+        return candidates[0]
+    found = (
+        f"several may be the loss: {listed(candidates)}" if candidates else "no column is a training loss by its name"
+    )
+    raise InputError(Problem(where, "", found, f"say --loss NAME; columns: {listed(names)}"))

@@ -1,0 +1,75 @@
+"""Bytes as they come -> lines, for the reader of a format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from orchestrator.logs.named_numbers import without_colours
+
+NUM_LAST_LINES = 30
+LONGEST_LINE = 1024**2  # bytes; what is longer is cut
+_LAST_BYTES = 8000  # of each of the last lines, with colours
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, where a file begins
+
+Row = Mapping[str, float]
+
+
+class Reader(ABC):
+    """What lines say. ``num_odd`` counts those that a format with a strict form does not understand."""
+
+    num_odd = 0
+
+    @abstractmethod
+    def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
+        """Rows of lines that are not empty."""
+
+    def finish(self) -> Iterable[Row]:
+        """Rows of what was held back."""
+        return ()
+
+
+class Lines:
+    """Lines of what is fed, ended by newlines or the carriage returns of progress bars, for a reader.
+
+    Lines are cut to ``longest`` bytes: nothing of that length is a line of a log.
+    """
+
+    def __init__(self, reader: Reader, longest: int = LONGEST_LINE) -> None:
+        self.num_lines = 0
+        self.last: deque[bytes] = deque(maxlen=NUM_LAST_LINES)
+        self._reader = reader
+        self._longest = longest
+        self._rest = bytearray()
+
+    def rows(self, content: bytes) -> Iterable[Row]:
+        """Rows of the lines that ``content`` ends."""
+        lines = content.replace(b"\r", b"\n").split(b"\n")
+        if len(lines) > 1:
+            lines[0] = bytes(self._rest + lines[0])
+            self._rest.clear()
+        self._rest += lines.pop()[: self._longest - len(self._rest)]
+        return self._read([line[: self._longest] for line in lines if line])
+
+    def finish(self) -> Iterator[Row]:
+        """Rows of the line that nothing ended, and of lines that the reader held back."""
+        yield from self.rows(b"\n")
+        yield from self._reader.finish()
+
+    def _read(self, lines: list[bytes]) -> Iterable[Row]:
+        if lines and not self.num_lines:
+            lines[0] = lines[0].removeprefix(_MARK)
+        self.num_lines += len(lines)
+        self.last.extend(line[:_LAST_BYTES] for line in lines[-NUM_LAST_LINES:])
+        return self._reader.rows(lines)
+
+
+def text_of(line: bytes) -> str:
+    """A line as text without colours."""
+    return without_colours(line.decode(errors="replace"))
+
+
+def texts_of(lines: Sequence[bytes]) -> list[str]:
+    """Lines as text without colours; many are decoded faster together."""
+    return text_of(b"\n".join(lines)).split("\n") if lines else []

@@ -1,0 +1,163 @@
+"""Named columns of numbers, each with gaps -> one training run: its steps, losses and gradient norms.
+
+All of a log is known here, so that a run that was resumed counts from where it went back to, and a gradient norm may
+stand below the loss of its step.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from orchestrator.logs.columns import EPOCH, Columns, choose, find_name
+
+_INFINITE = 1e100
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One training run: steps that increase, a loss for each, gradient norms or None.
+
+    Where a loss has no gradient norm beside it, the last one that was logged stands for it. ``notes``
+    say what was left out on the way.
+    """
+
+    name: str
+    columns: Columns
+    step_N: np.ndarray = field(repr=False)
+    loss_N: np.ndarray = field(repr=False)
+    grad_norm_N: np.ndarray | None = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+
+class Table:
+    """Named columns of numbers, each with gaps: what one file holds."""
+
+    def __init__(self) -> None:
+        self.num_odd_lines = 0
+        self._num_rows = 0
+        # Rows with the same names, of which a log has few kinds, stand together: their places, and their values.
+        self._kinds: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Append a row."""
+        names = tuple(row)
+        kind = self._kinds.get(names)
+        if kind is None:
+            kind = self._kinds[names] = (array("q"), array("d"))
+        kind[0].append(self._num_rows)
+        kind[1].extend(row.values())
+        self._num_rows += 1
+
+    def columns(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """By name, the fullest first: rows that have a value in the column, and the values."""
+        parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for names, (rows, values) in self._kinds.items():
+            places, table = np.asarray(rows), np.asarray(values).reshape(-1, max(len(names), 1))
+            for i, name in enumerate(names):
+                parts.setdefault(name, []).append((places, table[:, i]))
+        found = {name: _in_order(of) for name, of in parts.items()}
+        return dict(sorted(found.items(), key=lambda item: -len(item[1][0])))
+
+
+def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    rows, values = (np.concatenate(of) for of in zip(*parts, strict=True))
+    order = np.argsort(rows) if len(parts) > 1 else slice(None)
+    return rows[order], values[order]
+
+
+_Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def make_log(name: str, table: Table, wanted: Columns) -> Log:
+    """The log in ``table``. Raises InputError, which names ``name``, when its columns cannot be told."""
+    cells = table.columns()
+    chosen = choose(name, list(cells), lambda column: cells[column][0], wanted)
+    loss_rows, losses = cells[chosen.loss]
+    losses = _unbounded(losses)
+    steps, note = _steps_of(cells, chosen.step, loss_rows)
+    notes = [note] if note else []
+    step = None if note else chosen.step
+    if step is not None and (counted_on := _counted_on(steps, _epochs_of(cells, loss_rows))) is not None:
+        # Norms are then matched by their place: the steps of those without a loss are not known.
+        step, steps = None, counted_on
+        notes.append("steps begin again with each epoch: they are counted on")
+    if len(_kept(steps)) <= len(steps) // 2:
+        notes.append(f"{chosen.step} goes back too often: points are numbered from 0")
+        step, steps = None, np.arange(len(steps))
+    if table.num_odd_lines:
+        notes.append(f"not understood: {table.num_odd_lines} lines or records")
+    kept = _kept(steps)
+    if (num_dropped := len(steps) - len(kept)) > 0:
+        notes.append(f"{num_dropped} points were written again at the same or an earlier step; the later ones count")
+    grad_norms = None
+    if chosen.grad_norm is not None:
+        place_N, norms = cells[chosen.grad_norm]
+        wanted_N = loss_rows[kept]
+        norm_steps, norm_note = _steps_of(cells, step, place_N)
+        if not norm_note:  # losses and norms of one step need not be of one line
+            kept_norms = _kept(norm_steps)
+            place_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
+        grad_norms = _last_of(place_N, _unbounded(norms), wanted_N)
+    return Log(name, chosen, steps[kept], losses[kept], grad_norms, tuple(notes))
+
+
+def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.ndarray, str]:
+    """The step of each loss, and a note. A step counts for the lines below it that name none."""
+    numbered = np.arange(len(loss_rows), dtype=np.int64)
+    if step is None:
+        return numbered, "no column of steps: points are numbered from 0"
+    rows, values = cells[step]
+    last = np.searchsorted(rows, loss_rows, side="right") - 1
+    found = np.where(last >= 0, values[np.maximum(last, 0)], np.nan)
+    found[last < 0] = values[0]  # losses before the first named step
+    if not (np.abs(found) < 2**53).all() or (found != np.round(found)).any():
+        return numbered, f"{step} is not a whole number everywhere: points are numbered from 0"
+    return found.astype(np.int64), ""
+
+
+def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
+    """The epoch that the row of each loss names, nan where it names none."""
+    epoch_N = np.full(len(loss_rows), np.nan)
+    if (name := find_name(cells, EPOCH)) is not None:
+        rows, values = cells[name]
+        _, ours, theirs = np.intersect1d(loss_rows, rows, assume_unique=True, return_indices=True)
+        epoch_N[ours] = values[theirs]
+    return epoch_N
+
+
+def _counted_on(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
+    """Steps that begin again in each later epoch, counted on from the epoch before; None where none does so."""
+    begins_N = np.append(False, (step_N[1:] <= np.minimum(step_N[:-1], step_N[0])) & (epoch_N[1:] > epoch_N[:-1]))
+    if not begins_N.any():
+        return None
+    gap_N = np.append(1, np.diff(step_N))
+    gap_N[begins_N] = 0
+    last_gap_N = gap_N[np.maximum.accumulate(np.where(begins_N, 0, np.arange(len(gap_N))))]
+    # Each epoch begins one gap after the last step of the one before.
+    jump_N = np.append(0, step_N[:-1] + last_gap_N[:-1] - step_N[1:])
+    return step_N + np.cumsum(np.where(begins_N, jump_N, 0))
+
+
+def _unbounded(value_N: np.ndarray) -> np.ndarray:
+    """``value_N`` with infinity for what is next to it, as MLflow stores it."""
+    return np.where(np.abs(value_N) > _INFINITE, np.copysign(np.inf, value_N), value_N)
+
+
+def _last_of(place_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> np.ndarray:
+    """The value at each wanted place; where there is none the last before it that is finite."""
+    last_N = np.maximum(np.searchsorted(place_N, wanted_N, side="right") - 1, 0)
+    finite = np.flatnonzero(np.isfinite(value_N))
+    if len(finite):
+        before_N = finite[np.maximum(np.searchsorted(finite, last_N, side="right") - 1, 0)]
+        last_N = np.where(place_N[last_N] == wanted_N, last_N, before_N)
+    return value_N[last_N]
+
+
+def _kept(steps: np.ndarray) -> np.ndarray:
+    """Points to keep: a run that went back to an earlier step wrote what follows again."""
+    lowest_later = np.minimum.accumulate(steps[::-1])[::-1]
+    return np.flatnonzero(np.append(steps[:-1] < lowest_later[1:], True))
