@@ -1,4 +1,4 @@
-"""Callbacks that watch the training of other libraries' trainers: one module for each library, and what they share."""
+"""Callbacks that watch training in other libraries' trainers: one module per library, and what they have in common."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
-    """The norm of all gradients together, those of DTensors included; None where there is no gradient.
+    """The norm of all gradients together, including DTensors; None without any gradient.
 
-    With DTensors all processes that hold a part must call it.
+    With DTensors, all processes that hold a part must call it.
     """
     import torch
 

@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 class StabilityCallback(Callback):
     """Watches each optimizer step of a Lightning Trainer and stops the training once the run is lost.
 
-    ``Trainer(callbacks=[StabilityCallback()])`` is all that is needed; ``watch`` tells the outcome afterwards. In
-    a sweep it reports to the sweep. Each ``fit()`` is a run of its own. A step is the optimizer's and counts from
-    0; where a batch takes several optimizer steps it is the last of them.
+    ``Trainer(callbacks=[StabilityCallback()])`` is all that is needed; afterwards ``watch`` has the outcome. Within a
+    sweep it reports to the sweep. Each ``fit()`` is a separate run. A step is an optimizer step, counted from 0; where
+    a batch takes several optimizer steps, it is the last of them.
 
-    The loss is what `training_step` returns, the mean over a step's micro-batches, never of validation. With manual
-    optimization `training_step` must return it. The gradient norm is the one before clipping (of several optimizers'
-    steps the largest), with a loss scaler unscaled except for fused optimizers. With FSDPStrategy and
-    DeepSpeedStrategy gradients lie spread over processes out of reach, and there is no norm.
+    The loss is the return value of `training_step`, averaged over a step's micro-batches, never of validation. With
+    manual optimization `training_step` must return it. The gradient norm is before clipping (the largest if several
+    optimizers step), and unscaled if there is a loss scaler, except for fused optimizers. With FSDPStrategy and
+    DeepSpeedStrategy the gradients are sharded over processes and out of reach, so there is no norm.
 
-    Lightning validates once more when it stops early, and trains on up to `min_epochs` and `min_steps`. A run that goes
-    on from a checkpoint outside of a sweep is judged from there on, without its past.
+    When it stops early, Lightning validates once more, and trains on up to `min_epochs` and `min_steps`. A run that
+    resumes from a checkpoint outside a sweep is judged from there on, without its past.
     """
 
     def __init__(self, stopping: StoppingConfig | None = None) -> None:
@@ -46,7 +46,7 @@ class StabilityCallback(Callback):
         self._begin(num_steps=0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a new run."""
+        """Start a new run."""
         if self.watch.record().num_steps:
             self.watch = Watch(self._stopping)
         self._begin(trainer.global_step)
@@ -62,13 +62,13 @@ class StabilityCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the loss of a micro-batch, and report when it was the last of an optimizer step.
+        """Record the loss of a micro-batch, and report after the last one of an optimizer step.
 
-        Raises InputError where manual optimization keeps its loss to itself.
+        Raises InputError where manual optimization does not return its loss.
         """
         loss = None if outputs is None else outputs.get("loss")
         if loss is not None:
-            # Lightning has divided it by this number, also where the last step of an epoch has fewer micro-batches.
+            # Lightning has divided it by this number, even where the last step of an epoch has fewer micro-batches.
             self._losses.append(loss.detach() * trainer.accumulate_grad_batches)
         elif not pl_module.automatic_optimization:
             raise InputError(
@@ -89,7 +89,7 @@ class StabilityCallback(Callback):
                 logger.warning("training stops after %d steps: %s", trainer.global_step, self.watch.lost_reason)
 
     def _begin(self, num_steps: int) -> None:
-        """Begin to collect for the next step, with ``num_steps`` behind the run."""
+        """Start collecting for the next step, after ``num_steps`` steps of the run."""
         self._num_steps = num_steps
         self._losses: list[torch.Tensor] = []
         self._norms: list[torch.Tensor] = []

@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 class StabilityCallback(TrainerCallback):
     """Watches each optimizer step of a Trainer and stops the training once the run is lost.
 
-    ``Trainer(..., callbacks=[StabilityCallback()])`` is all that is needed; ``watch`` tells the outcome afterwards.
-    In a sweep it reports to the sweep. Each ``train()`` is a run of its own. Steps count from 0, as in a sweep: what
-    the Trainer logs as step 1 is step 0 here.
+    ``Trainer(..., callbacks=[StabilityCallback()])`` is all that is needed; afterwards ``watch`` has the outcome.
+    Within a sweep it reports to the sweep. Each ``train()`` is a separate run. Steps count from 0, as in a sweep: the
+    Trainer's step 1 is step 0 here.
 
-    The loss is what the Trainer's `training_step` returns, summed over a step's micro-batches as the Trainer itself
-    does: before its filter of losses that are not finite, without evaluation, and with any loss function. The
-    gradient norm is the one before clipping: the Trainer clips before every hook of a callback, and so it is taken
-    from what the accelerator's `clip_grad_norm_` returns. Where the Trainer does not call that, there is no norm.
+    The loss is the return value of the Trainer's `training_step`, summed over a step's micro-batches as the Trainer
+    does: before its filter of non-finite losses, without evaluation, and with any loss function. The gradient norm is
+    before clipping: the Trainer clips before every callback hook, so the norm is taken from the return value of the
+    accelerator's `clip_grad_norm_`. Where the Trainer does not call that, there is no norm.
 
-    A run that goes on from a checkpoint outside of a sweep is judged from there on, without its past.
+    A run that resumes from a checkpoint outside a sweep is judged from there on, without its past.
     """
 
     def __init__(self, stopping: StoppingConfig | None = None) -> None:
@@ -46,8 +46,8 @@ class StabilityCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Listen in on the Trainer; raises InputError where none is running."""
-        self._close_taps()  # there are some left where the last training raised
+        """Attach to the Trainer; raises InputError if none is running."""
+        self._close_taps()  # some are left if the last training raised an error
         self._forget()
         if self.watch.record().num_steps:
             self.watch = Watch(self._stopping)
@@ -60,7 +60,7 @@ class StabilityCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Report the optimizer step that was just taken; raises InputError where its loss was not heard."""
+        """Report the optimizer step that was just taken; raises InputError if its loss was not seen."""
         if self._loss is None:
             raise InputError(
                 "this Trainer takes its steps without `training_step`, so its loss is not seen\n"
@@ -77,7 +77,7 @@ class StabilityCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the Trainer as it was."""
+        """Restore the Trainer's methods."""
         self._close_taps()
 
     def _hear_loss(self, loss: Any) -> None:
@@ -96,7 +96,7 @@ class StabilityCallback(TrainerCallback):
 
 
 class _Tap:
-    """Hears what a method of one object returns, until it is closed; the method works as before."""
+    """Captures the return values of a method of one object until it is closed; the method works as before."""
 
     def __init__(self, owner: Any, name: str, hear: Callable[[Any], None]) -> None:
         self._owner, self._name = owner, name
@@ -115,7 +115,7 @@ class _Tap:
         setattr(owner, name, tapped)
 
     def close(self) -> None:
-        """Hear no more, and put the method back unless someone else has wrapped it since."""
+        """Stop capturing, and restore the method unless other code has wrapped it since."""
         self._hear = None
         if vars(self._owner).get(self._name) is not self._tapped:
             return
@@ -126,11 +126,11 @@ class _Tap:
 
 
 def _running_trainer() -> Trainer:
-    """The Trainer that called the callback, from the stack; raises InputError where there is none.
+    """The Trainer that called the callback, found on the stack; raises InputError if there is none.
 
-    Callbacks are given all but the Trainer. A hook on the model would not do: with label smoothing or a loss function
-    of its own the Trainer computes the loss outside of the model, and whether micro-batches add up or average is the
-    Trainer's to know.
+    A callback gets everything except the Trainer. A hook on the model would not suffice: with label smoothing or a
+    custom loss function the Trainer computes the loss outside the model, and only the Trainer knows whether
+    micro-batches are summed or averaged.
     """
     frame = sys._getframe(1)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Robust statistics of the newest losses of K members, which are in rings of W numbers each."""
+"""Robust statistics of the latest losses of K members, stored in ring buffers of W numbers each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 # Shapes: K members, W losses of a window, R recent losses.
 
-RECENT = 10  # losses in a level: enough to hide an odd batch, few enough to follow a fall
+RECENT = 10  # losses in a level: enough to average out an odd batch, few enough to follow a fall
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
-# The median absolute deviation collapses when noise has two levels, so a spike must also rise to twice
-# the height of the baseline's own upper tail; that is 3.3 deviations of normal noise and binds rarely.
+# The median absolute deviation collapses when noise has two levels. So a spike must also rise to twice the height of
+# the baseline's upper tail; that is 3.3 deviations of normal noise and rarely decides.
 _UPPER_TAIL, TAIL_FACTOR = 0.95, 2.0
-_FALLING = 0.7  # of the deviation about the median is left about a falling line where there is a descent
+_FALLING = 0.7  # a descent leaves less than this share of the deviation about the median as residuals from a line
 
 
 def level(ring_KW: np.ndarray, num_K: np.ndarray, size: int = RECENT) -> np.ndarray:
-    """Median of the last ``size`` of the ``num_K`` numbers that went into each ring, (K,)."""
+    """Median of the last ``size`` of the ``num_K`` numbers written to each ring, (K,)."""
     last = num_K[:, None] - 1 - np.arange(size)
     values_KR = np.take_along_axis(ring_KW, last % ring_KW.shape[1], axis=1)
     ordered_KR = np.sort(np.where(last >= 0, values_KR, np.nan), axis=1)
@@ -25,11 +25,11 @@ def level(ring_KW: np.ndarray, num_K: np.ndarray, size: int = RECENT) -> np.ndar
 
 
 def robust_trend(ring_KW: np.ndarray, num_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Level, robust deviation and height of the upper tail of the newest numbers in each ring, (K,) each.
+    """Level, robust deviation and height of the upper tail of the latest numbers in each ring, (K,) each.
 
-    Where the numbers fall, deviation and tail are those of the residuals from a line through the medians of
-    both halves, and the level is the median of the newer half: a steep descent must not pass for noise. A
-    climb is never taken for a trend.
+    Where the numbers fall, deviation and tail are those of the residuals from a line through the medians of both
+    halves, and the level is the median of the newer half: a steep descent must not count as noise. A rise is never
+    treated as a trend.
     """
     width = ring_KW.shape[1]
     size_K = np.minimum(num_K, width)
@@ -61,7 +61,7 @@ def _spread(values_KW: np.ndarray, size_K: np.ndarray) -> tuple[np.ndarray, np.n
 def noise(ring_KW: np.ndarray, num_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Robust deviation and upper tail of the noise alone, (K,) each.
 
-    Of the steps from each number to the next, the deviation over root two: a slow rise is no noise.
+    From the differences between successive numbers, over root two: a slow rise is not noise.
     """
     width = ring_KW.shape[1]
     back = np.arange(width)

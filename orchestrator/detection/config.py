@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# What null stands for on a log of unknown origin; a sweep asks its objective.
+# The value of null for a log of unknown origin; in a sweep the objective gives it.
 LOG_SPIKE_RISE = 0.1
 LOG_GRADIENT_PATIENCE = 20
 
@@ -52,6 +52,6 @@ class StoppingConfig(BaseModel):
     stall_steps: int = Field(1000, ge=10, description="steps in which one loss must be below the first")
 
     def resolved(self, spike_rise: float, gradient_patience: int) -> StoppingConfig:
-        """The same for a sweep, with its objective's values for the two that are null."""
+        """The same settings for a sweep, with its objective's values for the two that are null."""
         own = {"spike_rise": self.spike_rise or spike_rise}
         return self.model_copy(update={**own, "gradient_patience": self.gradient_patience or gradient_patience})

@@ -1,9 +1,9 @@
 """Spike and divergence detection for K members at once: losses in, episodes and verdicts out.
 
-Two questions are kept apart. *Episodes* say when a loss left its trend and came back: they are a
-record and never stop a run. The *verdict* says that a run is lost: its loss or its gradient is not
-finite, or it has sat far above its own past for long and is not coming back, or it never got below
-the loss it began with. docs/detection.md gives the reasons and shows real traces.
+It answers two separate questions. *Episodes* record when a loss left its trend and came back; they never stop a run.
+The *verdict* says that a run is lost: its loss or gradient is not finite, or it has stayed far above its past for long
+and does not recover, or it never fell below its initial loss. docs/detection.md gives the reasons and shows real
+traces.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from orchestrator.detection.verdicts import LOST, Lost, Verdicts
 
 # Shapes: K members, W losses of a window.
 
-_TINY = 1e-300  # a rise of a baseline that is exactly zero
+_TINY = 1e-300  # smallest rise, for a baseline that is exactly zero
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
     """All that the detector knows of one member.
 
-    ``lost_step`` is when the verdict fell, ``lost_onset_step`` when that which lost the run began.
-    A member that trained on after its verdict may have come back: ``is_far`` says whether it was still as
-    high at last, ``is_away`` whether it had been off its trend, or high, for longer than its patience;
-    ``up_since_step`` is the onset of a slow rise: where the loss last rose above half of that height.
+    ``lost_step`` is the step of the verdict, ``lost_onset_step`` the onset of what lost the run. A member that trained
+    on after its verdict may have recovered: ``is_far`` says whether it was still as high at the end, ``is_away``
+    whether it was off its trend, or high, for longer than its patience. ``up_since_step`` is the onset of
+    a slow rise: where the loss last rose above half of that height.
     """
 
     num_steps: int
@@ -52,13 +52,13 @@ class MemberRecord:
 
 
 class SpikeDetector:
-    """Streaming detector for K members; ``update`` takes one step's losses, shape (K,) or a number for one.
+    """Streaming detector for K members; ``update`` takes one step's losses, shape (K,), or a number if K is 1.
 
-    A loss is off its trend when it exceeds the median of the last ``window`` accepted losses by more
-    than ``spike_sigma`` robust deviations (1.4826 times the median absolute deviation), by more than
-    ``spike_rise`` of the median, and by more than twice the height of the baseline's upper tail. Such
-    losses never enter the baseline. Before ``min_history`` losses the trend is that of the last three.
-    Memory does not grow with the number of steps. Steps may be any increasing numbers.
+    A loss is off its trend when it exceeds the median of the last ``window`` accepted losses by more than
+    ``spike_sigma`` robust deviations (1.4826 times the median absolute deviation), by more than ``spike_rise`` of the
+    median, and by more than twice the height of the baseline's upper tail. Such losses never enter the baseline. Before
+    ``min_history`` losses the trend is that of the last three. Memory does not grow with the number of steps. Steps may
+    be any increasing numbers.
     """
 
     def __init__(self, num_members: int = 1, config: StoppingConfig | None = None) -> None:
@@ -79,8 +79,8 @@ class SpikeDetector:
     ) -> np.ndarray:
         """Judge the next step of each member; returns the mask (K,) of members whose verdict is lost.
 
-        ``grad_norm_K`` serves the finite guard alone and may be left out. ``step_K`` names the steps in
-        the record; without it each member counts its own from 0. A loss in ``unseen_K`` is not judged.
+        ``grad_norm_K`` is only checked for being finite and may be omitted. ``step_K`` gives the step numbers for the
+        record; without it each member counts from 0. A loss in ``unseen_K`` is not judged.
         """
         m = self._members
         loss_K = np.atleast_1d(np.asarray(loss_K, dtype=np.float64))
@@ -90,13 +90,13 @@ class SpikeDetector:
         self._verdicts.guard(finite_K, grad_norm_K)
         seen_K &= finite_K
         if seen_K.any():
-            with np.errstate(over="ignore"):  # a loss of 1e306 is as far away as infinity
+            with np.errstate(over="ignore"):  # a loss of 1e306 counts as infinitely far away
                 self._judge(np.where(seen_K, loss_K, 0.0), seen_K)
         m.num_steps += 1
         return m.lost > 0
 
     def record(self, member: int = 0) -> MemberRecord:
-        """What is known of ``member`` (a position in the pack) by now."""
+        """What is known of ``member`` (a position in the pack) so far."""
         m = self._members
 
         def number(value: float) -> float | None:
@@ -131,7 +131,7 @@ class SpikeDetector:
         return self._members.is_finite
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Go on with members that continue ``rows`` (each one at most once), None for a fresh one."""
+        """Continue with members of ``rows`` (each at most once), None for a new one."""
         fresh, num_members = _fresh_members(1, self.config.window), len(self._members.num_steps)
         continued = [num_members if row is None else row for row in rows]
         for name, values in vars(self._members).items():
@@ -147,7 +147,7 @@ class SpikeDetector:
         return {"arrays": arrays, "reasons": list(self._verdicts.reasons), "episodes": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a ``state_dict`` of a detector with the same members."""
+        """Resume from a ``state_dict`` of a detector with the same members."""
         vars(self._members).update({name: values.copy() for name, values in state["arrays"].items()})
         self._verdicts.reasons = list(state["reasons"])
         self._episodes.closed = [[Episode(**episode) for episode in member] for member in state["episodes"]]
@@ -161,10 +161,10 @@ class SpikeDetector:
         m.level = np.where(seen_K, level(m.raw_W, m.num_seen), m.level)
 
         trend_K, rise_K = episodes.trend()
-        # Excess 1 is where a loss leaves its trend. The first loss of all has no trend yet.
+        # A loss leaves its trend at excess 1. The very first loss has no trend yet.
         excess_K = np.where(seen_K & (m.num_accepted > 0), (loss_K - trend_K) / np.maximum(rise_K, _TINY), 0.0)
         episodes.follow(loss_K, excess_K, seen_K, trend_K)
-        # What is half-way off the trend in an episode must not lift the baseline.
+        # Losses half-way off the trend within an episode must not raise the baseline.
         episodes.accept(loss_K, seen_K & (excess_K <= np.where(m.in_episode, 0.5, 1.0)))
         episodes.settle(trend_K)
         verdicts.judge_far(loss_K, seen_K)
@@ -172,7 +172,7 @@ class SpikeDetector:
 
 
 def _fresh_members(num_members: int, window: int) -> SimpleNamespace:
-    """All that is remembered of each member, arrays (K,) or (K, W)."""
+    """The whole state of each member, arrays (K,) or (K, W)."""
 
     def each(value: float | bool) -> np.ndarray:
         return np.full(num_members, value)
@@ -180,15 +180,15 @@ def _fresh_members(num_members: int, window: int) -> SimpleNamespace:
     return SimpleNamespace(
         num_steps=each(0), last_step=each(-1), num_seen=each(0), num_accepted=each(0),
         initial=each(np.nan), best=each(np.nan), level=each(np.nan), best_noise=each(0.0),
-        # The verdict: 0, or one more than its place in LOST.
+        # The verdict: 0 for none, else 1 + its index in LOST.
         lost=each(0), lost_step=each(-1), lost_onset=each(-1),
         is_finite=each(True), broken_gradients=each(0), gradient_since=each(-1),
         is_far=each(False), high_steps=each(0), patience=each(1), excess_before=each(np.inf),
         is_sunk=each(False), is_up=each(False), up_since=each(-1), has_fallen=each(False),
-        # The episode under way, if any.
+        # The current episode, if any.
         in_episode=each(False), is_start_up=each(False), onset=each(-1), peak=each(-np.inf), peak_step=each(-1),
         age=each(0), off_steps=each(0), mass=each(0.0), calm_steps=each(0), calm_since=each(-1),
-        # Candidates that were no spikes: their usual height, and how many there are a step.
+        # Candidates that were not spikes: their usual height, and their number per step.
         odd_height=each(0.0), odd_rate=each(0.0),
         raw_W=np.full((num_members, window), np.nan),
         accepted_W=np.full((num_members, window), np.nan),

@@ -1,4 +1,4 @@
-"""When the loss of a member leaves its trend and comes back: a record, which never stops a run."""
+"""Episodes: when the loss of a member leaves its trend and comes back. A record that never stops a run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from orchestrator.detection.baseline import RECENT, TAIL_FACTOR, level, noise, robust_trend
 from orchestrator.detection.config import StoppingConfig
 
-# Shapes: K members, W losses of a window, E losses of a start-up's trend.
+# Shapes: K members, W losses of a window, E losses of a start-up trend.
 
 _EARLY = 3  # losses in the trend of a start-up, where each is far below the one before
-_EARLY_RISE = 1.0  # what leaves that trend, as a fraction of it
-# Where single odd losses are common, what two of them in a row sum up to is no spike.
+_EARLY_RISE = 1.0  # rise that leaves that trend, as a fraction of it
+# Where single outlying losses are common, two such losses in a row are not a spike.
 _ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR = 200, 0.005, 3.0
 _AFTER_ONE = 2  # losses after a single high one in which a second must follow
-_MASS_LIMIT = 1000.0  # of one loss, in rises
-_ODD_MODE = 0.04  # odd losses a step from which they are a second mode of the noise
-# What a run that has settled, after an episode, may have given up of what it learned.
+_MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
+_ODD_MODE = 0.04  # outlying losses per step from which they are a second mode of the noise
+# The share of its progress that a run which settles after an episode may have given up.
 SUNK_FRACTION = 0.2
 
 
 @dataclass(slots=True)
 class Episode:
-    """A time in which the loss was off its trend, ``num_steps`` of them; no ``recovery_step`` while it lasts."""
+    """A period in which the loss was off its trend, ``num_steps`` steps; no ``recovery_step`` while it lasts."""
 
     onset_step: int
     peak_step: int
@@ -35,7 +35,7 @@ class Episode:
 
 
 class Episodes:
-    """Follows the trend of K members and the times off it, in the arrays of ``members``.
+    """Follows the trend of K members and their episodes, in the arrays of ``members``.
 
     ``spike_rise`` is the smallest rise that leaves the trend, as a fraction of the median.
     """
@@ -45,7 +45,7 @@ class Episodes:
         self.closed: list[list[Episode]] = [[] for _ in members.num_steps]
 
     def trend(self) -> tuple[np.ndarray, np.ndarray]:
-        """The trend's level and the rise above it that leaves it, (K,) each."""
+        """The level of the trend and the rise above it that leaves it, (K,) each."""
         m, config = self._members, self._config
         last = m.num_accepted[:, None] - 1 - np.arange(_EARLY)
         early_KE = np.take_along_axis(m.accepted_W, last % config.window, axis=1)
@@ -60,7 +60,7 @@ class Episodes:
         return trend_K, rise_K
 
     def accept(self, loss_K: np.ndarray, accepted_K: np.ndarray) -> None:
-        """Let the losses of ``accepted_K`` into the baseline."""
+        """Add the losses of ``accepted_K`` to the baseline."""
         m, window = self._members, self._config.window
         accepted = np.flatnonzero(accepted_K)
         m.accepted_W[accepted, m.num_accepted[accepted] % window] = loss_K[accepted]
@@ -75,7 +75,7 @@ class Episodes:
             m.best_noise[better] = np.maximum(self._config.spike_sigma * deviation, TAIL_FACTOR * tail)
 
     def follow(self, loss_K: np.ndarray, excess_K: np.ndarray, seen_K: np.ndarray, trend_K: np.ndarray) -> None:
-        """Open an episode where a loss leaves its trend; close it after ``recovery_steps`` steps back."""
+        """Open an episode where a loss leaves its trend; close it after ``recovery_steps`` steps back on it."""
         m, config = self._members, self._config
         off_K = seen_K & (excess_K > 1)
         opens_K = off_K & ~m.in_episode
@@ -84,7 +84,7 @@ class Episodes:
                 setattr(m, name, np.where(opens_K, 0, getattr(m, name)))
             m.onset = np.where(opens_K, m.last_step, m.onset)
             m.peak = np.where(opens_K, -np.inf, m.peak)
-            # What blows up before it has learned anything is a start-up bump if it comes back.
+            # A rise before the run has learned anything is a start-up bump if it comes back.
             early_K = (m.num_accepted < config.min_history) & ~has_learned(m, trend_K, config.stall_drop)
             m.is_start_up = np.where(opens_K, early_K, m.is_start_up)
             m.in_episode |= opens_K
@@ -97,7 +97,7 @@ class Episodes:
         m.mass += np.where(inside_K & (excess_K > 0.5), np.minimum(excess_K, _MASS_LIMIT), 0.0)
         m.calm_since = np.where(inside_K & ~off_K & (m.calm_steps == 0), m.last_step, m.calm_since)
         m.calm_steps = np.where(off_K, 0, m.calm_steps + inside_K)
-        # A loss that is back on the trend may be higher, as the trend is measured anew at each step.
+        # A loss that is back on the trend may be higher, since the trend is measured again at each step.
         higher_K = off_K & (loss_K > m.peak)
         m.peak, m.peak_step = np.where(higher_K, loss_K, m.peak), np.where(higher_K, m.last_step, m.peak_step)
         over_K = inside_K & (m.calm_steps >= config.recovery_steps)
@@ -110,12 +110,11 @@ class Episodes:
         m.odd_rate += odd_K / _ODD_MEMORY
 
     def settle(self, trend_K: np.ndarray) -> None:
-        """Take a plateau that an episode has led to for the new baseline.
+        """Make a plateau that follows an episode the new baseline.
 
-        A window of steps into an episode whose losses have become flat, at no level of a lost run, the
-        run has settled. Where it settled about as high as it rose, its level has shifted, as after a
-        restart of the learning rate, and that was no spike. Where odd losses are common, they belong to
-        the noise, and the baseline takes them in.
+        The run has settled if the losses are flat a window of steps into an episode, not at the level of a lost run. If
+        it settled about as high as it rose, the level has shifted, as after a restart of the learning rate, and that
+        was not a spike. Where outlying losses are common they belong to the noise and enter the baseline.
         """
         m, window = self._members, self._config.window
         mixed_K = (m.odd_rate > _ODD_MODE) & ~m.in_episode & (m.num_seen >= window)
@@ -134,14 +133,14 @@ class Episodes:
         self._rebase(flat_K)
 
     def is_spike(self) -> np.ndarray:
-        """Of the episodes under way, those that count, (K,)."""
+        """Which current episodes count as spikes, (K,)."""
         m, config = self._members, self._config
         least_K = np.where(m.odd_rate > _ODD_COMMON, (_ODD_FACTOR + 100 * m.odd_rate) * m.odd_height, 0.0)
         is_high_K = m.mass >= np.maximum(config.spike_mass, least_K)
         return (m.off_steps >= config.spike_steps) & is_high_K & ~m.is_start_up
 
     def current(self, member: int, recovery_step: int | None = None) -> Episode:
-        """The episode of ``member`` that is under way."""
+        """The current episode of ``member``."""
         m = self._members
         return Episode(
             onset_step=int(m.onset[member]),
@@ -158,7 +157,7 @@ class Episodes:
         m.in_episode &= ~over_K
 
     def _rebase(self, members_K: np.ndarray) -> None:
-        """Let all recent losses of ``members_K``, odd or not, be the baseline."""
+        """Make all recent losses of ``members_K``, outlying or not, the baseline."""
         m = self._members
         chosen = np.flatnonzero(members_K)
         m.accepted_W[chosen], m.num_accepted[chosen] = m.raw_W[chosen], m.num_seen[chosen]

@@ -1,12 +1,12 @@
-"""The one loop that drives the detector: of a pack, of a custom trainer, of a `Watch` and of a replay.
+"""The one loop that drives the detector: for a pack, a custom trainer, a `Watch` and a replay.
 
-It hides from the detector what the trainer has dealt with, and says where each member ends:
+It hides from the detector what the trainer has already handled, and says where each member ends:
 
-- A step that a loss scaler skipped (``is_skipped`` is 1) has changed nothing: its gradient is taken for a sound one.
-- A step that a rollback took back (``rolled_back`` is 1) is a step of the run, and its loss is judged. Where loss or
-  gradient is not finite, that is not held against the run: it went on from a snapshot.
-- A member ends at its verdict; one that is audited ends only where its loss or its gradient is not finite, which
-  stays so. Without ``early_stop`` nobody ends.
+- A step that a loss scaler skipped (``is_skipped`` is 1) changed nothing: its gradient counts as finite.
+- A step that was rolled back (``rolled_back`` is 1) is a step of the run, and its loss is judged. A non-finite loss
+  or gradient does not count against the run, which continued from a snapshot.
+- A member ends at its verdict; an audited one ends only at a non-finite loss or gradient, which never
+  recovers. Without ``early_stop`` no member ends.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from orchestrator.detection.detector import MemberRecord, SpikeDetector
 
 # Shapes: T steps of a look, K members.
 
-# Columns of a curve that are judged. All but the loss may be missing; a norm that nobody measured counts as sound.
+# Columns of a curve that are judged. All but the loss may be missing; a norm that was not measured counts as finite.
 JUDGED = ("loss", "grad_norm", "is_skipped", "rolled_back")
 
 
 def is_audited(trial_id: str, fraction: float) -> bool:
-    """Whether the trial belongs to the ``fraction`` that trains on after a verdict; its id decides."""
+    """Whether the trial is in the ``fraction`` that trains on after a verdict; decided by its id."""
     digest = hashlib.sha256(f"audit {trial_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What came of some steps: how many of them count for each member, (K,), and whether it ended at the last of them.
+    """The result of some steps: how many count for each member, (K,), and whether it ended at the last of them.
 
-    What a member does after its end counts no more.
+    Steps after a member's end do not count.
     """
 
     num_steps_K: np.ndarray
@@ -45,7 +45,7 @@ class Look:
 
 
 class Judging:
-    """Judges members in training by ``stopping``; those in ``is_audited_K`` train on after a verdict."""
+    """Judges members during training by ``stopping``; those in ``is_audited_K`` train on after a verdict."""
 
     def __init__(self, stopping: StoppingConfig, is_audited_K: Sequence[bool] = (False,)) -> None:
         self._stopping = stopping
@@ -61,8 +61,8 @@ class Judging:
     ) -> Look:
         """Judge the next T steps of each member by its ``columns`` (of JUDGED), (T, K) each.
 
-        Steps are named ``step_TK``, by default counted from 0. Of each member only the first ``length_K`` are there,
-        by default all.
+        ``step_TK`` are the step numbers, by default counted from 0. Of each member only the first ``length_K`` steps
+        are present, by default all.
         """
         loss_TK, norm_TK, unseen_TK = _as_judged(columns)
         length_K = np.full(loss_TK.shape[1], len(loss_TK)) if length_K is None else length_K
@@ -74,22 +74,22 @@ class Judging:
             ends_K = self._ends(lost_K) & ~has_ended_K & (t < length_K)
             num_steps_K[ends_K] = t + 1
             has_ended_K |= ends_K
-            # What follows would change what is known of a member that has no more steps.
+            # Further updates would change the record of a member that has no more steps.
             for k in np.flatnonzero((num_steps_K == t + 1) & (num_steps_K < len(loss_TK))):
                 self._at_end[int(k)] = self._detector.record(int(k))
         return Look(num_steps_K, has_ended_K)
 
     def point(self, step: int, row: Mapping[str, float | None]) -> bool:
-        """Judge one step of a single member by what ``row`` has of JUDGED; whether it ends there."""
+        """Judge one step of a single member from the JUDGED values in ``row``; returns whether it ends there."""
         columns = {name: np.array([[row[name]]], dtype=np.float64) for name in JUDGED if row.get(name) is not None}
         return bool(self.look(columns, np.array([[step]])).has_ended_K[0])
 
     def record(self, member: int = 0) -> MemberRecord:
-        """What is known of ``member`` by now, or where it had its last step in the last look."""
+        """What is known of ``member`` so far, or at its last step in the last look."""
         return self._at_end[member] if member in self._at_end else self._detector.record(member)
 
     def arrange(self, rows: Sequence[int | None], is_audited_K: Sequence[bool]) -> None:
-        """Go on with members that continue ``rows`` (each one at most once), None for a fresh one."""
+        """Continue with members of ``rows`` (each at most once), None for a new one."""
         self._detector.arrange(rows)
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
 
@@ -98,7 +98,7 @@ class Judging:
         return self._detector.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict`` of as many members, whose audit ``arrange`` says."""
+        """Resume from a ``state_dict`` of as many members; ``arrange`` says which are audited."""
         self._detector.load_state_dict(state)
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ class Judging:
 
 
 def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, gradient norms and which losses are not judged, (T, K) each, without what the trainer dealt with."""
+    """Losses, gradient norms and losses not to judge, (T, K) each, without what the trainer handled."""
     loss_TK = columns["loss"]
     norm_TK = columns["grad_norm"] if "grad_norm" in columns else np.ones(loss_TK.shape)
     unseen_TK = np.zeros(loss_TK.shape, dtype=bool)

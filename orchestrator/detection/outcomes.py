@@ -1,4 +1,4 @@
-"""From what the detector recorded of a member to its outcome."""
+"""From the detector's record of a member to its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one training run, when it began and why it was judged so."""
+    """The outcome of one training run, its onset and the reason."""
 
     outcome: Outcome
     onset_step: int | None
@@ -29,11 +29,11 @@ class Verdict:
 
 
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
-    """The outcome of a finished (or stopped) member, by how it stands at its end.
+    """The outcome of a finished (or stopped) member, from its state at the end.
 
     diverged: not finite, far above its own past, or off its trend for longer than its patience.
     stalled: it never lowered its loss by ``stall_drop``.
-    spiked: it left its trend at least once, or was taken for lost, and recovered.
+    spiked: it left its trend at least once, or had a verdict of lost, and recovered.
     stable: none of these.
     """
     recovered = [episode for episode in record.episodes if episode.recovery_step is not None]
@@ -87,12 +87,12 @@ def finished_of(
 
 
 def cell_state(labels: Sequence[str]) -> str:
-    """What a cell shows for the outcomes (or statuses, where there is no outcome) of all seeds that were asked for.
+    """The state of a cell from the outcomes (or statuses, where there is no outcome) of all its seeds.
 
-    stable: every one of them is. An outcome that is not stable: the commonest such one, the worse in a tie, of a cell
-    whose seeds have all been trained. unknown: some seed has a result and some are outstanding, or those that
-    finished are stable and others errored. errored and not_run: no seed has a result, with an error or without one.
-    So a fault of the machine never makes an edge, and what has not been trained never makes a cell stable.
+    stable: all seeds are stable. An outcome other than stable: the most common one, the worse in a tie, of a cell whose
+    seeds are all trained. unknown: some seeds have a result and some are outstanding, or those that finished are stable
+    and others errored. errored and not_run: no seed has a result, with or without an error. So an infrastructure fault
+    never makes an edge, and an untrained seed never makes a cell stable.
     """
     counts = Counter(labels)
     num_finished = sum(counts[outcome] for outcome in OUTCOMES)
@@ -107,5 +107,5 @@ def cell_state(labels: Sequence[str]) -> str:
 
 
 def is_known(state: str) -> bool:
-    """Whether a cell of this state is known to be stable or not to be."""
+    """Whether a cell of this state is known to be stable or known not to be."""
     return state in OUTCOMES

@@ -1,4 +1,4 @@
-"""The verdict that a run is lost: not finite, far above its own past for long, or without any progress."""
+"""The verdict that a run is lost: not finite, far above its past for long, or without any progress."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from orchestrator.detection.episodes import SUNK_FRACTION, Episodes, has_learned
 Lost = Literal["not_finite", "far", "no_progress"]
 LOST: tuple[Lost, ...] = ("not_finite", "far", "no_progress")
 
-_COMING_BACK = 0.75  # share of its excess that a run which is coming back has left after half a patience
-# What a run must have learned to give it up, as a fraction of its initial loss; and the rise above its
-# best, in spikes' rises, below which no drift is a loss of the run.
+_COMING_BACK = 0.75  # a recovering run has at most this share of its excess left after half a patience
+# The progress that a run must have made to lose it, as a fraction of its initial loss; and the rise above its best, in
+# units of a spike's rise, below which a drift does not lose the run.
 _LEARNED, _LEAST_RISE = 0.15, 4.0
-# What has sunk (given up SUNK_FRACTION of what it learned) is waited for twice as long as what is lost.
-# Where no episode tells that from a drift, it must also have risen by 2 spikes' rises.
+# A run that has sunk (given up SUNK_FRACTION of its progress) gets twice the patience of a lost one. Where no episode
+# separates this from a drift, it must also have risen by 2 spikes' rises.
 _SUNK_RISE, _SUNK_PATIENCE = 2.0, 2
 
 
 class Verdicts:
-    """Judges K members, in the arrays of ``members``, by what ``episodes`` knows of their trends.
+    """Judges K members, in the arrays of ``members``, from the trends in ``episodes``.
 
-    ``reasons`` says why a member is lost. A gradient may be not finite for less than ``gradient_patience`` steps.
+    ``reasons`` says why a member is lost. A gradient may be non-finite for less than ``gradient_patience`` steps.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Verdicts:
         self.reasons: list[str | None] = [None] * len(members.num_steps)
 
     def guard(self, finite_K: np.ndarray, grad_norm_K: np.ndarray | float | None) -> None:
-        """The verdict on what is not finite: a loss at once, a gradient after ``gradient_patience`` steps."""
+        """The verdict on non-finite values: a loss at once, a gradient after ``gradient_patience`` steps."""
         m = self._members
         broken_K = np.zeros(len(finite_K), dtype=bool)
         if grad_norm_K is not None:
@@ -59,7 +59,7 @@ class Verdicts:
         m.is_finite &= finite_K & ~broken_K
 
     def judge_far(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
-        """The verdict on a run that sits far above its own past, longer than its patience, and stays."""
+        """The verdict on a run that stays far above its own past for longer than its patience."""
         m = self._members
         self._compare_with_best(loss_K, seen_K)
         is_high_K = m.is_far | m.is_sunk
@@ -82,7 +82,7 @@ class Verdicts:
             self._lose(member, "far", m.up_since[member], reason)
 
     def judge_progress(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
-        """The verdict on a run of which in ``stall_steps`` steps not one loss was below the first."""
+        """The verdict on a run without one loss below the first in ``stall_steps`` steps."""
         m = self._members
         m.has_fallen = m.has_fallen | (seen_K & (loss_K < m.initial))
         for member in np.flatnonzero(seen_K & (m.num_seen == self._config.stall_steps) & ~m.has_fallen):
@@ -97,7 +97,7 @@ class Verdicts:
         return bool(is_long_sunk or (is_off_trend and m.age[member] >= before))
 
     def _lose(self, member: int, kind: Lost, onset: int, reason: str) -> None:
-        """Let the verdict fall, once: a run that spiked into it was lost where its last episode began."""
+        """Record the verdict, once; a run that was lost in an episode has the onset of that episode."""
         m = self._members
         if m.lost[member]:
             return
@@ -107,9 +107,9 @@ class Verdicts:
         self.reasons[member] = reason
 
     def _compare_with_best(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
-        """Note who is far above its best level, who has sunk, and since when."""
+        """Record which members are far above their best level or have sunk, and since when."""
         m = self._members
-        # Outside of an episode a rise must be told from a drift and from the noise at the best level.
+        # Outside an episode, a rise must be distinguished from a drift and from the noise at the best level.
         is_spike_K = m.in_episode & self._episodes.is_spike()
         rise_K, noise_K = self._spike_rise * np.abs(m.best), m.best_noise
         far_K, progress_K = self._given_up(), m.initial - np.fmin(m.best, m.initial)
@@ -128,13 +128,13 @@ class Verdicts:
         m.is_up = is_up_K
 
     def _patience(self, num_steps: np.ndarray) -> np.ndarray:
-        """Steps that a run may stay high after ``num_steps`` before it."""
+        """Steps that a run may stay high after ``num_steps`` earlier steps."""
         return (
             np.maximum(50, num_steps // 4) if self._config.patience is None else 0 * num_steps + self._config.patience
         )
 
     def _given_up(self) -> np.ndarray:
-        """The rise above its best at which a run has given up what it learned, (K,)."""
+        """The rise above its best at which a run has given up its progress, (K,)."""
         m, config = self._members, self._config
         progress_K = config.lost_fraction * (m.initial - np.fmin(m.best, m.initial))
         return np.fmin(progress_K, config.lost_rise * self._spike_rise * np.abs(m.best))

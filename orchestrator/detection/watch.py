@@ -6,7 +6,7 @@
         if watch.report(step, loss, grad_norm):
             break
 
-Where a sweep runs the process, the same lines report to the sweep and `watch.config` has the trial's values.
+In a process that a sweep started, the same lines report to the sweep and `watch.config` has the trial's values.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process 
 
 
 class TrainingLost(Exception):
-    """Raised by ``Watch(raises=True)`` when the run is lost. Let it pass: it is what ends the training."""
+    """Raised by ``Watch(raises=True)`` when the run is lost. Do not catch it: it ends the training."""
 
 
 class _Trial(BaseModel):
-    """What a sweep asks of this process."""
+    """What the sweep passes to this process."""
 
-    model_config = ConfigDict(frozen=True, strict=True)  # a newer sweep may say more
+    model_config = ConfigDict(frozen=True, strict=True)  # a newer sweep may pass more
 
     trial_id: str
     config: dict[str, Any]
@@ -50,18 +50,18 @@ class _Trial(BaseModel):
 
 
 class Watch:
-    """Watches one run. ``report`` tells it of a step and returns whether the run is lost and should stop.
+    """Watches one run. ``report`` takes a step and returns whether the run is lost and should stop.
 
-    In a sweep the sweep's own stopping settings hold and ``stopping`` is ignored, so that a script serves both.
-    Nulls in ``stopping`` stand for what `sweep replay` takes for a log of unknown origin. With ``raises`` a lost run
-    raises ``TrainingLost`` instead.
+    In a sweep the sweep's stopping settings apply and ``stopping`` is ignored, so one script works in both. Nulls in
+    ``stopping`` mean the same as in `sweep replay` for a log of unknown origin. With ``raises`` a lost run raises
+    ``TrainingLost`` instead.
 
     In a sweep each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
-    variable RANK, or torch.distributed once it is initialised). Where that file has rows of an earlier attempt, this
-    run goes on from them: they are judged first, and reports up to the last of them are ignored.
+    variable RANK, or torch.distributed once it is initialised). If that file has rows of an earlier attempt, this run
+    continues them: they are judged first, and reports up to the last of them are ignored.
 
-    Where torch.distributed is initialised with several processes, each of them must report each step. What rank 0
-    reports is judged, and all get its answer, or its error.
+    Where torch.distributed is initialised with several processes, each must report each step. The reports of rank 0 are
+    judged, and all processes get its answer or its error.
     """
 
     def __init__(self, stopping: StoppingConfig | None = None, *, raises: bool = False) -> None:
@@ -79,9 +79,9 @@ class Watch:
         self._resumed_step = self._last_step
 
     def report(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
-        """Tell of one step; True when the run is lost. Numbers may be tensors of one element.
+        """Report one step; True when the run is lost. Numbers may be tensors of one element.
 
-        Raises ValueError where ``step`` does not increase, TypeError for what is no number, StorageError where a
+        Raises ValueError where ``step`` does not increase, TypeError for anything but a number, StorageError where a
         sweep's row cannot be written, and TrainingLost for a lost run if the watch raises.
         """
         row = _row(step, loss, grad_norm, metrics)
@@ -116,7 +116,7 @@ class Watch:
 
     @property
     def folder(self) -> Path | None:
-        """The trial's own folder in a sweep, for what the training wants to keep."""
+        """The trial's folder in a sweep, for files of the training."""
         return None if self._trial is None else self._trial.folder
 
     @property
@@ -126,11 +126,11 @@ class Watch:
 
     @property
     def steps(self) -> int | None:
-        """How many steps the trial has in a sweep."""
+        """The number of steps of the trial in a sweep."""
         return None if self._trial is None else self._trial.steps
 
     def record(self) -> MemberRecord:
-        """All that the detector knows of the run by now."""
+        """All that the detector knows of the run so far."""
         return self._detector.record()
 
     def verdict(self) -> Verdict:
@@ -141,16 +141,16 @@ class Watch:
         return judge(record, self._stopping)
 
     def _report_together(self, row: Mapping[str, Any], processes: ModuleType) -> None:
-        """Rank 0 judges its row and tells the others; their detectors follow, for their records."""
+        """Rank 0 judges its row and sends the result; the other detectors follow, for their records."""
         news: list[Any] = [None]
         is_first, self._is_shared = not self._is_shared, True
         if processes.get_rank() == 0:
             error = None
             try:
                 self._take(row, writes=True)
-            except Exception as raised:  # the others wait for news, also for bad news
+            except Exception as raised:  # the other ranks wait for an answer, even an error
                 error = raised
-            # Rows of an earlier attempt may be out of the others' sight, so they get what came of them.
+            # The other ranks may not see the rows of an earlier attempt, so they get the resulting state.
             past = (self._detector.state_dict(), self._last_step, self._resumed_step) if is_first else None
             news = [(row, self._is_lost, past, error)]
         processes.broadcast_object_list(news, src=0)
@@ -188,7 +188,7 @@ class Watch:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows that watches wrote to ``path``, without lines that a crash cut short; none where there is no file."""
+    """The rows that watches wrote to ``path``, without lines truncated by a crash; empty without a file."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -208,17 +208,17 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one line to ``path`` in one write; raises StorageError.
+    """Append one line to ``path`` in one write; raises StorageError.
 
-    The file is opened each time, so that a watch can be copied to another process, and closing it shows the row
-    to other machines that share the disk.
+    The file is opened each time, so that a watch can be copied to another process, and closed so that other machines on
+    a shared disk see the row.
     """
     line = json.dumps(row).encode() + b"\n"
     try:
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash cut the last row short
+            if size and os.pread(handle, 1, size - 1) != b"\n":  # a crash truncated the last row
                 line = b"\n" + line
             num_written = os.write(handle, line)
         finally:
@@ -230,7 +230,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def _this_trial() -> _Trial | None:
-    """The trial that a sweep runs in this process, if any; raises InputError where its file is no trial's."""
+    """The trial that a sweep runs in this process, if any; raises InputError where its file is not a trial's."""
     name = os.environ.get(TRIAL_VARIABLE)
     if not name:
         return None
@@ -246,7 +246,7 @@ def _this_trial() -> _Trial | None:
 
 
 def _row(step: int, loss: Any, grad_norm: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What is written of one step, all of it plain numbers."""
+    """The record of one step, as plain numbers."""
     try:
         row: dict[str, Any] = {"step": operator.index(step)}
     except TypeError:
@@ -258,10 +258,10 @@ def _row(step: int, loss: Any, grad_norm: Any, metrics: Mapping[str, Any]) -> di
 
 
 def _number(name: str, value: Any) -> float:
-    """``value`` as a plain number, be it a tensor of one element or a part of one that is spread over processes."""
+    """``value`` as a plain number; it may be a tensor of one element, or a DTensor."""
     if hasattr(value, "full_tensor"):
         value = value.full_tensor()
-    if hasattr(value, "detach"):  # a tensor with a gradient warns when it is made a number
+    if hasattr(value, "detach"):  # converting a tensor with a gradient to a number warns
         value = value.detach()
     shape = tuple(getattr(value, "shape", ()))
     if math.prod(shape) != 1:
@@ -274,7 +274,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _processes() -> ModuleType | None:
-    """torch.distributed where several processes train together. Who has not imported torch does not do so here."""
+    """torch.distributed where several processes train together; does not import torch where it is not imported."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -1,1 +1,1 @@
-"""Which cells to try."""
+"""Search: which cells to try."""

@@ -1,4 +1,4 @@
-"""Which cells to try when the axes are not a grid. Optuna proposes; the caller decides."""
+"""Cells for axes that are not a grid. Optuna proposes; the caller decides."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Method = Literal["random", "sobol"]
 
 
 def sample_cells(axes: Sequence[Axis], method: Method, num: int, seed: int) -> list[dict[str, Any]]:
-    """``num`` cells, even on each axis's own scale; a larger ``num`` begins with the same cells.
+    """``num`` cells, uniform on each axis's scale; a larger ``num`` starts with the same cells.
 
-    Optuna works in the unit cube, so it needs to know nothing about scales.
+    Optuna works in the unit cube, so it needs no knowledge of scales.
     """
     import optuna
 
@@ -24,7 +24,7 @@ def sample_cells(axes: Sequence[Axis], method: Method, num: int, seed: int) -> l
     }
 
     class Sobol(optuna.samplers.QMCSampler):
-        """Quasi-random points of a search space that is known, and not looked up in all trials before each one."""
+        """Quasi-random points in a known search space, which is not inferred from all trials before each one."""
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
             return cube
