@@ -25,8 +25,6 @@ from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
 # The worse outcome first, where two are as common.
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
-# What decides which batches a trial sees, besides its seed.
-_DATA = ("batch_size", "context", "text", "num_points", "corrupted", "rollback")
 _MOST_COMPARED = 8  # other trials whose losses are read
 _SHOWN = 5
 
@@ -178,8 +176,11 @@ def _same_data(ledger: LedgerReader, trial: Row, rows: Sequence[Row]) -> list[Se
     if trial["objective"] in OWN_KINDS or trial["onset_step"] is None or has_moved_on:
         return []
 
+    objective = OBJECTIVES.get(trial["objective"])
+    fields = ("batch_size", "rollback") if objective is None else (*objective.data_fields, "rollback")
+
     def data(row: Row) -> list[Any]:
-        return [row["seed"], *(row["config"].get(name) for name in _DATA)]
+        return [row["seed"], *(row["config"].get(name) for name in fields)]
 
     others = [
         row["trial_id"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from objectives.base import OBJECTIVES, Objective
 from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, Series, series
@@ -21,8 +22,6 @@ from orchestrator.sweepfile.settings import settings_of
 # Shapes: N steps.
 
 ALL = "all"
-# Layer groups from the input to the output, as the objectives name them; a gain of a norm is neither.
-DEPTH_ORDER = ("embedding", "input", "attention", "mlp", "head", "output")
 # Settings that change what goes into v, so that it cannot be told from the norms.
 _INTO_V = ("zclip", "adagc", "rollback")
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
@@ -59,6 +58,16 @@ class Evidence:
     def config(self) -> Mapping[str, Any]:
         """What the trial was trained with, the features that are off among it."""
         return settings_of(self.trial["objective"], self.trial["config"])
+
+    @property
+    def objective(self) -> Objective | None:
+        """What is known of the objective; None of one that is not built in."""
+        return OBJECTIVES.get(self.trial["objective"])
+
+    @property
+    def layer_groups(self) -> tuple[str, ...]:
+        """Layer groups of telemetry from the input to the output; none where nobody says."""
+        return () if self.objective is None else self.objective.layer_groups
 
     @property
     def is_own_trainer(self) -> bool:
@@ -172,7 +181,7 @@ class Evidence:
     @property
     def beta2(self) -> float | None:
         """The decay of the second moment; None where there is none, or it is unknown."""
-        return None if is_adam(self.config) is False else beta2_of(self.config)
+        return None if is_adam(self.config) is False else beta2_of(self.objective, self.config)
 
     @property
     def memory_setting(self) -> str:
@@ -185,7 +194,7 @@ class Evidence:
 
         Without the steps that were not taken, as those that float16 skips.
         """
-        share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in DEPTH_ORDER)])
+        share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in self.layer_groups)])
         updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
         sizes = _joined(updates, rate, lambda update_N, rate_N: update_N / (share * rate_N))
         is_taken_N = sizes.value_N > 0
@@ -231,8 +240,9 @@ def gather(
     norm, rate = curves.get("grad_norm", NOTHING), curves.get("lr", NOTHING)
     has_every_step = len(steps_N) > 0 and bool((steps_N == np.arange(len(steps_N))).all())
     v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
-    if has_every_step and len(norm) and _is_plain_adam(trial["config"]):
-        beta2, clip = beta2_of(trial["config"]), number_of(trial["config"], "clip")
+    objective = OBJECTIVES.get(trial["objective"])
+    if has_every_step and len(norm) and _is_plain_adam(objective, trial["config"]):
+        beta2, clip = beta2_of(objective, trial["config"]), number_of(trial["config"], "clip")
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
@@ -267,28 +277,27 @@ def is_adam(config: Mapping[str, Any]) -> bool | None:
     return facts_of(optimizer).divides_by_root(config) if isinstance(optimizer, str) else None
 
 
-def averages_squares(config: Mapping[str, Any]) -> bool | None:
+def averages_squares(objective: Objective | None, config: Mapping[str, Any]) -> bool | None:
     """Whether steps are divided by the root of an average of g^2 with decay beta2; None where that is unknown."""
     optimizer = config.get("optimizer")
     if not isinstance(optimizer, str):
         return None
-    return facts_of(optimizer).averages_squares({**config, "beta2": beta2_of(config)})
+    return facts_of(optimizer).averages_squares({**config, "beta2": beta2_of(objective, config)})
 
 
-def beta2_of(config: Mapping[str, Any]) -> float | None:
+def beta2_of(objective: Objective | None, config: Mapping[str, Any]) -> float | None:
     """The decay of the second moment, also where it was given as a half-life in tokens. None where unknown."""
-    half_life, batch = number_of(config, "beta2_half_life"), number_of(config, "batch_size")
-    batch = number_of(config, "num_points") if batch is None else batch
-    if half_life is not None and half_life > 0 and batch is not None:
-        return 0.5 ** (batch * (number_of(config, "context") or 1) / half_life)
+    half_life = number_of(config, "beta2_half_life")
+    if objective is not None and half_life is not None and half_life > 0:
+        return 0.5 ** (objective.tokens_per_step(config) / half_life)
     beta2 = number_of(config, "beta2")
     return beta2 if beta2 is not None and 0 <= beta2 < 1 else None
 
 
-def _is_plain_adam(config: Mapping[str, Any]) -> bool:
+def _is_plain_adam(objective: Objective | None, config: Mapping[str, Any]) -> bool:
     """Whether v follows from the norms: Adam from v = 0, with global clipping at most."""
     is_adam_of_norms = facts_of(str(config.get("optimizer"))).v_follows_from_norms
-    if not is_adam_of_norms or beta2_of(config) is None or any(config.get(name) for name in _INTO_V):
+    if not is_adam_of_norms or beta2_of(objective, config) is None or any(config.get(name) for name in _INTO_V):
         return False
     decays_gradient = config.get("weight_decay_kind") == "coupled" and config.get("weight_decay")
     return not decays_gradient and config.get("second_moment_start", "zero") == "zero"

@@ -22,7 +22,7 @@ axes:
   lr: {{log: [1e-3, 1.0], num: 7}}
   beta2: {{values: [0.5, 0.9, 0.99, 0.999]}}
 """
-_STEPS = {"gpt": 200, "function_fit": 1000, "quadratic": 200}
+_STEPS = 200  # of an objective that there is not, which is refused in the end
 _COMMENTS = {
     "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
     "objective": "What is trained; `sweep objectives` lists the choices and their fields.",
@@ -46,9 +46,8 @@ def starter_file(name: str, objective: str, overrides: Overrides) -> str:
 
     Raises InputError for overrides that are refused.
     """
-    document = parse_document(
-        _STARTER.format(name=name, objective=objective, steps=_STEPS.get(objective, 200)), "starter file"
-    )
+    steps = OBJECTIVES[objective].starter_steps if objective in OBJECTIVES else _STEPS
+    document = parse_document(_STARTER.format(name=name, objective=objective, steps=steps), "starter file")
     if overrides.axes:
         overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
     text = build_sweep(document, overrides).text

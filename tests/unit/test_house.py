@@ -41,6 +41,8 @@ FLOOR_PLAN = (
     "objectives.fields",
     "objectives.optimizers.facts",
     "objectives.training_config",
+    "objectives.protocol",
+    "objectives.models.facts",
     "objectives.base",
     "objectives.stacking",
     "objectives.instruments",

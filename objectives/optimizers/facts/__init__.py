@@ -5,7 +5,7 @@ A new optimizer is a file here with its fields and facts, a file in ``rules`` wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from objectives.fields import Condition
 from objectives.optimizers.facts.adabelief import ADABELIEF
@@ -21,7 +21,7 @@ from objectives.optimizers.facts.sophia import SOPHIA
 from objectives.optimizers.facts.spam import SPAM
 from objectives.optimizers.facts.stableadamw import STABLEADAMW
 
-OPTIMIZERS: Mapping[str, Optimizer] = {
+OPTIMIZERS: dict[str, Optimizer] = {
     optimizer.name: optimizer
     for optimizer in (ADAMW, SGD, RADAM, ADABELIEF, ADAFACTOR, LION, STABLEADAMW, SPAM, SOPHIA, ADAM8BIT)
 }

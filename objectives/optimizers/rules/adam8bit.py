@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -48,10 +48,10 @@ class Adam8bit(AdamW):
 
     def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
         super().__init__(shape, layout)
-        assert isinstance(shape, Adam8bitFields)
-        self._block = shape.adam8bit_block
-        self._coded = [piece for piece in layout.pieces if piece.size >= shape.adam8bit_smallest]
-        self._plain = [piece for piece in layout.pieces if piece.size < shape.adam8bit_smallest]
+        fields = cast(Adam8bitFields, shape)
+        self._block = fields.adam8bit_block
+        self._coded = [piece for piece in layout.pieces if piece.size >= fields.adam8bit_smallest]
+        self._plain = [piece for piece in layout.pieces if piece.size < fields.adam8bit_smallest]
         # For each moment; created on the device of the parameters once known, and not within a compiled update.
         self._tables: dict[str, Tables] = {}
 

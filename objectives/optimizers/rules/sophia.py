@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 
@@ -34,8 +35,7 @@ class Sophia(UpdateRule):
 
     @property
     def _interval(self) -> int:
-        assert isinstance(self.shape, SophiaFields)
-        return self.shape.sophia_interval
+        return cast(SophiaFields, self.shape).sophia_interval
 
     def hessian_is_due(self, num_steps: int) -> bool:
         """At a member's first step, and then every ``sophia_interval``."""

@@ -95,8 +95,7 @@ def _falls_back(loss: Series, step: int) -> bool:
 
 
 def _is_full_batch(evidence: Evidence) -> bool:
-    objective = evidence.trial["objective"]
-    return objective == "quadratic" or (objective == "function_fit" and evidence.config.get("batch_size") is None)
+    return evidence.objective is not None and evidence.objective.is_full_batch(evidence.config)
 
 
 def _jump_text(evidence: Evidence, step: int) -> str:

@@ -8,8 +8,6 @@ from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move, just
 
-_HAS_NO_LOGITS = ("function_fit", "quadratic")
-
 
 def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
     """Attention logits or log Z that grow before the onset (Wortsman et al., arXiv 2309.14322).
@@ -17,7 +15,7 @@ def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
     Supported where the largest attention logit is above 1e4, or above 1e3 and ten times its first reading, or where
     the mean of |log Z| is five times its first reading, all before the onset. Excluded where both are calm.
     """
-    if evidence.trial["objective"] in _HAS_NO_LOGITS:
+    if evidence.objective is not None and not evidence.objective.has_logits:
         return found("excluded", "the model has no logits")
     attention = evidence.column("attention_logit").between(0, evidence.until + 1)
     log_z = evidence.column("log_z").between(0, evidence.until + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.diagnosis.evidence import ALL, DEPTH_ORDER, Evidence
+from orchestrator.diagnosis.evidence import ALL, Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
 from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, Verdict
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
@@ -60,9 +60,9 @@ def layers_out_of_step(evidence: Evidence, found: MakeFinding) -> Finding:
     Supported where the relative update |update| / |weights| of the layers next to the input is less than a
     hundredth of the median of the others, at the last readings before the onset.
     """
-    groups = [group for group in DEPTH_ORDER if group in evidence.groups("update_to_weight")]
+    groups = [group for group in evidence.layer_groups if group in evidence.groups("update_to_weight")]
     if len(groups) < 2:
-        if evidence.trial["objective"] == "quadratic":
+        if evidence.objective is not None and len(evidence.layer_groups) < 2:
             return found("excluded", "there is one layer only")
         return found("unknown", "updates of layers were not read")
     moved = {group: evidence.column(f"update_to_weight/{group}") for group in groups}

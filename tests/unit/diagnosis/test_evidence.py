@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 
+from objectives.base import OBJECTIVES
 from orchestrator.diagnosis.evidence import beta2_of, gather, is_adam
 from orchestrator.diagnosis.moments import clip_factors, second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, series
@@ -166,18 +167,18 @@ def test_optimizers_with_a_second_moment_are_told_by_their_name(optimizer, known
 
 
 @pytest.mark.parametrize(
-    ("config", "beta2"),
+    ("objective", "config", "beta2"),
     [
-        ({"beta2": 0.9}, 0.9),
-        ({"beta2": 0.9, "beta2_half_life": 256.0, "batch_size": 8, "context": 32}, 0.5),
-        ({"beta2": 0.9, "beta2_half_life": 200.0, "batch_size": None, "num_points": 200}, 0.5),
-        ({"beta2": "high"}, None),
-        ({"beta2": 1.5}, None),
-        ({}, None),
+        ("command", {"beta2": 0.9}, 0.9),
+        ("gpt", {"beta2": 0.9, "beta2_half_life": 256.0, "batch_size": 8, "context": 32}, 0.5),
+        ("function_fit", {"beta2": 0.9, "beta2_half_life": 200.0, "batch_size": None, "num_points": 200}, 0.5),
+        ("command", {"beta2": "high"}, None),
+        ("command", {"beta2": 1.5}, None),
+        ("command", {}, None),
     ],
 )
-def test_beta2_may_be_given_as_a_half_life_in_tokens(config: dict, beta2: float | None) -> None:
-    assert beta2_of(config) == beta2
+def test_beta2_may_be_given_as_a_half_life_in_tokens(objective: str, config: dict, beta2: float | None) -> None:
+    assert beta2_of(OBJECTIVES.get(objective), config) == beta2
 
 
 # --- the sweep's other cells ---------------------------------------------------------------------

@@ -30,7 +30,7 @@ DRAWN = {"lr", "clip", "warmup", "schedule", "qk_norm", "text"}
 
 def sweep_over(objective: str, field: str) -> str:
     beside = beside_of(field)
-    small = {key: value for key, value in SMALL[objective].items() if key not in ("optimizer", field)}
+    small = {key: value for key, value in SMALL[objective].items() if key not in ("optimizer", "beta1", field)}
     data = {
         "name": "every", "objective": objective, "steps": 3, "axes": {field: {"values": VALUES[field]}},
         "fixed": {**small, **beside}, "resources": {"pack": 2}, "telemetry": {"every": None},

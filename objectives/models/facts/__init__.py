@@ -1,0 +1,13 @@
+"""Objectives and what is known of them, free of torch, one a file: the table that everybody looks them up in.
+
+A new objective is a file here with its fields and facts, its training in a file of ``models``, and a line in the table.
+"""
+
+from __future__ import annotations
+
+from objectives.models.facts.function_fit import FUNCTION_FIT
+from objectives.models.facts.gpt import GPT
+from objectives.models.facts.quadratic import QUADRATIC
+from objectives.protocol import Objective
+
+OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (GPT, FUNCTION_FIT, QUADRATIC)}

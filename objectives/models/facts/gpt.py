@@ -1,0 +1,121 @@
+"""The fields and facts of the built-in proxy, free of torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from objectives.fields import per_member, structural, unless, when
+from objectives.protocol import Objective
+from objectives.training_config import TrainingConfig
+
+_IN_FLOAT16 = when("precision", "float16")
+
+
+class GptConfig(TrainingConfig):
+    """A byte-level decoder-only transformer on real text."""
+
+    batch_size: int = structural(8, "sequences", "sequences of `context` bytes per step", ge=1, le=65_536)
+    depth: int = structural(2, "layers", "number of transformer blocks", ge=1, le=256)
+    width: int = structural(32, "channels", "width of the residual stream; a multiple of heads", ge=2, le=16_384)
+    heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
+    context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
+        "float32", "kind", "precision of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
+    )
+    loss_scale: float = per_member(
+        65_536.0, "1", "initial loss scale in float16, preferably a power of two", acts=_IN_FLOAT16, ge=1, le=1e30
+    )
+    loss_scale_growth: int = per_member(
+        2000, "steps", "steps without overflow after which the loss scale doubles", acts=_IN_FLOAT16, ge=1
+    )
+    qk_norm: bool = structural(
+        False, "switch", "normalise queries and keys of each head (Wortsman et al. 2023)", off=True
+    )
+    norm: Literal["layer", "rms"] = structural("layer", "kind", "kind of every norm: layer norm or RMS norm")
+    norm_place: Literal["pre", "post", "output"] = structural(
+        "pre", "kind", "norm before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)"
+    )
+    residual_scale: float = per_member(
+        1.0, "1", "factor on each sublayer's addition to the residual stream", off=True, ge=0
+    )
+    init_deviation: float = per_member(
+        0.02, "1", "standard deviation of initial weights; over sqrt(2 depth) for output projections of sublayers", gt=0
+    )
+    dropout: float = per_member(
+        0.0, "1", "share of each sublayer's output that is dropped in training", off=True, ge=0, lt=1
+    )
+    z_loss: float = per_member(0.0, "1", "weight of mean(log^2 Z) of the logits in the loss", off=True, ge=0)
+    embedding_grad: float = per_member(1.0, "1", "factor on the embeddings' gradient (GLM-130B)", off=True, ge=0)
+    embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", off=True, ge=0)
+    attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", off=True, ge=0)
+    mlp_lr: float = per_member(1.0, "of lr", "learning rate of the MLP matrices", off=True, ge=0)
+    norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", off=True, ge=0)
+    head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", off=True, ge=0)
+    accumulate: int = structural(
+        1,
+        "micro-batches",
+        "gradient accumulation: micro-batches per batch, whose gradients are averaged",
+        off=True,
+        ge=1,
+    )
+    recompute: bool = structural(
+        False, "switch", "recompute activations in the backward pass, to save memory", off=True
+    )
+    corrupted: float = per_member(
+        0.0, "1", "share of the batches whose text is replaced by random bytes", off=True, ge=0, le=1
+    )
+    context_start: int | None = per_member(
+        None, "bytes", "initial sequence length; null for the full context", off=True, ge=1
+    )
+    context_steps: int = per_member(
+        0,
+        "steps",
+        "steps in which the sequence length grows from context_start to context",
+        acts=unless("context_start", None),
+        ge=0,
+    )
+    text: tuple[str, ...] = structural(
+        (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
+    )
+    validation_batches: int = structural(
+        8, "batches", "held-out batches for the validation loss at the end", ge=1, le=10_000
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> GptConfig:
+        if self.width % self.heads:
+            raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _micro_batches_divide_the_batch(self) -> GptConfig:
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"batch_size = {self.batch_size} is not a multiple of accumulate = {self.accumulate}")
+        return self
+
+    @model_validator(mode="after")
+    def _curriculum_is_whole(self) -> GptConfig:
+        if self.context_start is not None and self.context_start > self.context:
+            raise ValueError(f"context_start = {self.context_start} is longer than context = {self.context}")
+        if self.context_start is not None and not self.context_steps:
+            raise ValueError(f"context_start = {self.context_start} needs context_steps to grow in: give some")
+        return self
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Bytes that one step trains on."""
+        return self.batch_size * self.context
+
+
+GPT = Objective(
+    "gpt",
+    GptConfig,
+    "objectives.models.gpt",
+    spike_rise=0.1,
+    can_compile=True,
+    layer_groups=("embedding", "attention", "mlp", "head"),
+    has_logits=True,
+    data_fields=("batch_size", "context", "text", "corrupted"),
+)

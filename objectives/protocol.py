@@ -1,0 +1,158 @@
+"""The objective protocol, free of torch.
+
+An objective trains a *pack*: K members with the same structure that differ only in numbers. Each field of a
+configuration is per member (a number that may differ inside a pack) or structural (it changes shapes or the graph, so
+it splits packs).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast
+
+from objectives.fields import Settings, is_per_member
+from objectives.training_config import TrainingConfig
+
+Kernels = Literal["default", "onednn"]
+
+
+def sees_parts_of_the_data(settings: Settings) -> bool:
+    """Whatever the settings are: a step sees a part of the data."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a pack is run: this decides the speed, and affects results only up to rounding.
+
+    ``width`` members train at a time, as one stacked model; ``compiled`` by torch.compile or eager; matrix products by
+    the library's default or, on a CPU, by oneDNN.
+    """
+
+    width: int
+    compiled: bool = False
+    kernels: Kernels = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The origin of one member of a new pack: ``row`` of the present pack, or None for a fresh start."""
+
+    config: TrainingConfig
+    seed: int
+    row: int | None
+
+
+class Trainer(Protocol):
+    """K members in training, K >= 1. What it reports per step is an array of shape (K,).
+
+    A member's numbers are independent of the other members of its pack. A member whose loss or gradient is not finite
+    is masked before that step's update and no longer changes. With ``rollback`` it may instead return to an earlier
+    snapshot, at that step or at the step of a spike. A pack with any ``rollback`` also reports ``rolled_back``, 1 for
+    members that rolled back at this step and 0 for the others.
+    """
+
+    num_members: int
+
+    def step(self) -> Mapping[str, Any]:
+        """Train one step; ``loss``, ``grad_norm``, ``update_norm``, ``lr`` of shape (K,) each.
+
+        ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still be on a device: the
+        reader decides when to wait for them.
+        """
+
+    def observed_step(
+        self, rows: Sequence[int], curved: Sequence[int], num_products: int
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """A ``step`` plus readings of shape (len(rows),) of the members in ``rows``, without effect on training.
+
+        For those in ``curved`` also ``lambda_grad`` and ``lambda_max``, from ``num_products`` Hessian-vector products,
+        and ``curvature_threshold``. A trainer without this method trains without telemetry.
+        """
+
+    def arrange(self, places: Sequence[Place]) -> None:
+        """Make a pack of ``places`` out of this one; each member counts its own steps.
+
+        A row's tensors may go to several places with other numbers (a fork), to one, or to none. A new member trains
+        exactly as it would in a pack of its own.
+        """
+
+    def validate(self, rows: Sequence[int]) -> Any:
+        """The held-out loss of the members in ``rows``; NaN where an objective has no held-out data."""
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts about the data that are not in the configuration, for the record."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a bit-exact resume on the CPU: tensors, integers and strings only."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a ``state_dict`` of a pack with the same members."""
+
+    def close(self) -> None:
+        """Release the trainer's resources; called once, also after an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An entry of the table of objectives: what trains, and what is known of it without loading torch."""
+
+    name: str
+    config_class: type[TrainingConfig]
+    module: str
+    # The smallest rise of the loss that counts as a spike, as a fraction of its recent median. A cross-entropy varies
+    # by fractions; a squared error falls over decades, and a rise by a factor of 3 is small.
+    spike_rise: float
+    can_compile: bool
+    # Consecutive steps with a non-finite gradient after which a run is lost: once masked, no later step differs.
+    gradient_patience: int = 1
+    # Layer groups of telemetry from the input to the output; a group that is neither, as gains of norms, is left out.
+    layer_groups: tuple[str, ...] = ()
+    # Whether the model has logits, of an attention or an output, that can grow.
+    has_logits: bool = False
+    # Settings that decide, beside the seed, which batches a trial sees, and whether every step sees all of the data.
+    data_fields: tuple[str, ...] = ("batch_size",)
+    is_full_batch: Callable[[Settings], bool] = sees_parts_of_the_data
+    # Length of the runs in the sweep file that `sweep init` writes.
+    starter_steps: int = 200
+    # For a custom objective: its reference as module:name, and the folder of that module.
+    reference: str = ""
+    folder: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line on what is trained."""
+        return (self.config_class.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def per_member_fields(self) -> frozenset[str]:
+        """Names of the fields that may differ inside a pack."""
+        return frozenset(name for name, field in self.config_class.model_fields.items() if is_per_member(field))
+
+    def tokens_per_step(self, settings: Settings) -> int:
+        """Examples that one step of a trial with these settings trains on; tokens where the examples are text."""
+        config = cast(TrainingConfig, self.config_class.model_construct(**settings))
+        return config.tokens_per_step
+
+    def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> Trainer:
+        """Start training one pack on ``device``; imports torch at this point, not earlier.
+
+        ``configs`` agree in every structural field. All of them train at once, whatever the width.
+        """
+        return importlib.import_module(self.module).start(configs, seeds, device, way)
+
+    def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
+        """The origin of the data of ``step`` in one line, for a diagnosis; None where the data are not text.
+
+        ``step`` counts batches of data (``data_step``). Imports torch at this point, reads the text, and raises
+        ValueError where the text is not (or no longer) there.
+        """
+        tell = getattr(importlib.import_module(self.module), "batch_text", None)
+        return None if tell is None else tell(config, seed, step)
+
+
+def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
+    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it."""
+    return step + num_rollbacks * (config.rollback or 0)
