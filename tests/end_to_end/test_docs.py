@@ -75,6 +75,7 @@ def test_the_first_screen_of_the_readme_has_a_command_and_the_map_that_it_prints
     assert shown.rstrip() == str(text_map(rows)).rstrip()
 
 
+@pytest.mark.services
 def test_the_commands_of_the_readme_work_in_an_empty_folder(tmp_path: Path) -> None:
     run_all([words for words in commands(README) if words[0] == "sweep"], tmp_path)
     assert (tmp_path / "results" / "my_sweep" / "heatmap.svg").is_file()

@@ -71,6 +71,7 @@ def sweep(cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([SWEEP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.services
 def test_a_sweep_on_ray_ends_in_a_map_and_in_mlflow(tmp_path: Path) -> None:
     # A folder whose name is hostile to URIs and shells.
     cwd = tmp_path / "it's a place"
