@@ -22,7 +22,7 @@ from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker import packed_run
 
-SHORT = SWEEP.replace("steps: 1000", "steps: 200").replace("every_steps: 100", "every_steps: 20")
+SHORT = SWEEP.replace("steps: 1000", "steps: 80").replace("every_steps: 100", "every_steps: 8")
 
 
 @pytest.fixture

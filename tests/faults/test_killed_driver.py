@@ -58,6 +58,7 @@ def test_a_driver_killed_at_random_moments_loses_nothing(folder: Path, undisturb
     assert results_of(folder) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_killed_driver_costs_only_the_steps_since_its_checkpoints(folder: Path, undisturbed) -> None:
     for _ in range(10):  # a pack may end between the look and the kill
         driver = start(folder, "--executor", "inline")

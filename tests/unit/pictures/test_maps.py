@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
+from tiers import thinned
 
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
@@ -41,12 +42,16 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str) -> None:
+MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "file_format"),
+    thinned(itertools.product(SHAPES, MAGIC), lambda case: case[0] == "one row" or case[1] == "svg"),
+)
+def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str, file_format: str) -> None:
     body, labels = SHAPES[shape]
-    stability = map_of(tmp_path, body + "\n", labels)
-    for file_format, magic in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
-        assert heatmap(stability, file_format).startswith(magic)
+    assert heatmap(map_of(tmp_path, body + "\n", labels), file_format).startswith(MAGIC[file_format])
 
 
 def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
@@ -58,7 +63,7 @@ def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
 def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) -> None:
-    body = SHAPES["grid"][0] + "\n"
+    body = SHAPES["words"][0] + "\n"
     pictures = {heatmap(map_of(tmp_path / str(i), body), file_format) for i in range(2)}
     assert len(pictures) == 1
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from pack_cases import trainer_of
+from tiers import thinned
 
 from objectives.base import QuadraticConfig
 
@@ -15,9 +18,14 @@ def curves(members: list[dict], num_steps: int, metric: str = "loss", **common) 
     return torch.stack([trainer.step()[metric] for _ in range(num_steps)]).numpy()
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.5, 0.9, 0.95])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_the_edge_of_stability_is_where_theory_puts_it(beta1: float, optimizer: str) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "beta1"),
+    thinned(
+        itertools.product(["adamw", "sgd"], [0.0, 0.5, 0.9, 0.95]),
+        lambda case: case in (("adamw", 0.0), ("adamw", 0.9), ("sgd", 0.5), ("sgd", 0.95)),
+    ),
+)
+def test_the_edge_of_stability_is_where_theory_puts_it(optimizer: str, beta1: float) -> None:
     # Cohen et al. 2022: stable while lr * curvature < 2 (1 + b1) / (1 - b1): 2, 6, 38 and 78.
     edge = 2 * (1 + beta1) / (1 - beta1)
     # eps far above the gradients, also in the transient that bias correction causes, holds Adam's
