@@ -50,9 +50,14 @@ def scale_label(axis: Axis) -> str:
     return axis.name + scales[axis.scale]
 
 
+def tick_texts(axis: Axis, values: Sequence[Any]) -> list[str]:
+    """Values of an axis in few digits, no two alike."""
+    return value_labels(values, _TICK_DIGITS.get(axis.scale, 6))
+
+
 def tick_labels(axis: Axis, values: Sequence[Any]) -> list[str]:
-    """Values as a person reads them on the axis, no two alike: powers of ten on a log axis, few digits elsewhere."""
-    labels = value_labels(values, _TICK_DIGITS.get(axis.scale, 6))
+    """``tick_texts`` as a person writes them: powers of ten on a log axis in mathematical type."""
+    labels = tick_texts(axis, values)
     if axis.scale != "log":
         return labels
     return [_power_of_ten(value) or label for value, label in zip(values, labels, strict=True)]

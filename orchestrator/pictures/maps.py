@@ -191,20 +191,23 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     has_room = len(stability.cells) <= TEXT_ROOM
     size = 8 if len(columns) <= 12 and len(rows) <= 14 else 5
     squares: dict[bool, list[Rectangle]] = {True: [], False: []}  # by whether there is a result
+    partly: list[Rectangle] = []  # over the colour of what is known so far
     colours, marks = [], defaultdict(list)
     for cell in stability.cells.values():
         value = panel.value(cell)
         column, row = columns[cell.x], rows[cell.y]
         colour = BLANK if value is None else panel.colours(panel.norm(value))
-        squares[cell.state != "not_run"].append(Rectangle((column - 0.5, row - 0.5), 1, 1))
-        colours += [colour] if cell.state != "not_run" else []
+        look = STATES[cell.state]
+        squares[look.is_painted].append(Rectangle((column - 0.5, row - 0.5), 1, 1))
+        colours += [colour] if look.is_painted else []
+        if look.is_painted and look.is_hatched:
+            partly.append(Rectangle((column - 0.5, row - 0.5), 1, 1))
         inked = ink(colour)
         text = panel.text(cell) if has_room else ""
-        mark = STATES[cell.state].marker
-        if mark:
-            marks[mark, inked].append((column, row + (0.2 if text else 0.0)))
+        if look.marker:
+            marks[look.marker, inked].append((column, row + (0.2 if text else 0.0)))
         if text:
-            below = 0.17 if mark else 0.0
+            below = 0.17 if look.marker else 0.0
             axes.text(column, row - below, text, ha="center", va="center", fontsize=size - 1, color=inked)
     there = {(cell.x, cell.y) for cell in stability.cells.values()}
     missing = [(columns[x], rows[y]) for x in columns for y in rows if (x, y) not in there]
@@ -212,7 +215,10 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     # One thing to draw for all of a kind: a map of ten thousand cells would take minutes otherwise.
     axes.add_collection(_hatched(squares[False], "white"))
     axes.add_collection(PatchCollection(squares[True], facecolors=colours, edgecolors="white", linewidths=0.8))
-    unknown = [(columns[cell.x], rows[cell.y]) for cell in stability.cells.values() if cell.state == "unknown"]
+    over = [
+        cell for cell in stability.cells.values() if STATES[cell.state].is_hatched and STATES[cell.state].is_painted
+    ]
+    unknown = [(columns[cell.x], rows[cell.y]) for cell in over]
     axes.add_collection(_hatched([Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in unknown], "none"))
     for (mark, inked), places in marks.items():
         look = {"marker": mark, "color": inked, "linestyle": "none", "fillstyle": "none"}

@@ -19,7 +19,7 @@ class StateLook:
     ``label`` stands in the key of figures and page, ``marker`` is matplotlib's, ``sign`` a character of the page;
     ``letter``, ``colour`` and ``word`` are those of a terminal, where letters are ASCII. Marks differ without colour.
     A state that ``sets_colours`` counts for the range of a metric's colours: values of diverged cells would flatten
-    the differences of the others.
+    the differences of the others. One that is not ``is_painted`` has no result to colour.
     """
 
     label: str
@@ -30,6 +30,7 @@ class StateLook:
     word: str = ""
     is_hatched: bool = False
     sets_colours: bool = False
+    is_painted: bool = True
 
 
 # In the order of keys.
@@ -39,13 +40,13 @@ STATES: Mapping[str, StateLook] = {
     "spiked": StateLook(
         "spiked (left its trend and recovered)", "^", "△", "^", "yellow", "spiked", sets_colours=True
     ),
-    "stalled": StateLook("stalled (never learned)", "_", "—", "-", "magenta", "stalled", sets_colours=True),
+    "stalled": StateLook("stalled (never learned)", "_", "▬", "-", "magenta", "stalled", sets_colours=True),
     "errored": StateLook("errored (a fault, not a result)", "$!$", "!", "!", "red", "errored"),
     "unknown": StateLook(
         "unknown (some seeds have no result; numbers are of those that have)",
         "$?$", "?", "?", "default", "seeds missing", is_hatched=True,
     ),
-    "not_run": StateLook("not run", "", "", ".", "bright_black", "not run", is_hatched=True),
+    "not_run": StateLook("not run", "", "", ".", "bright_black", "not run", is_hatched=True, is_painted=False),
     "running": StateLook("running", "", "", ":", "default", "running"),  # on a terminal alone
 }  # fmt: skip
 
@@ -64,7 +65,7 @@ TEXT_ROOM = 400  # numbers are written into cells up to this many of them
 # Curves of runs.
 LINE, SECOND_LINE, EPISODE, LIMIT, BROKEN = BLUE, GREEN, ORANGE, VERMILION, BLACK
 SEED_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, "#8a8a8a")
-SEED_DASHES = ("", "6 3", "2 2", "8 3 2 3")
+SEED_DASHES = ("", "6 3", "2 2", "8 3 2 3")  # of the page, in its units; a dash for each round of the colours
 LOG_CURVES_FROM = 20.0  # ratio of the highest to the lowest value from which a curve's axis is logarithmic
 MAX_POINTS = 4000  # of a drawn line; more cannot be seen
 

@@ -13,6 +13,7 @@ from sweep_cases import ledger_at, map_ledger, record, sweep_of
 from orchestrator.files import FROZEN_SWEEP
 from orchestrator.maps.stability import make_map, sweep_axes
 from orchestrator.pictures.exports import REPORT, export_all
+from orchestrator.pictures.labels import fraction_text
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 THREE_AXES = """
@@ -167,14 +168,14 @@ def test_the_page_knows_of_a_cell_what_the_map_knows(page: Page, tmp_path: Path)
     for stability, y, how in zip(maps, (1, -1, -1, -1), ("worst", "worst", "median", "best"), strict=True):
         found = page.evaluate(
             """([y, how]) => {
-                Object.assign(choice, { y, metric: "final_loss", slices: data.axes.map(() => how) });
-                return [...mapCells()].map(([key, cell]) => [key, cell.state, cell.numFinished]);
+                Object.assign(choice, { y, panel: 0, slices: data.axes.map(() => how) });
+                return [...mapCells()].map(([key, c]) => [key, cells.state[c], panel().texts[c]]);
             }""",
             [y, how],
         )
         ys = stability.y_values
         expected = [
-            [f"{stability.x_values.index(cell.x)},{ys.index(cell.y)}", cell.state, cell.num_finished]
+            [f"{stability.x_values.index(cell.x)},{ys.index(cell.y)}", cell.state, fraction_text(cell)]
             for cell in stability.cells.values()
         ]
         assert sorted(found) == sorted(expected)

@@ -4,64 +4,73 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.columns import meaning
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES
-from orchestrator.maps.stability import METRICS, sweep_axes
+from orchestrator.maps.stability import REDUCTIONS, sweep_axes
+from orchestrator.pictures.labels import axis_place, short_number, tick_texts
+from orchestrator.pictures.report.cells import cells_and_panels, page_look
 from orchestrator.pictures.thinning import thinned
-from orchestrator.space import Axis, format_value
+from orchestrator.space import Axis
 
-CURVES = ("loss", "grad_norm")
+CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
+# Of the seeds of a cell: the columns that are shown, by the words at their heads.
+_SEED_COLUMNS = {
+    "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
+    "final_loss": "final loss", "reason": "why",
+}  # fmt: skip
 # The page stays below 10 MB: what all curves may take, and what one of them is worth.
 _BYTES_FOR_CURVES = 6_000_000
 _BYTES_PER_POINT = 8 * 4 / 3
 _POINTS = (24, 400)
-_DIGITS = 6
 _NUM_TICKS = 6
 
 
 def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
-    place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
     num_points = _points_per_curve(len(CURVES) * sum(row["outcome"] is not None for row in rows))
-    of_curves: dict[str, list[float | None]] = {name: [] for name in CURVE_METRICS}
+    measured: dict[str, dict[str, float]] = {name: {} for name in CURVE_METRICS}
     curves = []
     for row in rows:
         # The curves of one trial at a time: those of all of them may be larger than the memory.
-        trace = ledger.trace(row["trial_id"], CURVES) if row["outcome"] else {}
+        trial_id = row["trial_id"]
+        trace = ledger.trace(trial_id, CURVES) if row["outcome"] else {}
+        telemetry = ledger.telemetry(trial_id) if row["outcome"] else {}
         curves.append(_curves(trace, num_points))
-        for name, metric in OF_TRACES.items():
-            of_curves[name].append(metric(trace))
-        telemetry = ledger.telemetry(row["trial_id"]) if row["outcome"] else {}
-        for name, metric in OF_TELEMETRY.items():
-            of_curves[name].append(metric(telemetry))
+        found = {name: metric(trace) for name, metric in OF_TRACES.items()}
+        found |= {name: metric(telemetry) for name, metric in OF_TELEMETRY.items()}
+        for name, value in found.items():
+            if value is not None:
+                measured[name][trial_id] = value
+    cells, panels = cells_and_panels(rows, axes, measured)
     return {
         "name": facts.get("name", ""),
         "is_sampled": facts.get("is_sampled") == "true",
-        "outcomes": OUTCOMES,
-        "metrics": METRICS,
+        "look": page_look(),
+        "reductions": REDUCTIONS,
         "axes": [_axis(axis) for axis in axes],
+        "cells": cells,
+        "panels": panels,
         "trials": {
-            "id": [row["trial_id"] for row in rows],
-            "cell": [[at[row["cell"][axis.name]] for at, axis in zip(place, axes, strict=True)] for row in rows],
             "seed": [row["seed"] for row in rows],
-            "label": [row["outcome"] or row["status"] for row in rows],
+            "outcome": [row["outcome"] or row["status"] for row in rows],
+            "onset_step": [row["onset_step"] for row in rows],
+            "num_spikes": [row["num_spikes"] for row in rows],
+            "final_loss": [None if row["final_loss"] is None else short_number(row["final_loss"]) for row in rows],
             "reason": [row["reason"] or "" for row in rows],
-            "steps": [row["steps"] for row in rows],
             "verdict_step": [row.get("verdict_step") for row in rows],
-            **{name: [_number(row[name]) for row in rows] for name in METRICS if name not in of_curves},
-            **{name: [_number(value) for value in values] for name, values in of_curves.items()},
         },
+        "columns": [{"name": name, "title": title, "meaning": meaning(name)} for name, title in _SEED_COLUMNS.items()],
         "episodes": [json.loads(row.get("episodes") or "[]") for row in rows],
         "curves": curves,
+        "curve_titles": CURVES,
         "num_points": num_points,
     }
 
@@ -73,26 +82,18 @@ def as_script(data: Mapping[str, Any]) -> str:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
+    """Names and places of the values; ``heads`` are shorter than ``labels``."""
     values = axis.values
     ticks = [axis.at(unit) for unit in np.linspace(0, 1, _NUM_TICKS)] if axis.ends else list(values)
     return {
         "name": axis.name,
-        "scale": axis.scale,
         "labels": value_labels(values),
-        "positions": [_place(axis, i, value) for i, value in enumerate(values)],
-        "ticks": [[_place(axis, i, value), format_value(value)] for i, value in enumerate(ticks)],
+        "heads": tick_texts(axis, values),
+        "positions": [axis_place(axis, value, values) for value in values],
+        "ticks": [
+            [axis_place(axis, value, values), text] for value, text in zip(ticks, tick_texts(axis, ticks), strict=True)
+        ],
     }
-
-
-def _place(axis: Axis, i: int, value: Any) -> float:
-    """Where a value stands on the axis's own scale; its rank on an axis that has none."""
-    return _number(axis.position(value)) if axis.ends else float(i)
-
-
-def _number(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{_DIGITS}g}")
 
 
 def _points_per_curve(num_curves: int) -> int:

@@ -16,10 +16,12 @@ from orchestrator.maps.recommendation import recommend, recommendation_lines
 from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.maps.tables import map_table
+from orchestrator.pictures.report.cells import style_sheet
 from orchestrator.pictures.report.data import as_script, report_data
 from orchestrator.replay.audit import audit, audit_lines
 from orchestrator.space import format_value
 
+_SCRIPTS = ("elements.js", "cells.js", "map.js", "curves.js", "controls.js")  # one script, in this order
 # The browser itself refuses whatever the page might try to load.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -56,12 +58,13 @@ def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text
     script = ""
     if stability is not None:
         data = as_script(report_data(ledger))
-        script = f'<script type="application/json" id="data">{data}</script>\n<script>{_page("page.js")}</script>\n'
+        code = "".join(map(_page, _SCRIPTS))
+        script = f'<script type="application/json" id="data">{data}</script>\n<script>{code}</script>\n'
     body = "\n".join(sections)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}: stability map</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width"><style>{_page("page.css")}</style></head>'
+        f'<meta name="viewport" content="width=device-width"><style>{style_sheet()}\n{_page("page.css")}</style></head>'
         f"<body>\n<main>\n{body}\n</main>\n{script}</body></html>\n"
     )
 

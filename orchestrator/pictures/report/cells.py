@@ -1,0 +1,118 @@
+"""What the page knows of cells: their states, numbers, order and looks. The page itself judges nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.columns import FRACTION_TITLE, METRICS, meaning
+from orchestrator.detection.outcomes import is_known
+from orchestrator.maps.curve_metrics import Measured
+from orchestrator.maps.stability import MapCell, from_best, map_cell
+from orchestrator.pictures import style
+from orchestrator.pictures.colours import colour_table, fraction_colours, ink, value_colours
+from orchestrator.pictures.labels import fraction_text, short_number
+from orchestrator.space import Axis
+
+# The panel of fractions has the cells that a map of this metric has.
+_METRIC = "final_loss"
+
+
+def cells_and_panels(
+    rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis], measured: Measured
+) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+    """The cells over all axes of the sweep, and what can be shown of each.
+
+    Which of several cells stands on a map of fewer axes follows from a panel's ``rank``, the place of each cell in
+    ``from_best``, and from REDUCTIONS alone.
+    """
+    place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
+    members: dict[tuple[int, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        at = tuple(of_axis[row["cell"][axis.name]] for of_axis, axis in zip(place, axes, strict=True))
+        members.setdefault(at, []).append(i)
+    cells = [map_cell(None, None, [rows[i] for i in trials], _METRIC, measured) for trials in members.values()]
+    fractions = [cell.fraction_stable for cell in cells]
+    texts = [fraction_text(cell) for cell in cells]
+    panels = [_panel("fraction", FRACTION_TITLE, "stable seeds of those that have a result", fractions, texts, cells)]
+    panels[0] |= {"colours": "fraction", "range": [0, 1]}
+    for name, title in METRICS.items():
+        values = [_finite(cell.medians[name]) for cell in cells]
+        texts = ["" if value is None else short_number(value) for value in values]
+        panels.append(_panel(name, title, meaning(name), values, texts, cells))
+    known = {
+        "at": list(members),
+        "members": list(members.values()),
+        "state": [cell.state for cell in cells],
+        "words": [", ".join(f"{count} {label}" for label, count in cell.outcomes.items()) for cell in cells],
+    }
+    return known, panels
+
+
+def _panel(
+    name: str,
+    title: str,
+    means: str,
+    values: list[float | None],
+    texts: list[str],
+    cells: Sequence[MapCell],
+) -> dict[str, Any]:
+    ordered = from_best(cells, name if name in METRICS else _METRIC)
+    rank = {id(cell): i for i, cell in enumerate(ordered)}
+    return {
+        "name": name,
+        "title": title,
+        "meaning": means,
+        "values": values,
+        "texts": texts,
+        "rank": [rank[id(cell)] for cell in cells],
+        "colours": "value",
+        "range": None,  # that of the cells on the map
+    }
+
+
+def page_look() -> dict[str, Any]:
+    """Everything by which the page draws what figures draw too."""
+    states = {
+        name: {
+            "sign": look.sign,
+            "label": look.label,
+            "is_stable": name == "stable",
+            "is_known": is_known(name),
+            "is_hatched": look.is_hatched,
+            "is_painted": look.is_painted,
+            "sets_colours": look.sets_colours,
+        }
+        for name, look in style.STATES.items()
+        if name != "running"
+    }
+    tables = {"fraction": colour_table(fraction_colours()), "value": colour_table(value_colours())}
+    return {
+        "states": states,
+        "gap": "not_run",  # where a grid has no cell
+        "colours": {name: {"paint": table, "ink": [ink(colour) for colour in table]} for name, table in tables.items()},
+        "blank": {"paint": style.BLANK, "ink": ink(style.BLANK)},
+        "log_colours_from": style.LOG_COLOURS_FROM,
+        "padding": style.PADDING,
+        "text_room": style.TEXT_ROOM,
+        "edge": style.EDGE_LABEL,
+        "seed_colours": style.SEED_COLOURS,
+        "seed_dashes": style.SEED_DASHES,
+        "log_curves_from": style.LOG_CURVES_FROM,
+    }
+
+
+def style_sheet() -> str:
+    """The colours that the page's style sheet asks for."""
+    colours = {
+        "stable": style.FRACTION_COLOURS[-1],
+        "hatch": style.HATCH_COLOUR,
+        "episode": style.EPISODE,
+        "verdict": style.LIMIT,
+    }
+    return ":root {" + " ".join(f"--{name}: {colour};" for name, colour in colours.items()) + "}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,44 @@
+// --- controls ----------------------------------------------------------------------------------
+
+function selectBox(id, label, options, value, change) {
+  const box = element("select", { id });
+  for (const [key, text, meaning] of options) box.append(element("option", { value: key, title: meaning || text }, text));
+  box.value = String(value);
+  box.title = box.selectedOptions[0]?.title || "";
+  box.addEventListener("change", () => { change(box.value); drawControls(); drawMap(); document.getElementById(id)?.focus(); });
+  return element("label", { for: id }, label, box);
+}
+
+function drawControls() {
+  const names = data.axes.map((axis, a) => [a, axis.name]);
+  const boxes = [
+    selectBox("metric", "show", data.panels.map(({ name, title, meaning }) => [name, title, meaning]), panel().name, (v) => {
+      choice.panel = data.panels.findIndex(({ name }) => name === v);
+    }),
+    selectBox("axis-x", "to the right", names, choice.x, (v) => {
+      if (Number(v) === choice.y) choice.y = choice.x;
+      choice.x = Number(v);
+    }),
+  ];
+  if (names.length > 1) {
+    boxes.push(selectBox("axis-y", "upwards", names, choice.y, (v) => {
+      if (Number(v) === choice.x) choice.x = choice.y;
+      choice.y = Number(v);
+    }));
+  }
+  data.axes.forEach((axis, a) => {
+    if (a === choice.x || a === choice.y || axis.labels.length < 2) return;
+    const options = [...reductions.map((how) => [how, `${how} of all`]), ...axis.labels.map((label, i) => [i, label])];
+    boxes.push(selectBox(`slice-${a}`, axis.name, options, choice.slices[a], (v) => {
+      choice.slices[a] = v;
+      // One reduction serves all axes that are not shown: the worst of the medians is nobody's cell.
+      if (reductions.includes(v)) choice.slices = choice.slices.map((slice) => (reductions.includes(slice) ? v : slice));
+    }));
+  });
+  document.getElementById("controls").replaceChildren(...boxes);
+}
+
+if (data.axes.length && trials.seed.length) {
+  drawControls();
+  drawMap();
+}

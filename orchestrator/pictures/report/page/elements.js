@@ -1,0 +1,32 @@
+// Draws the maps and the curves of the report from the JSON in #data. Loads nothing, writes text only. What cells are,
+// how they are ordered and how they look is in the data, as the figures have it; here it is chosen and drawn.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const { look, cells, trials } = data;
+const reductions = Object.keys(data.reductions);
+
+const choice = { x: 0, y: data.axes.length > 1 ? 1 : -1, panel: 0, slices: data.axes.map(() => reductions[0]) };
+let selected = null;
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// A number at an axis or a scale of colours; numbers of cells and seeds come as text.
+function tickText(value) {
+  const size = Math.abs(value);
+  if (value === 0 || (size >= 0.01 && size < 1000)) return String(Number(value.toPrecision(3)));
+  return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
+}
+

@@ -1,0 +1,146 @@
+// --- the map --------------------------------------------------------------------------------------
+
+function drawMap() {
+  const map = mapCells();
+  const scale = colourScale(map);
+  const { drawing, states, hasEdge } = data.is_sampled ? pointMap(map, scale) : gridMap(map, scale);
+  document.getElementById("map").replaceChildren(drawing);
+  drawKey(states, hasEdge, scale);
+  document.getElementById("map-title").textContent = `${panel().title}${scale.isClipped ? " (colour clipped)" : ""}`;
+}
+
+function gridMap(map, scale) {
+  const axisX = data.axes[choice.x];
+  const axisY = choice.y < 0 ? { name: "", heads: [""] } : data.axes[choice.y];
+  const places = [...map.keys()].map((key) => key.split(",").map(Number));
+  const [columns, rows] = [0, 1].map((i) => [...new Set(places.map((place) => place[i]))].sort((a, b) => a - b));
+  const isSmall = map.size > look.text_room;
+  const table = element("table", { class: isSmall ? "map small" : "map", "aria-label": "stability map" });
+  const at = (i, j) => map.get(`${columns[i]},${rows[j]}`);
+  const states = new Set([...map.values()].map((c) => cells.state[c]));
+  let hasEdge = false;
+  const differ = (c, next) => c !== undefined && next !== undefined && lookOf(c).is_known && lookOf(next).is_known
+    && lookOf(c).is_stable !== lookOf(next).is_stable;
+  for (let j = rows.length - 1; j >= 0; j--) {
+    const line = element("tr", {}, element("th", { scope: "row" }, axisY.heads[rows[j]]));
+    columns.forEach((_, i) => {
+      const c = at(i, j);
+      const place = element("td");
+      if (differ(c, at(i + 1, j))) place.classList.add("edge-right");
+      if (differ(c, at(i, j + 1))) place.classList.add("edge-up");
+      hasEdge ||= place.classList.length > 0;
+      if (c !== undefined) {
+        place.append(cellButton(c, scale, isSmall));
+      } else {
+        states.add(look.gap);
+        if (look.states[look.gap].is_hatched) place.classList.add("hatched");
+      }
+      line.append(place);
+    });
+    table.append(line);
+  }
+  const every = Math.max(1, Math.ceil(columns.length / (isSmall ? 16 : 40)));
+  const heads = columns.map((x, i) => element("th", { scope: "col" }, i % every ? "" : axisX.heads[x]));
+  table.append(element("tr", {}, element("td"), ...heads));
+  table.append(element("tr", {}, element("td"), element("th", { colspan: columns.length }, axisX.name)));
+  const caption = axisY.name ? `${axisY.name} upwards, ${axisX.name} to the right` : `${axisX.name} to the right`;
+  table.prepend(element("caption", {}, caption));
+  table.addEventListener("keydown", moveFocus);
+  const first = table.querySelector("button");
+  if (first) first.tabIndex = 0;
+  return { drawing: table, states, hasEdge };
+}
+
+function cellButton(c, scale, isSmall) {
+  const words = cellWords(c);
+  const button = element("button", { type: "button", "aria-label": words, title: words, tabindex: -1 });
+  button.setAttribute("aria-pressed", String(c === selected));
+  if (lookOf(c).is_painted) {
+    const { paint, ink } = painted(c, scale);
+    Object.assign(button.style, { backgroundColor: paint, color: ink });
+  }
+  if (lookOf(c).is_hatched) button.classList.add("hatched");
+  button.textContent = isSmall ? lookOf(c).sign : cellText(c);
+  button.addEventListener("click", () => select(c, button));
+  return button;
+}
+
+function select(c, button) {
+  selected = c;
+  for (const other of document.querySelectorAll("#map [aria-pressed]")) other.setAttribute("aria-pressed", "false");
+  button.setAttribute("aria-pressed", "true");
+  drawCell(c);
+}
+
+// Arrow keys walk over the cells; Tab leaves the map.
+function moveFocus(event) {
+  const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const place = event.target.closest("td");
+  const rows = [...event.currentTarget.rows];
+  let [column, row] = [place.cellIndex, rows.indexOf(place.parentNode)];
+  do {
+    [column, row] = [column + step[0], row + step[1]];
+    const next = rows[row]?.cells[column]?.querySelector("button");
+    if (next) {
+      event.target.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+      return;
+    }
+  } while (rows[row]?.cells[column]);
+}
+
+function pointMap(map, scale) {
+  const [width, height, left, bottom, top, right] = [760, 440, 70, 45, 15, 15];
+  const axisX = data.axes[choice.x];
+  const axisY = choice.y < 0 ? null : data.axes[choice.y];
+  const along = (axis, from, to) => {
+    const places = axis.positions.concat(axis.ticks.map((tick) => tick[0]));
+    const [low, high] = [Math.min(...places), Math.max(...places)];
+    return (place) => from + ((to - from) * (high > low ? (place - low) / (high - low) : 0.5));
+  };
+  const toX = along(axisX, left + 12, width - right - 12);
+  const toY = axisY ? along(axisY, height - bottom - 12, top + 12) : () => height / 2;
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "points", role: "group", "aria-label": "stability map" });
+  for (const [place, label] of axisX.ticks) {
+    drawing.append(svg("line", { class: "grid", x1: toX(place), x2: toX(place), y1: top, y2: height - bottom }));
+    drawing.append(svg("text", { x: toX(place), y: height - bottom + 16, "text-anchor": "middle" }, label));
+  }
+  drawing.append(svg("text", { x: (left + width) / 2, y: height - 8, "text-anchor": "middle" }, axisX.name));
+  for (const [place, label] of axisY ? axisY.ticks : []) {
+    drawing.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: toY(place), y2: toY(place) }));
+    drawing.append(svg("text", { x: left - 6, y: toY(place) + 4, "text-anchor": "end" }, label));
+  }
+  if (axisY) drawing.append(svg("text", { x: 4, y: top }, axisY.name));
+  for (const [key, c] of map) {
+    const [column, row] = key.split(",").map(Number);
+    const [x, y] = [toX(axisX.positions[column]), axisY ? toY(axisY.positions[row]) : toY(0)];
+    const { paint, ink } = painted(c, scale);
+    const point = svg("circle", {
+      cx: x, cy: y, r: 9, fill: paint, tabindex: 0, role: "button",
+      "aria-label": cellWords(c), "aria-pressed": String(c === selected),
+    }, svg("title", {}, cellWords(c)));
+    point.addEventListener("click", () => select(c, point));
+    point.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(c, point); }
+    });
+    drawing.append(point);
+    const mark = svg("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, lookOf(c).sign);
+    mark.style.fill = ink;
+    drawing.append(mark);
+  }
+  return { drawing, states: new Set([...map.values()].map((c) => cells.state[c])), hasEdge: false };
+}
+
+function drawKey(states, hasEdge, scale) {
+  const items = Object.entries(look.states).filter(([state]) => states.has(state)).map(([state, { sign, label, is_hatched }]) =>
+    element("li", {}, element("span", { class: `swatch ${state}${is_hatched ? " hatched" : ""}` }, sign), ` ${label}`));
+  const bar = element("span", { class: "swatch" });
+  bar.style.cssText = `width: 7em; background: linear-gradient(90deg, ${scale.table.paint.join(",")})`;
+  items.push(element("li", {}, `${tickText(scale.low)} `, bar, ` ${tickText(scale.high)}`));
+  if (hasEdge) items.push(element("li", {}, `thick lines: ${look.edge}`));
+  document.getElementById("key").replaceChildren(...items);
+}
+
