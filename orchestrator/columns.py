@@ -28,7 +28,7 @@ TRIAL_COLUMNS = (
     Column("status", "", "what the infrastructure did: planned, running, finished, interrupted, lost or errored"),
     Column("outcome", "", "what the training did: stable, spiked, diverged or stalled; empty without a result"),
     Column(
-        "onset_step", "step", "where a spiked trial first left its trend, and where the loss of a diverged one began",
+        "onset_step", "step", "where it first left its trend (spiked), or where the divergence began (diverged)",
         "median onset step", is_in_mlflow=True,
     ),
     Column(

@@ -41,7 +41,7 @@ class SweepResults:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per trial: trial_id, every config field, seed, status, outcome, onset_step, losses, ..."""
+        """One row per trial: every field of its configuration, and TRIAL_COLUMNS of ``orchestrator.columns``."""
         return self._read(trial_table)
 
     @cached_property
@@ -74,10 +74,7 @@ class SweepResults:
     ) -> pd.DataFrame:
         """The stability map over two axes, one row per cell; ``attrs["note"]`` says what was reduced.
 
-        fraction_stable has a 95 % Wilson interval (fraction_low, fraction_high); the num_ columns count
-        outcomes and total_spikes the spikes of all seeds; medians are over seeds. A cell is stable when all of its
-        num_seeds are, and its state is unknown while some of them have no result. median_spike_score is the
-        share of steps, 0 to 1, over 6 sigma of the last 128 (OLMo-core's rule), not a count of spikes.
+        ``orchestrator.columns`` defines its columns in MAP_COLUMNS.
         """
         return self._read(
             lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", where, reduce, self._measured))

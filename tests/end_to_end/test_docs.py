@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
+from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
 from orchestrator.commands.live import text_map
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
@@ -160,6 +161,18 @@ def test_links_and_pictures_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_the_maps_page_defines_every_column_as_the_code_does() -> None:
+    section = MAPS.split("## Columns")[1]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]+) \|$", section, re.MULTILINE)
+    cells = [column for column in MAP_COLUMNS if not column.name.startswith("median_")]
+    assert [tuple(map(str.strip, row)) for row in rows] == [
+        (column.name, column.unit, "yes" if column.is_in_mlflow else "", column.meaning)
+        for column in (*TRIAL_COLUMNS, *cells, *CURVE_METRIC_COLUMNS, *TRACE_COLUMNS)
+    ]
+    (named,) = re.findall(r"^and `median_NAME`.*? of (.*?)\. The", section, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`(\w+)`", named) == list(METRICS)
 
 
 def test_every_shipped_sweep_is_in_the_readme() -> None:
