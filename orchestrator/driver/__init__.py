@@ -1,1 +1,1 @@
-"""The loop that plans, leases, launches and records, and what a run is resumed from."""
+"""The loop that plans, leases, launches and records, and what a run resumes from."""

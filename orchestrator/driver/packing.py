@@ -1,4 +1,4 @@
-"""Trials -> packs: the same structure together, in sizes that keep every worker busy to the end."""
+"""Trials -> packs: trials of one structure together, in sizes that keep every worker busy to the end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from orchestrator.sweepfile.own_trainer import OwnTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.ways import best_eager, load_measurements
 
-# What stacking pays for on most CPUs at the sizes of a proxy; a machine that has measured knows better.
+# The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16
 
 
 def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
-    """Packs of ``trials``, each of one structure; a trial of a custom trainer is a pack.
+    """Packs of ``trials``, each of one structure; a trial of a custom trainer is a pack of one.
 
-    A pack trains some members at a time and the rest as places get free. Early packs hold many, which
-    saves starts; the last ones are one round each, so that no worker waits long for another.
+    A pack trains some members at a time and the rest as places become free. Early packs hold many members, to save
+    start-up time; the last packs are one round each, so that no worker waits long for another.
     """
     if isinstance(sweep.objective, OwnTrainer):
         return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], sweep.steps) for t in trials]
@@ -41,14 +41,15 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
 
 
 def structure_of(sweep: Sweep, trial: Trial) -> str:
-    """What all members of a pack share, spelt canonically."""
+    """The settings that all members of a pack have in common, as canonical text."""
     config = sweep.objective.config_class.model_validate(trial.config, strict=False)
-    # With the defaults of what does not act: a warmup of zero has no shape, and trains beside one that has.
+    # Includes defaults of inactive fields: without a warmup its shape is irrelevant, and the trial fits a pack with
+    # one.
     return canonical_json(config.model_dump(mode="json", exclude=set(sweep.objective.per_member_fields)))
 
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:
-    """Members that will train at a time: what the sweep file says, or what was measured on this machine."""
+    """Members that will train at a time: as set in the sweep file, or as measured on this machine."""
     config = sweep.objective.config_class.model_validate(trial.config, strict=False)
     if not config.can_be_stacked:
         return 1
@@ -60,9 +61,9 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
 
 
 def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
-    """Sizes of packs that share ``num_trials`` among ``workers``, in rounds of at most ``width`` members.
+    """Sizes of packs that split ``num_trials`` among ``workers``, in rounds of at most ``width`` members.
 
-    There are as many rounds for each worker, and a pack takes half of one worker's share of what is left.
+    Each worker gets the same number of rounds, and a pack takes half of one worker's share of the remainder.
     """
     num_rounds = math.ceil(math.ceil(num_trials / width) / workers) * workers
     num_rounds = min(num_rounds, num_trials)
@@ -74,7 +75,7 @@ def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
 
 
 def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
-    """A pack of ``members``, at most ``width`` at a time; None for what the sweep says, where they can be stacked."""
+    """A pack of ``members``, at most ``width`` at a time; None for the sweep's setting, if they can be stacked."""
     objective = sweep.objective
     if width is None and sweep.resources.pack != "auto" and _can_be_stacked(objective, members[0]):
         width = sweep.resources.pack

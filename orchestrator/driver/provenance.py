@@ -1,4 +1,4 @@
-"""On which code, versions and machine results were made."""
+"""The code, versions and machine that results were made with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.sweepfile.spec import Sweep
 
 
 def driver_facts(sweep: Sweep) -> dict[str, str]:
-    """What the ledger says of a sweep as a whole."""
+    """What the ledger records about a sweep as a whole."""
     return {
         "name": sweep.name,
         "objective": sweep.objective.name,
@@ -28,14 +28,14 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """The commit of the folder one stands in, with + when files differ from it; empty without git."""
+    """The commit of the working directory, with + when files differ from it; empty without git."""
     commit = _git("rev-parse", "HEAD")
     is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")
     return f"{commit}+" if is_changed else commit
 
 
 def _git(*arguments: str) -> str:
-    """What git says; nothing where it fails. It takes no lock, which it would leave behind if it were killed."""
+    """The output of git; empty if it fails. Takes no lock, which would remain if it were killed."""
     try:
         command = ["git", "--no-optional-locks", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={**os.environ, "LC_ALL": "C"})

@@ -1,4 +1,4 @@
-"""What is checked before a sweep is planned or run: that its code is there, and that its folder is its own."""
+"""Checks before a sweep is planned or run: its code is present, and its folder belongs to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refuse_what_cannot_run(sweep: Sweep, folder: Path) -> None:
 
 
 def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
-    """Optimizers of libraries that ``trials`` name, in order."""
+    """Library optimizers that ``trials`` name, in order."""
     if isinstance(sweep.objective, OwnTrainer):
         return []
     return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in OPTIMIZERS]
@@ -40,8 +40,8 @@ def refuse_missing_optimizers(sweep: Sweep) -> None:
 def refuse_another_question(sweep: Sweep, folder: Path) -> None:
     """Raise InputError where ``folder`` holds results over an axis that ``sweep`` does not have.
 
-    The map, report and frozen file of ``sweep`` would replace those of the other sweep. A new axis, or other values
-    of an axis, extends the results that are there.
+    The map, report and frozen file of ``sweep`` would replace those of the other sweep. A new axis, or other values of
+    an axis, extends the existing results.
     """
     if not (folder / LEDGER).is_file():
         return

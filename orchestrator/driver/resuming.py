@@ -1,4 +1,4 @@
-"""Packs that go on where an interrupted or lost attempt at the same trials stood."""
+"""Packs that resume where an interrupted or lost attempt at the same trials stopped."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orchestrator.sweepfile.spec import Sweep
 def resumed_pack(
     sweep: Sweep, ledger: LedgerWriter, folder: Path, pack_id: str, trial_ids: Collection[str], width: int | None = None
 ) -> tuple[Pack | None, list[str]]:
-    """The pack that goes on with ``trial_ids`` of ``pack_id`` from its last good checkpoint; None without one.
+    """The pack that resumes ``trial_ids`` of ``pack_id`` from its last good checkpoint; None without one.
 
-    The second value says what is wrong with checkpoints that cannot be used.
+    The second value lists problems of checkpoints that cannot be used.
     """
     faults = []
     for found in ledger.checkpoints(pack_id):

@@ -33,19 +33,19 @@ from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.trial_folder import TRIALS
 
-# Losses of a trial without progress in between, after which it is given up.
+# Times a trial may be lost without progress in between before it is given up.
 MAX_LOSSES = 3
 _POLL_S = 0.25
-# How long packs in training get to write a checkpoint when the run is stopped.
+# Time for running packs to write a checkpoint when the run is stopped.
 _PAUSE_S = 10.0
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
-# Packs queued beyond those that run, so that no worker waits for the driver.
+# Packs queued beyond the running ones, so that no worker waits for the driver.
 _LOOKAHEAD = 1
 
 
 @dataclass
 class Progress:
-    """Where a run stands; observers read it, the runner alone writes it."""
+    """The state of a run; observers read it, only the runner writes it."""
 
     sweep: Sweep
     statuses: dict[str, str]
@@ -54,7 +54,7 @@ class Progress:
     workers: int = 0
     member_steps: int = 0
     saved_steps: int = 0
-    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, each one once
+    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
     started: float = field(default_factory=time.monotonic)
     running: dict[str, Report] = field(default_factory=dict)
 
@@ -65,33 +65,33 @@ class Progress:
 
     @property
     def steps_left(self) -> int:
-        """Member-steps that are still to train, if no member is lost."""
+        """Member-steps still to train, if no member is lost."""
         unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
         done = sum(report.steps_in_hand for report in self.running.values())
         return max(0, unfinished * self.sweep.steps - done)
 
     @property
     def seconds(self) -> float:
-        """Time since the run began to train."""
+        """Time since training started."""
         return time.monotonic() - self.started
 
     @property
     def member_steps_per_second(self) -> float:
-        """Throughput of all workers together so far."""
+        """Throughput of all workers so far."""
         return self.member_steps / self.seconds if self.seconds else 0.0
 
 
 class Observer(Protocol):
-    """Somebody who watches a run: the live view, the mirror to MLflow."""
+    """An observer of a run: the live view, the mirror to MLflow."""
 
     def began(self, progress: Progress) -> None:
         """Training is about to begin."""
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
-        """Something happened, or a quarter of a second went by; ``finished`` are new results."""
+        """Something happened, or a quarter of a second has passed; ``finished`` are new results."""
 
     def ended(self, progress: Progress) -> None:
-        """Training is over, also after an error."""
+        """Training has ended, possibly by an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ def run_sweep(
     *,
     retry_errored: bool = False,
 ) -> Summary:
-    """Train what ``sweep`` still misses and record it in the ledger under ``folder``.
+    """Train what ``sweep`` still lacks and record it in the ledger under ``folder``.
 
-    The executor is made only when there is something to train, so a finished sweep is a no-op.
-    Raises InputError when another driver has the sweep, StorageError when results cannot be written.
+    The executor is created only if there is something to train, so running a finished sweep is a no-op. Raises
+    InputError when another driver has the sweep, StorageError when results cannot be written.
     """
     with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
@@ -135,7 +135,7 @@ def run_sweep(
 
 
 def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[Trial]:
-    """Trials that a run would train: planned, interrupted or lost, not yet given up."""
+    """Trials that a run would train: planned, interrupted or lost, and not given up."""
     again = ("planned", "interrupted", "lost")
     return [t for t in sweep.trials if statuses.get(t.trial_id, ("planned", 0))[0] in again]
 
@@ -165,7 +165,7 @@ class _Run:
         if self.waiting:
             executor = make_executor()
             try:
-                # After the executor began: it may install handlers of its own.
+                # After the executor has started: it may install signal handlers of its own.
                 with _signals(self._request_stop):
                     self._loop(executor)
             finally:
@@ -192,7 +192,7 @@ class _Run:
                 self._poll(executor)
             self._pause(executor)
         finally:
-            # What cannot be written now is found to be abandoned by the next run.
+            # The next run marks as abandoned what cannot be written now.
             with contextlib.suppress(StorageError):
                 self._release_running()
             for observer in self.observers:
@@ -203,19 +203,19 @@ class _Run:
             trials_folder = str((self.folder / TRIALS).absolute())
             pack = replace(pack, launch=replace(pack.launch, trials_folder=trials_folder))
         executor.submit(pack)
-        # The executor has the checkpoint now; the driver keeps only how far it goes.
+        # The executor has the checkpoint now; the driver keeps only its position.
         resume = replace(pack.resume, content=b"") if pack.resume is not None else None
         self.packs[pack.pack_id] = replace(pack, resume=resume)
 
     def _poll(self, executor: Executor) -> None:
-        """Take in what has happened, and say so to those who watch."""
+        """Process what has happened, and tell the observers."""
         finished = [new for event in executor.poll(_POLL_S) for new in self._handle(event, executor)]
         for observer in self.observers:
             observer.changed(self.progress, finished)
         self._look_for_hung(executor)
 
     def _pause(self, executor: Executor) -> None:
-        """Let packs in training write a checkpoint, for a while."""
+        """Let running packs write a checkpoint, within a time limit."""
         executor.pause()
         deadline = time.monotonic() + _PAUSE_S
         while not self.started.isdisjoint(self.packs) and time.monotonic() < deadline:
@@ -224,7 +224,7 @@ class _Run:
     def _handle(self, event: Event, executor: Executor) -> Sequence[Finished]:
         pack = self.packs.get(event.pack_id)
         if pack is None:
-            return ()  # of an attempt that was given up; its trials belong to another by now
+            return ()  # from an attempt that was given up; its trials belong to another one now
         self.last_news[pack.pack_id] = time.monotonic()
         if isinstance(event, PackStarted):
             self.started.add(pack.pack_id)
@@ -246,7 +246,7 @@ class _Run:
         if saved is not None or new or self._has_gone_on(pack, report):
             self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
-        # A pack that begins anew counts from below what it had; no step is counted back.
+        # A pack that restarts counts from below its former position; no step is subtracted.
         progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
@@ -268,9 +268,9 @@ class _Run:
         return report.member_steps > before
 
     def _end(self, pack: Pack, report: Report) -> None:
-        """A pack ended with a last word."""
+        """Handle the last report of a pack."""
         if report.error is None:
-            # A worker that forgot a member would be a bug of ours, and must not look like a result.
+            # A worker that forgets a member would be a bug of ours, and must not look like a result.
             ended, status, reason = "done", "errored", "the worker ended without its result"
             if report.is_paused:
                 ended, status, reason = "interrupted", "interrupted", "the run was stopped"
@@ -300,9 +300,10 @@ class _Run:
         self._wait(report.waited)
 
     def _lose(self, pack: Pack, reason: str) -> None:
-        """A pack's process died: its unfinished members go on from their checkpoint, but not for ever.
+        """Handle a pack whose process died: its unfinished members resume from their checkpoint, a limited number of
+        times.
 
-        What is lost twice without progress in between may be too large for the machine, and is halved.
+        A pack that is lost twice without progress in between may be too large for the machine, and is halved.
         """
         self.ledger.end_pack(pack.pack_id, "lost", "lost", reason)
         last = self.progress.running.get(pack.pack_id)
@@ -323,7 +324,7 @@ class _Run:
             self._wait(lost)
 
     def _halve(self, pack: Pack, lost: Sequence[str], at_a_time: int) -> None:
-        """Try the unfinished members again in two packs, each with half as many at a time."""
+        """Retry the unfinished members in two packs, each with half as many at a time."""
         width = max(1, at_a_time // 2)
         for half in (lost[::2], lost[1::2]):
             if half and not self._go_on(pack.pack_id, half, width):
@@ -332,7 +333,7 @@ class _Run:
                 self.queued.insert(0, pack_of(self.sweep, members, len(members) * pack.steps, width))
 
     def _go_on(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
-        """Queue a pack that goes on with ``trial_ids`` from the checkpoint of ``pack_id``, if there is one."""
+        """Queue a pack that resumes ``trial_ids`` from the checkpoint of ``pack_id``, if there is one."""
         if not trial_ids:
             return False
         pack, faults = resumed_pack(self.sweep, self.ledger, self.folder, pack_id, trial_ids, width)
@@ -347,12 +348,12 @@ class _Run:
         return True
 
     def _wait(self, trial_ids: Collection[str]) -> None:
-        """Let trials be packed anew."""
+        """Queue trials to be packed again."""
         wanted = set(trial_ids)
         self.waiting.update({trial.trial_id: trial for trial in self.sweep.trials if trial.trial_id in wanted})
 
     def _look_for_hung(self, executor: Executor) -> None:
-        """Kill and lose what has given no sign of life for too long."""
+        """Kill packs whose heartbeat is too old, and treat them as lost."""
         timeout_s = self.sweep.resources.stall_timeout_s
         for pack_id in self.started.intersection(self.packs):
             if time.monotonic() - self.last_news[pack_id] > timeout_s:
@@ -363,7 +364,7 @@ class _Run:
         return [trial_id for trial_id in pack.trained_ids if self.progress.statuses[trial_id] != "finished"]
 
     def _forget(self, pack: Pack, status: str) -> list[str]:
-        """Drop a pack that is over; its unfinished trials, which get ``status``."""
+        """Remove a pack that has ended; its unfinished trials get ``status``."""
         self.packs.pop(pack.pack_id, None)
         self.progress.running.pop(pack.pack_id, None)
         unfinished = self._unfinished(pack)
@@ -371,7 +372,7 @@ class _Run:
         return unfinished
 
     def _release_running(self) -> None:
-        """Mark what was in training as interrupted; what only waited stays as it was."""
+        """Mark running trials as interrupted; waiting ones keep their status."""
         for pack in list(self.packs.values()):
             if pack.pack_id in self.started:
                 self.ledger.end_pack(pack.pack_id, "interrupted", "interrupted", "the run was stopped")
@@ -391,7 +392,7 @@ class _Run:
 
     def _request_stop(self, signal_number: int) -> None:
         if self.stopped_by is not None:
-            raise KeyboardInterrupt  # the second time means now
+            raise KeyboardInterrupt  # the second signal stops at once
         self.stopped_by = signal_number
 
 

@@ -1,1 +1,1 @@
-"""From a sweep file to a question: strictly read, with every error naming file, line, key, value and remedy."""
+"""From a sweep file to a `Sweep`: strictly read, with every error naming file, line, key, value and remedy."""

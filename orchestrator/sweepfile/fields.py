@@ -20,35 +20,35 @@ _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 
 
 class Resolved(NamedTuple):
-    """A trial's configuration, and which of the names that were given do not act in it."""
+    """A trial's configuration, and the given names that do not act in it."""
 
     config: dict[str, Any]
     inert: frozenset[str] = frozenset()
 
 
 class Fields(Protocol):
-    """What a sweep file may name under ``axes`` and ``fixed``, and the configuration that comes of it."""
+    """The names that a sweep file may use under ``axes`` and ``fixed``, and the configuration they give."""
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
-        """What is wrong with ``value`` for the field ``name``, and the remedy; None where nothing is."""
+        """The problem of ``value`` for the field ``name`` and its remedy; None without one."""
 
     def is_known(self, name: str) -> bool:
         """Whether there is such a field."""
 
     def is_integer(self, name: str, ends: Iterable[Any]) -> bool:
-        """Whether a range from one to the other of ``ends``, as they were written, holds whole numbers only."""
+        """Whether a range between ``ends``, as they were written, holds whole numbers only."""
 
     def canonical(self, name: str, value: Any) -> Any:
-        """The one spelling of ``value``: what a field takes for the same must be the same trial."""
+        """The canonical form of ``value``: values that a field treats as equal must give the same trial."""
 
     def names_files(self, name: str) -> bool:
-        """Whether values of ``name`` are patterns of files."""
+        """Whether values of ``name`` are file patterns."""
 
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
-        """A trial's configuration. Raises ValueError where values do not go together."""
+        """A trial's configuration. Raises ValueError where values are incompatible."""
 
     def acts_where(self, name: str) -> str:
-        """In words, the settings beside which ``name`` acts."""
+        """In words, the settings under which ``name`` acts."""
 
 
 class ObjectiveFields:
@@ -58,7 +58,7 @@ class ObjectiveFields:
         self._objective, self._config_class = objective, objective.config_class
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
-        """What is wrong with ``value`` for the field ``name``, and the remedy; None where nothing is."""
+        """The problem of ``value`` for the field ``name`` and its remedy; None without one."""
         if name == "steps":
             return "is not swept or fixed here", "set the top-level key `steps`"
         fields = self._config_class.model_fields
@@ -78,25 +78,25 @@ class ObjectiveFields:
         return name in self._config_class.model_fields
 
     def is_integer(self, name: str, ends: Iterable[Any]) -> bool:
-        """Whether the field takes whole numbers only."""
+        """Whether the field accepts whole numbers only."""
         annotation = self._config_class.model_fields[name].annotation
         return annotation is int or annotation == int | None
 
     def canonical(self, name: str, value: Any) -> Any:
-        """1 and 1.0 are one learning rate: the field's type decides."""
+        """1 and 1.0 are the same learning rate: the field's type decides."""
         annotation = self._config_class.model_fields[name].annotation
         if isinstance(value, int) and not isinstance(value, bool) and annotation in (float, float | None):
             return float(value)
         return frozen(value)
 
     def names_files(self, name: str) -> bool:
-        """Whether values of ``name`` are patterns of files: those of a field ``text``."""
+        """Whether values of ``name`` are file patterns: those of a field ``text``."""
         return name == "text" and self._config_class.model_fields[name].annotation == tuple[str, ...]
 
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
-        """What acts, and the values of the cell that do not: the cells of a sweep are trials of their own.
+        """The acting fields, and the cell's values that do not act: each cell of a sweep has trials of its own.
 
-        Raises ValueError where values do not go together.
+        Raises ValueError where values are incompatible.
         """
         try:
             config = self._config_class(steps=steps, **fixed, **cell)
@@ -107,18 +107,18 @@ class ObjectiveFields:
         return Resolved({**acting(config), **asked}, frozenset(inert & (fixed.keys() | cell.keys())))
 
     def acts_where(self, name: str) -> str:
-        """In words, the settings beside which ``name`` acts."""
+        """In words, the settings under which ``name`` acts."""
         return condition_of(self._config_class.model_fields[name]).text
 
 
 class OwnFields:
-    """Names that the user has made up for a trainer of their own."""
+    """User-defined names for a custom trainer."""
 
     def __init__(self, own: OwnTrainer) -> None:
         self._own = own
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
-        """What is wrong with ``value`` for the name ``name``, and the remedy; None where nothing is."""
+        """The problem of ``value`` for the name ``name`` and its remedy; None without one."""
         if name == "steps":
             return "is not swept or fixed here", "set the top-level key `steps`"
         if name in GIVEN:
@@ -144,11 +144,11 @@ class OwnFields:
         return all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
 
     def canonical(self, name: str, value: Any) -> Any:
-        """As it was written: a script may tell 1 from 1.0."""
+        """As written: a script may distinguish 1 from 1.0."""
         return frozen(value)
 
     def names_files(self, name: str) -> bool:
-        """Never: what a command makes of a word is not known."""
+        """Never: the command's use of a word is not known."""
         return False
 
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
@@ -156,12 +156,12 @@ class OwnFields:
         return Resolved(self._own.resolve(steps, {**fixed, **cell}))
 
     def acts_where(self, name: str) -> str:
-        """Everywhere: what a command makes of a word is not known."""
+        """Everywhere: the command's use of a word is not known."""
         return ""
 
 
 def fields_of(objective: Objective | OwnTrainer) -> Fields:
-    """What can be swept and fixed of ``objective``."""
+    """The fields of ``objective`` that can be swept and fixed."""
     return OwnFields(objective) if isinstance(objective, OwnTrainer) else ObjectiveFields(objective)
 
 
@@ -175,13 +175,13 @@ def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy for a misspelt word, or nothing when no known word is near."""
+    """A remedy for a misspelt word, empty when no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else ""
 
 
 def lowered(message: str) -> str:
-    """``message`` as the part of a sentence."""
+    """``message`` as part of a sentence."""
     return message[:1].lower() + message[1:]
 
 

@@ -1,4 +1,4 @@
-"""What the command line changes in a sweep file: axes, keys, seeds, steps, name."""
+"""Changes that the command line makes to a sweep file: axes, keys, seeds, steps, name."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _MAX_PARTS = 10  # of a key
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line changes in a sweep file."""
+    """Changes that the command line makes to a sweep file."""
 
     axes: Sequence[str] = ()
     sets: Sequence[str] = ()
     seeds: str | None = None
     steps: int | None = None
     name: str | None = None
-    drops: Sequence[str] = ()  # axes of the file; gone before anything else is changed
+    drops: Sequence[str] = ()  # axes of the file; removed before other changes
 
 
 def apply(overrides: Overrides, document: Document) -> None:
-    """Change ``document`` as the command line says. Raises InputError naming the option."""
+    """Change ``document`` as given on the command line. Raises InputError naming the option."""
     data = document.data
     for name in overrides.drops:
         _drop(name, document)
@@ -62,7 +62,7 @@ def _drop(name: str, document: Document) -> None:
 
 
 def _would_lose_axis(text: str, name: str) -> Problem:
-    """``--set text`` fixes a field that is an axis; both that may be meant can be said."""
+    """``--set text`` fixes a field that is an axis; explains how to do either of the two possible intentions."""
     value = text.partition("=")[2]
     one = f"--set 'axes.{name}={{values: [{value}]}}'" if value[:1] == "[" else f"--axis {name}=values:{value}"
     return Problem(
@@ -79,7 +79,7 @@ def _quoted(text: str) -> str:
 
 
 def _say_where(document: Document, path: tuple[str | int, ...], option: str) -> None:
-    """``option`` is where all of ``path`` was written, and no line of the file any more."""
+    """Record ``option`` as the place where all of ``path`` was written, instead of a line of the file."""
     for place in [place for place in document.places if place[: len(path)] == path]:
         del document.places[place]
     document.places[path] = option

@@ -1,4 +1,4 @@
-"""A custom trainer: the command or function that a sweep file names, and what each trial gives it."""
+"""A custom trainer: the command or function that a sweep file names, and what each trial passes to it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.logs.streams import MetricStream
 from orchestrator.sweepfile.sections import OwnTrainerSection, SweepFile
 
-# What stands behind these names in a command is not the user's to choose; the others are what trials are made of.
+# The user cannot choose the values of these names in a command; the other names are those of the trials.
 _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
-OWN_KINDS = ("command", "python")  # what the ledger says as the objective of such trials
+OWN_KINDS = ("command", "python")  # the objective of such trials in the ledger
 _PYTHONS = ("python", "python3")
-LONGEST_FORMATTED = 200  # characters that a format may ask for by its width or precision: a line of a script
+LONGEST_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
 
@@ -34,7 +34,7 @@ class OwnTrainer:
     workers: int
     file: str  # the sweep file that names it, for messages
 
-    # A cross-entropy that rises by a tenth is a spike; who trains on squared errors says so in `stopping`.
+    # For a cross-entropy a rise by a tenth is a spike; for squared errors set it in `stopping`.
     spike_rise = 0.1
     # A loss scaler skips steps whose gradient is not finite.
     gradient_patience = 20
@@ -46,7 +46,7 @@ class OwnTrainer:
 
     @property
     def summary(self) -> str:
-        """What is run, as the sweep file writes it."""
+        """What is run, as written in the sweep file."""
         return " ".join(self.section.command) if self.section.command is not None else f"{self.section.python}()"
 
     def templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -61,7 +61,7 @@ class OwnTrainer:
             yield from ((("resume", "arguments", i), text) for i, text in enumerate(section.resume.arguments))
 
     def uses(self, name: str) -> bool:
-        """Whether a value called ``name`` reaches the trainer."""
+        """Whether a value called ``name`` is passed to the trainer."""
         if self.section.python is not None:
             return True
         used = {word for _, text in self.templates() for word in placeholders(text)}
@@ -85,7 +85,7 @@ class OwnTrainer:
 def placeholders(text: str) -> list[str]:
     """Names in braces in ``text``.
 
-    Raises ValueError where braces do not fit together, and for formats whose text could be of any length.
+    Raises ValueError for unbalanced braces, and for formats whose result could be of any length.
     """
     names = []
     for _, name, form, conversion in string.Formatter().parse(text):
@@ -99,7 +99,7 @@ def placeholders(text: str) -> list[str]:
         if "{" in form:
             raise ValueError(f"{{{name}:{form}}} has a placeholder in its format, which is taken as it is written")
         for digits in re.findall(r"\d+", form):
-            # Python makes an integer of some thousand digits at most.
+            # Python parses integers of at most some thousand digits.
             if len(digits.lstrip("0")) > len(str(LONGEST_FORMATTED)) or int(digits) > LONGEST_FORMATTED:
                 raise ValueError(f"a width or precision of {digits:.20} is more than {LONGEST_FORMATTED} characters")
         names.append(name)
@@ -107,21 +107,21 @@ def placeholders(text: str) -> list[str]:
 
 
 def render(text: str, values: Mapping[str, Any]) -> str:
-    """``text`` with values for its placeholders, as Python writes them: 0.001, 1e-05, True, None.
+    """``text`` with its placeholders replaced by values, as Python writes them: 0.001, 1e-05, True, None.
 
-    Raises ValueError naming the placeholder where a value does not take its format.
+    Raises ValueError naming the placeholder where a value does not accept its format.
     """
     parts = []
     for literal, name, form, conversion in string.Formatter().parse(text):
         parts.append(literal)
         if name is not None:
-            # Neither attributes nor indexes: only what a sweep file holds gets into a command.
+            # Neither attributes nor indexes: a command gets only what a sweep file holds.
             parts.append(_formatted(name, values[name], form or "", conversion))
     return "".join(parts)
 
 
 def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
-    """``value`` of the placeholder ``name``. Raises ValueError where it does not take the format."""
+    """``value`` of the placeholder ``name``. Raises ValueError where it does not accept the format."""
     try:
         converted = _CONVERSIONS[conversion](value)
         formatted = format(converted, form) if form else str(converted)
@@ -133,12 +133,12 @@ def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
 
 
 def own_trainer(section: OwnTrainerSection, file_name: str, workers: int) -> OwnTrainer:
-    """The trainer of ``section`` in the sweep file ``file_name``, whose folder is where relative paths begin."""
+    """The trainer of ``section`` in the sweep file ``file_name``; relative paths start at that file's folder."""
     return OwnTrainer(section, absolute_folder(section, file_name), workers, file_name)
 
 
 def absolute_folder(section: OwnTrainerSection, file_name: str) -> str:
-    """``section.folder`` from where the sweep file is, or from where one stands without a file."""
+    """``section.folder`` relative to the sweep file's folder, or to the working directory without a file."""
     base = Path(file_name).absolute().parent if os.path.isfile(file_name) else Path.cwd()
     return os.path.normpath(base / Path(section.folder).expanduser())
 
@@ -147,7 +147,7 @@ Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 
 def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
-    """What is wrong with a custom trainer in its sweep file."""
+    """Problems of a custom trainer in its sweep file."""
     wrong = list(_template_problems(own, [*file.axes, *file.fixed], file.steps))
     if wrong:
         yield from wrong
@@ -193,7 +193,7 @@ def _template_problems(own: OwnTrainer, known: Iterable[str], steps: int) -> Ite
 
 
 def command_of(own: Sequence[str]) -> list[str]:
-    """The command with sweep's own interpreter for a bare ``python``, which need not be on the path."""
+    """The command, with sweep's interpreter for a bare ``python``, which may not be on the path."""
     return [sys.executable if own[0] in _PYTHONS else own[0], *own[1:]]
 
 
@@ -218,5 +218,5 @@ def refuse_what_is_not_there(own: object) -> None:
 
 
 def _from(folder: str, program: str) -> str:
-    """``program`` where a command in ``folder`` finds it: a path from there, or a name on the path."""
+    """``program`` as a command in ``folder`` finds it: a path relative to it, or a name on the path."""
     return os.path.join(folder, program) if os.sep in program else program

@@ -16,7 +16,7 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=Fal
 
 
 class AxisSection(BaseModel):
-    """One axis as it is written: a list of values, or a range with a scale."""
+    """One axis as written: a list of values, or a range with a scale."""
 
     model_config = _STRICT
     values: list[Any] | None = Field(None, min_length=1)
@@ -60,7 +60,7 @@ class OwnTrainerSection(BaseModel):
 
 
 class ResourcesConfig(BaseModel):
-    """What a pack gets, and how many run at a time."""
+    """The resources of a pack, and how many packs run at a time."""
 
     model_config = _STRICT
     cpus: int = Field(1, ge=1, description="CPU cores, and torch threads, of one pack")
@@ -79,7 +79,7 @@ class ResourcesConfig(BaseModel):
 
 
 class CheckpointConfig(BaseModel):
-    """When packs in training write checkpoints: after so many seconds or steps, whichever comes first."""
+    """When running packs write checkpoints: after this many seconds or steps, whichever comes first."""
 
     model_config = _STRICT
     every_s: float | None = Field(
@@ -89,7 +89,7 @@ class CheckpointConfig(BaseModel):
 
 
 class TelemetryConfig(BaseModel):
-    """What is measured of trials while they train, besides losses and norms. It changes no result."""
+    """What is measured during training besides losses and norms. It does not affect results."""
 
     model_config = _STRICT
     every: int | None = Field(

@@ -1,4 +1,4 @@
-"""What a trial was trained with, as a person asks for it: its configuration holds only what acts."""
+"""The settings of a trial as a user asks for them: its configuration holds only what acts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
 
 def settings_of(objective: str, config: Mapping[str, Any], cell: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The configuration of a trial of ``objective``, the features that are off, and the values of its ``cell``.
+    """A trial's configuration, plus the features that are off and the values of its ``cell``.
 
-    Of an objective that is not built in the features are those that all objectives have; a custom trainer has none.
+    For a custom objective the features are those that all objectives have; a custom trainer has none.
     """
     known = dict(config)
     if objective not in OWN_KINDS:

@@ -35,12 +35,12 @@ from orchestrator.sweepfile.sections import (
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
 
 _MAX_PROBLEMS = 20
-# Parts of pydantic's paths that say which member of a union was tried, and that no sweep file has.
+# Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
 _BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "own-trainer")
 
 
 class ImportNotAllowed(InputError):
-    """A sweep file names code that would be imported, and the command line does not allow it."""
+    """A sweep file names code to import, and the command line does not allow it."""
 
     def __init__(self, where: str, kind: str, reference: str) -> None:
         message = f"{reference!r} is code of yours, which runs when it is imported"
@@ -65,7 +65,7 @@ class Sweep:
     telemetry: TelemetryConfig
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
-    idle: Mapping[str, int]  # axes that do not act in some of the cells, and in how many
+    idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
 
     @property
     def axis_names(self) -> list[str]:
@@ -82,13 +82,13 @@ def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: 
 
 
 def refuse_import(sweep: Sweep, allow_import: bool) -> None:
-    """Raise ImportNotAllowed where trials would import a function of the user's without ``allow_import``."""
+    """Raise ImportNotAllowed where trials would import a user's function without ``allow_import``."""
     if isinstance(sweep.objective, OwnTrainer) and sweep.objective.section.python is not None and not allow_import:
         raise ImportNotAllowed(sweep.objective.file, "python", sweep.objective.section.python)
 
 
 def load_sections(path: Path, overrides: Overrides = Overrides()) -> SweepFile:
-    """The sections of the sweep file at ``path`` as they are written; nothing is imported."""
+    """The sections of the sweep file at ``path`` as written; imports nothing."""
     document = read_document(path)
     apply(overrides, document)
     return _validated(document)
@@ -113,7 +113,7 @@ def read_document(path: Path) -> Document:
 
 
 def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
-    """Check ``document`` with the command line's changes and span its trials."""
+    """Check ``document`` with the command line's changes and generate its trials."""
     apply(overrides, document)
     file = _validated(document)
     objective = _objective(file, document, allow_import)
@@ -155,7 +155,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
 
 
 def _validated(document: Document) -> SweepFile:
-    # `seeds:` with nothing behind it means the same as leaving the key out.
+    # `seeds:` without a value means the same as omitting the key.
     data = {
         key: value for key, value in document.data.items() if value is not None or key not in SweepFile.model_fields
     }
@@ -252,7 +252,7 @@ def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, docume
 
 
 def _field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
-    """What is wrong with ``value`` for the field ``name``, if anything."""
+    """The problem of ``value`` for the field ``name``, if any."""
     found = fields.problem(name, value)
     return Problem(document.place(path), ".".join(path[:2]), *found) if found else None
 
@@ -275,7 +275,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
 
 
 def _absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
-    """Workers stand in other folders, so relative paths are made absolute here."""
+    """Makes relative paths absolute, since workers have other working directories."""
     absolute = []
     for pattern in patterns:
         full = str(Path(os.path.expanduser(pattern)).absolute())
@@ -363,7 +363,7 @@ def _axis(
 
 
 def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
-    """What is wrong with values that would not have a column of the map each, and the remedy; None where nothing is."""
+    """The problem of values that would not each have a column of the map, and its remedy; None without one."""
     seen: dict[Any, Any] = {}
     for value in values:
         try:
@@ -377,7 +377,7 @@ def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
         else:
             message = f"{shown(seen[value])} and {shown(value)} are equal in Python, so the map would have one column"
             return f"{message} for both", "keep one of them, or write words in quotes, such as '1.0'"
-    # Numbers may read alike, being rounded; of lists a map shows nothing else.
+    # Rounded numbers may look alike; a map shows lists as they are.
     names = {format_value(value): value for value in values}
     for value in values:
         if isinstance(value, tuple) and names[name := format_value(value)] != value:
@@ -410,12 +410,12 @@ def _resolve(
     stopping: StoppingConfig,
     document: Document,
 ) -> tuple[list[Trial], Counter[str]]:
-    """Every trial with its configuration, in which nothing that acts is left to a default later on.
+    """Every trial with its configuration, which leaves no acting setting to a later default.
 
-    Also in how many cells each axis does not act, where there are some. Raises InputError for values that do not go
-    together, and for a field that acts in no cell.
+    Also the number of cells in which each axis does not act, where there are some. Raises InputError for incompatible
+    values, and for a field that acts in no cell.
     """
-    # A trial that is audited is the same trial.
+    # Auditing does not change the trial.
     judged_by = stopping.model_dump(exclude={"audit"})
     trials: dict[str, Trial] = {}
     idle: Counter[str] = Counter()
@@ -454,11 +454,11 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
 
 
 class _Dumper(yaml.SafeDumper):
-    """Floats as a person writes them, short lists on one line, null spelt out."""
+    """Floats in readable form, short lists on one line, explicit null."""
 
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
-    # 1e-12 would be text to other YAML readers; 1.0e-12 is a number to all of them.
+    # Other YAML readers take 1e-12 as text; all of them read 1.0e-12 as a number.
     digits = repr(value)
     text = digits.replace("e", ".0e") if "e" in digits and "." not in digits else digits
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
@@ -477,7 +477,7 @@ def _as_file(
     fields: Fields,
     objective: Objective | OwnTrainer,
 ) -> str:
-    """The sweep as a file for any folder: the keys as they were written, with the command line's changes."""
+    """The sweep as a file that is valid in any folder: the keys as written, with the command line's changes."""
     data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
     if isinstance(data["objective"], dict):
         data["objective"] = {**data["objective"], "folder": objective.folder}

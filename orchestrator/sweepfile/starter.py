@@ -42,9 +42,9 @@ _COMMENTS = {
 
 
 def starter_file(name: str, objective: str, overrides: Overrides) -> str:
-    """A commented sweep file that runs as it is; axes that are named replace its own.
+    """A commented sweep file that runs as it is; named axes replace its default ones.
 
-    Raises InputError for overrides that are refused.
+    Raises InputError for overrides that are rejected.
     """
     steps = OBJECTIVES[objective].starter_steps if objective in OBJECTIVES else _STEPS
     document = parse_document(_STARTER.format(name=name, objective=objective, steps=steps), "starter file")

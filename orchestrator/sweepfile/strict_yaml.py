@@ -1,8 +1,7 @@
 """A strict reader for sweep files: plain data only, and the line of every value.
 
-YAML 1.1, which PyYAML speaks, reads 1e-8 as text, 010 as eight and 12:30 as a number, and lets a
-later duplicate key win. Here numbers are what a person means by them, and aliases, tags, duplicate
-keys and oversized documents are refused.
+YAML 1.1, as implemented by PyYAML, reads 1e-8 as text, 010 as eight and 12:30 as a number, and lets a later duplicate
+key win. Here numbers have their usual meaning, and aliases, tags, duplicate keys and oversized documents are rejected.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Document:
     places: dict[Path, str] = field(default_factory=dict)
 
     def place(self, path: Path) -> str:
-        """Where ``path``, or the nearest thing around it, was written."""
+        """Where ``path``, or its nearest enclosing element, was written."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.places:
                 return self.places[path[:length]]
@@ -44,12 +43,12 @@ class Document:
 
 
 def parse_scalar(text: str) -> Any:
-    """The value that an unquoted ``text`` means: null, a boolean, a number or text."""
+    """The value of an unquoted ``text``: null, a boolean, a number or text."""
     if text in _NULLS:
         return None
     if text in _BOOLEANS:
         return _BOOLEANS[text]
-    # int() refuses more than 4300 digits, and no field needs more than 18.
+    # int() rejects more than 4300 digits, and no field needs more than 18.
     if _INTEGER.fullmatch(text):
         return int(text) if len(text) <= 18 else float(text)
     if _FLOAT.fullmatch(text):
@@ -104,7 +103,7 @@ def _syntax_problem(error: Exception, name: str) -> Problem:
 def _value(node: yaml.Node, path: Path, document: Document) -> Any:
     document.places[path] = f"{document.name}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode):
-        return parse_scalar(node.value) if not node.style else node.value  # the C parser spells plain as ""
+        return parse_scalar(node.value) if not node.style else node.value  # the C parser gives plain style as ""
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*path, i), document) for i, item in enumerate(node.value)]
     mapping: dict[str, Any] = {}

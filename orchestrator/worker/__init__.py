@@ -1,1 +1,1 @@
-"""Trains one pack, or one trial of a custom trainer, and reports on it."""
+"""Trains one pack, or one trial of a custom trainer, and sends reports."""

@@ -1,7 +1,7 @@
-"""What a pack in training needs to go on elsewhere, as bytes; when to write it, and how without a pause.
+"""Checkpoints of a running pack, as bytes: what they hold, when to write one, and how without pausing training.
 
-A checkpoint is tensors, numbers and strings in torch's own format, read with ``weights_only=True`` after its
-checksum, so that one from a stranger executes nothing.
+A checkpoint is tensors, numbers and strings in torch's format. It is read with ``weights_only=True`` after its checksum
+is verified, so a foreign checkpoint cannot execute code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from orchestrator.messages import Checkpoint
 from orchestrator.worker.ways import is_out_of_memory
 
 _SCHEMA = 3
-# The first checkpoints come early, so that even a run that is killed every minute gets on.
+# The first checkpoints come early, so that even a run that is killed every minute makes progress.
 _FIRST_S = 3.0
-# A checkpoint may take this share of the time since the last one.
+# A checkpoint may take this share of the time since the previous one.
 _LARGEST_SHARE = 0.01
 
 
@@ -40,20 +40,20 @@ def to_bytes(state: Mapping[str, Any], trial_ids: list[str]) -> bytes:
 
 
 def from_bytes(content: bytes, trial_ids: list[str]) -> dict[str, Any]:
-    """The state in ``content``, with tensors where arrays were.
+    """The state in ``content``, with tensors in place of arrays.
 
-    Raises BadCheckpoint when it is damaged, of another version, or not of these ``trial_ids`` in this order.
+    Raises BadCheckpoint when it is damaged, has another version, or does not match ``trial_ids`` in this order.
     """
     import torch
 
     try:
-        # torch does not look at the checksums of its archive's members: a letter may have become another.
+        # torch does not verify the checksums of the archive's members, so a changed byte would go unnoticed.
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if (damaged := archive.testzip()) is not None:
                 raise BadCheckpoint(f"{damaged} is damaged")
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         schema, owners, state = found["schema"], found["trial_ids"], found["state"]
-    except Exception as error:  # torch raises whatever its reader stumbled over
+    except Exception as error:  # torch's reader may raise anything
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadCheckpoint(f"the checkpoint cannot be read: {cause}") from error
     if schema != _SCHEMA:
@@ -64,7 +64,7 @@ def from_bytes(content: bytes, trial_ids: list[str]) -> dict[str, Any]:
 
 
 def random_states() -> dict[str, Any]:
-    """The generators that a process shares. The built-in objectives draw from none of them."""
+    """The global generators of a process. The built-in objectives draw from none of them."""
     import torch
 
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
@@ -76,7 +76,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Put the generators where ``random_states`` found them."""
+    """Restore the generators to ``random_states``."""
     import torch
 
     torch.set_rng_state(states["torch"])
@@ -88,10 +88,10 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 
 
 class CheckpointWriter:
-    """Makes a pack's checkpoints beside its training: the trainer waits for a copy of its tensors, no longer."""
+    """Writes a pack's checkpoints while it trains: the trainer waits only for a copy of its tensors."""
 
     def __init__(self, trial_ids: list[str], every_s: float | None, every_steps: int | None) -> None:
-        """At the latest every ``every_s`` seconds or ``every_steps`` steps; None for not by that clock."""
+        """At least every ``every_s`` seconds and ``every_steps`` steps; None for no such limit."""
         self._trial_ids, self._every_s, self._every_steps = trial_ids, every_s, every_steps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[tuple[Checkpoint, float]] | None = None
@@ -99,7 +99,7 @@ class CheckpointWriter:
         self._steps, self._cost_s = 0, 0.0
 
     def is_due(self, num_steps: int) -> bool:
-        """Whether to ``begin`` one now, after ``num_steps`` steps more."""
+        """Whether to ``begin`` one now, after ``num_steps`` more steps."""
         self._steps += num_steps
         if self._pending is not None:
             return False
@@ -112,7 +112,7 @@ class CheckpointWriter:
         return now - self._last >= max(wait_s, self._cost_s / _LARGEST_SHARE)
 
     def begin(self, make_state: Callable[[], Mapping[str, Any]], ages: Mapping[str, int]) -> None:
-        """Copy the state now, and write it while training goes on. Where there is no memory for it, do without."""
+        """Copy the state now, and write it while training continues. Skipped if memory does not suffice."""
         began = time.perf_counter()
         self._steps, self._last = 0, began
         try:
@@ -131,7 +131,7 @@ class CheckpointWriter:
         return self._pending is not None and self._pending.done()
 
     def take(self, *, wait: bool = False) -> Checkpoint | None:
-        """The checkpoint that was begun, once it is there."""
+        """The checkpoint that was begun, once it is complete."""
         if self._pending is None or not (wait or self.is_ready):
             return None
         pending, self._pending = self._pending, None
@@ -156,7 +156,7 @@ class CheckpointWriter:
 
 
 def _recorded(state: Any) -> Any:
-    """An event after the copies on a GPU, so that training does not wait for them; None without a GPU."""
+    """An event after the copies on a GPU, so that training need not wait for them; None without a GPU."""
     import torch
 
     if not any(value.is_cuda for value in _tensors(state)):

@@ -1,4 +1,4 @@
-"""A process of a user's trainer: what it prints, and the end of it and of all that it started."""
+"""A process of a custom trainer: its output, its end, and the end of all processes that it started."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ with contextlib.suppress(OSError):
 
 
 class CannotStart(Exception):
-    """A command that cannot be run: its program, its folder, its arguments or its permissions."""
+    """A command that cannot be run because of its program, folder, arguments or permissions."""
 
 
 class Child:
-    """A running command in a session of its own. What it starts carries a mark, so that daemons are found too."""
+    """A running command in its own session. Processes that it starts carry a mark, so daemons are found too."""
 
     def __init__(self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> None:
         """Start ``command`` in ``folder``. Raises CannotStart, and StorageError for its ``log``."""
@@ -49,7 +49,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C on the terminal is for the driver, and a group can be signalled
+                start_new_session=True,  # Ctrl-C goes to the driver only, and the group can be signalled
                 preexec_fn=_die_with_the_worker,
             )
         except (OSError, ValueError) as error:
@@ -62,9 +62,9 @@ class Child:
         os.set_blocking(self._output.fileno(), False)
 
     def read(self, timeout_s: float = 0.0) -> bytes:
-        """What it has printed since, at most 1 MiB; waits ``timeout_s`` for something. Raises StorageError."""
+        """New output, at most 1 MiB; waits up to ``timeout_s`` for some. Raises StorageError."""
         if self._is_at_end:
-            time.sleep(timeout_s)  # it has closed its output and goes on
+            time.sleep(timeout_s)  # it has closed its output and still runs
             return b""
         if not self.is_readable(timeout_s):
             return b""
@@ -79,14 +79,14 @@ class Child:
         return not self._is_at_end and bool(select.select([self._output], [], [], timeout_s)[0])
 
     def last_lines(self) -> list[str]:
-        """The last lines that it has printed, each cut to a readable length."""
+        """The last lines of its output, each truncated to a readable length."""
         lines = _COLOURS.sub("", self._last.decode(errors="replace")).replace("\r", "\n").split("\n")
         return [line[:_LONGEST_LINE] for line in lines if line.strip()]
 
     def returncode(self) -> int | None:
-        """How it ended, minus the signal's number where one killed it; None while it runs.
+        """Its exit status, minus the signal's number where one killed it; None while it runs.
 
-        It is only looked at: until `close` its id, and that of its group, are not reused.
+        It is not reaped: until `close`, its id and that of its group are not reused.
         """
         if self._process.returncode is not None:
             return self._process.returncode
@@ -96,11 +96,11 @@ class Child:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def terminate(self) -> None:
-        """Ask it, and those of its processes that share its group, to end."""
+        """Ask it, and the processes in its group, to end."""
         self._signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Kill it and everything that it has started, and complete its log."""
+        """Kill it and everything it started, and complete its log."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -116,5 +116,5 @@ class Child:
 
 
 def _die_with_the_worker() -> None:
-    """In the child: the kernel kills it when the thread that started it ends, however that happens."""
+    """In the child: the kernel kills it when the thread that started it ends, for any reason."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

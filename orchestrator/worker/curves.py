@@ -1,4 +1,4 @@
-"""Metrics of a pack on the host, and the pieces of its members' curves that are kept until the next report."""
+"""Metrics of a pack on the host, and the pieces of its members' curves that wait for the next report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from orchestrator.worker.readings import Point, as_table
 
 
 class Curves:
-    """Curves and readings since the last report: of the losses every ``every``-th step, a member's last and verdict.
+    """Curves and readings since the last report: the loss at every ``every``-th step, at the last step and at the
+    verdict.
 
-    ``num_steps`` are the steps of a whole curve.
+    ``num_steps`` is the length of a whole curve.
     """
 
     def __init__(self, every: int, num_steps: int) -> None:
@@ -23,7 +24,7 @@ class Curves:
         self._telemetry: dict[str, list[Point]] = {}
 
     def add(self, trial_id: str, first_step: int, columns: Mapping[str, np.ndarray], *, has_ended: bool) -> None:
-        """The next steps of a member, ``columns`` of one length; ``has_ended`` at the last of them."""
+        """Add the next steps of a member, ``columns`` of equal length; ``has_ended`` at the last of them."""
         step_N = first_step + np.arange(len(columns["loss"]))
         is_kept_N = (step_N % self._every == 0) | (step_N == self._num_steps - 1)
         is_kept_N[-1:] |= has_ended
@@ -32,7 +33,7 @@ class Curves:
             self._traces.setdefault(trial_id, []).append({"step": step_N[is_kept_N], **kept})
 
     def add_readings(self, trial_id: str, points: Sequence[Point]) -> None:
-        """What was read of a member at some of its steps."""
+        """Add readings of a member at some of its steps."""
         if points:
             self._telemetry.setdefault(trial_id, []).extend(points)
 
@@ -45,9 +46,9 @@ class Curves:
 
 
 def to_host(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Metrics of T steps, (K,) each and maybe on a device, as float64 arrays of shape (T, K).
+    """Metrics of T steps, (K,) each and possibly on a device, as float64 arrays of shape (T, K).
 
-    All of them come over in one copy, so a GPU is waited for once per look and not once per step.
+    All are moved in one copy, so a GPU is waited for once per look instead of once per step.
     """
     names = list(rows[0])
     values = [row[name] for row in rows for name in names]

@@ -15,7 +15,7 @@ def main() -> None:
     module_name, _, name = sys.argv[1].partition(":")
     sys.path.insert(0, os.getcwd())
     watch = Watch(raises=True)
-    # The driver sees the same losses, and comes to the same verdict.
+    # The driver sees the same losses and reaches the same verdict.
     with contextlib.suppress(TrainingLost):
         getattr(importlib.import_module(module_name), name)(dict(watch.config), watch.report)
 

@@ -1,4 +1,4 @@
-"""Runs one trial of a custom trainer: its processes, what they print, and how it ends."""
+"""Runs one trial of a custom trainer: its processes, their output, and its ending."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
 
 _SECONDS_PER_LOOK = 0.05
-# A run that is stopped ends before the driver gives up waiting for its last report.
+# A stopped run must end before the driver stops waiting for its last report.
 _LONGEST_PAUSE_S = 8.0
-# Of what a process has printed when it ended; a daemon of its own may go on for ever.
+# Time to read remaining output after the process ended; a daemon that it started may write forever.
 _LONGEST_REST_S = 10.0
 _MAX_OTHERS = 24
 _SHOWN_LINES = 20
-# Signals with which others end a process that did nothing wrong: another attempt may well succeed. A shell says
-# 128 more than the signal's number.
+# Signals from outside that end a healthy process: another attempt may succeed. A shell reports 128 plus the signal's
+# number.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 _REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="grad_norm")
 
@@ -55,7 +55,7 @@ class OwnRun:
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces()
         self.curve = Curve()
-        self.is_over = False  # the detector's verdict ends it
+        self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}
         self._children: list[Process] = []
         self._finished: list[Finished] = []
@@ -63,7 +63,7 @@ class OwnRun:
         self._source: Source | None = None
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """A report every ``launch.report_s`` seconds, and a last one with the result or why there is none."""
+        """A report every ``launch.report_s`` seconds, and a last one with the result or the reason for its absence."""
         try:
             self._start()
         except CannotStart as error:
@@ -84,7 +84,7 @@ class OwnRun:
                 yield self.report(started)
                 if wants_pause():
                     yield from self._until_ended(started, min(self.launch.grace_s, _LONGEST_PAUSE_S))
-                    # What it said before it saved is part of the curve that goes on from there.
+                    # Output from before it saved belongs to the curve that resumes there.
                     self._take(self._source.finish(self._children[0]))
                     if not self.is_over:
                         yield self.report(started, is_last=True, is_paused=True)
@@ -117,7 +117,7 @@ class OwnRun:
         return report
 
     def close(self) -> None:
-        """Leave none of its processes behind."""
+        """Leave no process running."""
         for child in self._children:
             child.close()
         self.places.close()
@@ -145,7 +145,7 @@ class OwnRun:
             arguments = launch.resume_arguments if is_resumed else ()
             command = command_of([filled(word) for word in (*config["command"], *arguments)])
         environment = {
-            "PYTHONUNBUFFERED": "1",  # or a script's lines would come when its buffer is full
+            "PYTHONUNBUFFERED": "1",  # otherwise a script's lines arrive only when its buffer is full
             "OMP_NUM_THREADS": str(self.pack.cpus),
             "SWEEP_TRIAL": str(self.folder.settings),
             **{name: filled(text) for name, text in config.get("environment", {}).items()},
@@ -160,7 +160,7 @@ class OwnRun:
         }
 
     def _go_on(self, filled: Callable[[str], str]) -> bool:
-        """Take in what an earlier attempt has left, where the trainer has a checkpoint; returns whether it has."""
+        """Read what an earlier attempt left, if the trainer has a checkpoint; returns whether it has."""
         if self.launch.checkpoint is None:
             return False
         if not os.path.exists(os.path.join(self.launch.folder, filled(self.launch.checkpoint))):
@@ -169,20 +169,20 @@ class OwnRun:
         return self.curve.last_step is not None
 
     def _settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What the trainer's process can read, and what a `Watch` in it goes by."""
+        """The settings file for the trainer's process and a `Watch` in it."""
         return {
             "trial_id": self.member.trial_id,
             "config": dict(values),
             "seed": self.member.seed,
             "steps": self.pack.steps,
-            # Who is audited trains on after the verdict.
+            # An audited trial trains on after the verdict.
             "stopping": {**self.pack.stopping, "early_stop": self.stopping.early_stop and not self.is_audited},
             "rows": str(self.folder.rows),
             "folder": str(self.folder.path),
         }
 
     def _look(self) -> bool:
-        """Take in what the processes say within a moment; whether there was a loss."""
+        """Process the output of a short time; returns whether there was a loss."""
         points = self._source.read(self._children[0], _SECONDS_PER_LOOK)
         for child in self._children[1:]:
             child.read()
@@ -199,12 +199,12 @@ class OwnRun:
                 self.is_over = self.judging.point(point.step, row)
 
     def _has_ended(self) -> bool:
-        """Whether all processes have ended, or one of them in a way that leaves the others waiting for it."""
+        """Whether all processes have ended, or one ended in a way for which the others would wait forever."""
         codes = [child.returncode() for child in self._children]
         return all(code is not None for code in codes) or any(code not in (None, 0) for code in codes)
 
     def _until_ended(self, started: float, grace_s: float, *, is_told: bool = False) -> Iterator[Report]:
-        """Let the processes end: those that know by themselves, then by SIGTERM, and who does not is killed later."""
+        """Wait for the processes to end: on their own if they know, otherwise by SIGTERM, then by SIGKILL."""
         began = time.monotonic()
         asked = not is_told
         if asked:
@@ -213,7 +213,7 @@ class OwnRun:
         while time.monotonic() - began < grace_s * (1 if asked else 2):
             if all(child.returncode() is not None for child in self._children):
                 return
-            self._look()  # also where what it says counts no more: a full pipe would stop it
+            self._look()  # even if its output no longer counts: a full pipe would block it
             if not asked and time.monotonic() - began >= grace_s:
                 asked = True
                 self._terminate()
@@ -233,7 +233,7 @@ class OwnRun:
         return self.report(started, is_last=True, error=self._with_output(f"{silence}; {self._source.note}"))
 
     def _last_report(self, started: float) -> Report:
-        """The result, or why there is none."""
+        """The result, or the reason for its absence."""
         codes = [child.returncode() for child in self._children]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
         record = self.judging.record()
@@ -257,7 +257,7 @@ class OwnRun:
         return self.report(started, is_last=True, error=self._with_output(cause, failed))
 
     def _with_output(self, cause: str, rank: int = 0) -> str:
-        """``cause`` as the last line, below the last that a process said."""
+        """``cause`` as the last line, after the last output of a process."""
         return "\n".join([*self._last_lines(rank), cause])
 
     def _last_lines(self, rank: int) -> list[str]:
@@ -265,7 +265,7 @@ class OwnRun:
 
 
 class Source:
-    """Where the losses of a run come from: what it reports by itself, else its output, else a file of its own."""
+    """The source of a run's losses: its own reports, else its output, else a file that it writes."""
 
     def __init__(
         self, metrics: MetricsConfig | None, folder: TrialFolder, *, after: int | None, keeps_points: bool
@@ -276,24 +276,24 @@ class Source:
         self._points_file = folder.points if keeps_points else None
         self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
         self._stream = MetricStream(metrics) if metrics is not None else None
-        self.is_told = False  # the trainer reports by itself, and so knows of a verdict as soon as we do
+        self.is_told = False  # the trainer reports through `Watch`, and so learns of a verdict immediately
         self._has_spoken = False
         if after is None and self._tail is not None:
             while self._tail.read():
-                pass  # what was there before this run is not of it
+                pass  # content from before this run does not belong to it
         if after is not None:
             while content := self._rows.read():
                 self._row_stream.feed(content)
 
     @property
     def note(self) -> str:
-        """Why there are no points, for a person who wonders."""
+        """Why there are no points, for the user."""
         if self._stream is None:
             return "nothing was reported: call report(step, loss=...)"
         return self._stream.note
 
     def read(self, child: Process, timeout_s: float) -> list[Point]:
-        """Points since the last call. Raises StorageError where the output cannot be kept."""
+        """Points since the last call. Raises StorageError where the output cannot be stored."""
         output = child.read(timeout_s)
         if not self._has_spoken and (content := self._rows.read()):
             self.is_told = True
@@ -304,7 +304,7 @@ class Source:
         return self._spoken(self._stream.feed(content))
 
     def finish(self, child: Process) -> list[Point]:
-        """Points that came last, once the process has ended."""
+        """The remaining points, after the process has ended."""
         points = self.read(child, 0.0)
         deadline = time.monotonic() + _LONGEST_REST_S
         while child.is_readable() and time.monotonic() < deadline:
@@ -325,12 +325,12 @@ class Source:
         return new
 
     def _new(self, points: Sequence[Point]) -> list[Point]:
-        """Points beyond what an earlier attempt had."""
+        """Points beyond those of an earlier attempt."""
         return [point for point in points if self._after is None or point.step > self._after]
 
 
 class Curve:
-    """The points of one run, in order, and those that have not been reported yet."""
+    """The points of one run, in order, and those not reported yet."""
 
     def __init__(self) -> None:
         self.first_step: int | None = None
@@ -341,7 +341,7 @@ class Curve:
 
     @property
     def steps_done(self) -> int:
-        """Steps behind the run at its last point, whether it counts from 0 or from 1."""
+        """Steps completed at the last point, whether the trainer counts from 0 or from 1."""
         if self.last_step is None or self.first_step is None:
             return 0
         return self.last_step + 1 if self.first_step == 0 else self.last_step
@@ -351,7 +351,7 @@ class Curve:
         if self.last_step is not None and point.step <= self.last_step:
             return False
         if self.first_step is None:
-            # A column without a hole, or none: what is missing is not a gradient that is not finite.
+            # A column is complete or absent: a missing gradient norm is not a non-finite one.
             self.first_step, self._has_norm = point.step, point.grad_norm is not None
         self.last_step = point.step
         self._new.append(point)
@@ -361,7 +361,7 @@ class Curve:
         return True
 
     def taken(self) -> Trace:
-        """The points since the last call as columns, a hole in one of the others as NaN; empty without points."""
+        """The points since the last call as columns, with NaN for missing values; empty without points."""
         points, self._new = self._new, []
         if not points:
             return {}
@@ -374,7 +374,7 @@ class Curve:
 
 
 def _known_points(folder: TrialFolder) -> Iterator[Point]:
-    """What an earlier attempt left, as reported or as understood."""
+    """The points of an earlier attempt, as reported or as parsed."""
     path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
     for row in read_rows(path):
         others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}

@@ -1,4 +1,4 @@
-"""The members of a pack in training: steps them, judges them, reports, lets those that end go."""
+"""The members of a running pack: trains them, judges them, reports, and drops those that end."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from orchestrator.worker.ways import Choice, choose_way, prepare_process
 
 # Shapes: T steps of a look, K members, R rows of the trainer.
 
-# Steps between two looks at the metrics. Members that are lost train on until then, masked or not;
-# their curves end at the verdict all the same, so results do not depend on it.
+# Steps between two looks at the metrics. A lost member trains on until then, masked or not; its curve still ends at the
+# verdict, so results do not depend on this number.
 _STEPS_PER_LOOK = 10
 _SECONDS_PER_LOOK = 1.0  # slow steps are looked at more often, so that no worker seems to hang
 _SECONDS_PER_REPORT = 1.0
@@ -52,7 +52,7 @@ class PackedRun:
         self._finished: list[Finished] = []
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """A report about every second and one for each checkpoint; the last one says that all have ended, or pause."""
+        """A report about every second and one per checkpoint; the last says that all have ended, or is a pause."""
         prepare_process()
         self.roster = roster = self._start()
         last_report = time.perf_counter()
@@ -110,7 +110,7 @@ class PackedRun:
         return report
 
     def close(self) -> None:
-        """Release the trainer; what it raises by now changes no result."""
+        """Release the trainer; an error at this point changes no result."""
         self.checkpoints.close()
         if self.trainer is not None:
             try:
@@ -166,7 +166,7 @@ class PackedRun:
         num_members: int,
         resumed: Mapping[str, Any] | None,
     ) -> Choice:
-        """How to run this pack: as before, as the sweep says, or as is fastest here."""
+        """The way to run this pack: as before, as set in the sweep, or the fastest on this machine."""
         width = self.pack.width
         if resumed is not None:
             way = Way(**resumed["way"])
@@ -176,7 +176,7 @@ class PackedRun:
         return choose_way(objective, configs[0], device, self.pack.cpus, num_members, self.pack.steps_ahead)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
-        """Go on where an earlier attempt stood, without those who are ``skipped``."""
+        """Resume where an earlier attempt stopped, without the members in ``skipped``."""
         self.trainer.load_state_dict(state["trainer"])
         judging = state["judging"]
         arrays = {name: values.numpy() for name, values in judging["arrays"].items()}
@@ -195,7 +195,7 @@ class PackedRun:
         self.checkpoints.begin(self._state, ages)
 
     def _state(self) -> dict[str, Any]:
-        """All that training goes on from: tensors, arrays, numbers and strings."""
+        """The whole state of training: tensors, arrays, numbers and strings."""
         return {
             "way": asdict(self.way),
             "roster": self.roster.state_dict(),
@@ -206,8 +206,8 @@ class PackedRun:
         }
 
     def _num_rows(self, roster: Roster) -> int:
-        """Rows of the trainer: one for each of those who train, or in a compiled pack its width or the width
-        halved some times, with a row for everybody, so that few sizes are ever compiled."""
+        """Rows of the trainer: one per training member. A compiled pack has its width, or the width halved some
+        times, with a row for every member, so that few sizes are compiled."""
         if not self.way.compiled:
             return len(roster.training)
         size = self.way.width
@@ -216,13 +216,13 @@ class PackedRun:
         return size
 
     def _steps_to_next_look(self) -> int:
-        """Members end at their last step exactly."""
+        """Limited so that members end exactly at their last step."""
         oldest = max(self.age_of[member] for member in self.roster.training)
         in_time = max(1, int(_SECONDS_PER_LOOK / self.seconds_per_step))
         return min(_STEPS_PER_LOOK, in_time, self.pack.steps - oldest)
 
     def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
-        """Metrics of the next steps, (T, R) each, and what was read meanwhile, by rows of the trainer."""
+        """Metrics of the next steps, (T, R) each, and readings taken meanwhile, by rows of the trainer."""
         trainer, wanted = self.trainer, self.pack.telemetry
         age_R = np.array([self.age_of[member] for member in self.roster.training])
         can_read = hasattr(trainer, "observed_step")
@@ -241,19 +241,19 @@ class PackedRun:
         return to_host(metrics), on_host(readings)
 
     def _look(self, metrics: Mapping[str, np.ndarray], readings: Sequence[Reading], num_steps: int) -> None:
-        """Judge ``num_steps`` rows of metrics, (T, R) each; let members that end go."""
+        """Judge ``num_steps`` rows of metrics, (T, R) each, and drop members that end."""
         members = self.roster.training
-        # Rows beyond the members fill up a compiled pack.
+        # Rows beyond the members pad a compiled pack.
         metrics = {name: values[:, : len(members)] for name, values in metrics.items()}
         age_K = np.array([self.age_of[member] for member in members])
-        # A member that ends is judged by what came up to its last step; the others by all.
+        # A member that ends is judged by the steps up to its last one; the others by all.
         look = self.judging.look(metrics)
         self.member_steps += num_steps * len(members)
         for k, member in enumerate(members):
             trial_id, age, num_kept = self.trial_ids[member], int(age_K[k]), int(look.num_steps_K[k])
             columns = {name: values[:num_kept, k] for name, values in metrics.items()}
             if self.roster.configs[member].rollback is None:
-                columns.pop("rolled_back", None)  # of others in the pack
+                columns.pop("rolled_back", None)  # from other members of the pack
             self.curves.add(trial_id, age, columns, has_ended=bool(look.has_ended_K[k]))
             points = [(age + offset, read) for offset, read in of_row(readings, k) if offset < num_kept]
             self.curves.add_readings(trial_id, points)
@@ -272,7 +272,7 @@ class PackedRun:
             self._arrange(members)
 
     def _arrange(self, members_before: Sequence[int]) -> None:
-        """Make trainer and judging hold those who train now."""
+        """Rearrange trainer and judging to the members that train now."""
         members = self.roster.training
         position = {member: k for k, member in enumerate(members_before)}
         self.judging.arrange([position.get(member) for member in members], self._are_audited(members))

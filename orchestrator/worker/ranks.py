@@ -1,4 +1,4 @@
-"""Where the processes of one trial run, and the environment by which they find each other: that of torchrun."""
+"""Where the processes of one trial run, and the environment through which they find each other, as in torchrun."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from orchestrator.worker.child import Child
 
 
 class Process(Protocol):
-    """A process of a trial, here or on another machine; `Child` says what each of these does."""
+    """A process of a trial, here or on another machine; see `Child` for each method."""
 
     def read(self, timeout_s: float = 0.0) -> bytes:
-        """What it has printed since."""
+        """New output."""
 
     def is_readable(self) -> bool:
         """Whether there is something to read now."""
 
     def last_lines(self) -> list[str]:
-        """The last lines that it has printed."""
+        """The last lines of its output."""
 
     def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Its exit status; None while it runs."""
 
     def terminate(self) -> None:
         """Ask it to end."""
 
     def close(self) -> None:
-        """Kill it and everything that it has started."""
+        """Kill it and everything it started."""
 
 
 class RankPlaces(Protocol):
-    """Places for the processes of one trial, rank 0 on this machine."""
+    """Places for the processes of one trial, with rank 0 on this machine."""
 
     def environments(self, workers: int) -> list[dict[str, str]]:
-        """What each of ``workers`` processes finds in its environment, by rank; nothing where there is one."""
+        """The environment of each of ``workers`` processes, by rank; empty if there is only one."""
 
     def start(
         self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
@@ -44,14 +44,14 @@ class RankPlaces(Protocol):
         """Start a process. Raises CannotStart."""
 
     def close(self) -> None:
-        """Give the places back."""
+        """Release the places."""
 
 
 class LocalPlaces:
     """All processes on this machine."""
 
     def environments(self, workers: int) -> list[dict[str, str]]:
-        """What each of ``workers`` processes finds in its environment, by rank; nothing where there is one."""
+        """The environment of each of ``workers`` processes, by rank; empty if there is only one."""
         return torchrun_environments(["here"] * workers, "127.0.0.1", free_port()) if workers > 1 else [{}]
 
     def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
@@ -59,7 +59,7 @@ class LocalPlaces:
         return Child(command, folder, environment, log)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 def torchrun_environments(nodes: Sequence[str], address: str, port: int) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Which steps of which members are read while a pack trains, and what was read as tables of each member."""
+"""Which members are read at which steps while a pack trains, and their readings as tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Point = tuple[int, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one step told of some rows of a trainer: ``values_CR`` of ``names``, ``offset`` steps into the look."""
+    """Readings of one step for some rows of a trainer: ``values_CR`` of ``names``, ``offset`` steps into the look."""
 
     offset: int
     rows: tuple[int, ...]
@@ -26,14 +26,14 @@ class Reading:
 
 
 def due(age_R: np.ndarray, num_steps: int, every: int | None) -> np.ndarray:
-    """Which rows are to be read at each of the next steps, (T, R): at every ``every``-th step of their own."""
+    """Which rows to read at each of the next steps, (T, R): at every ``every``-th step of the member."""
     if every is None:
         return np.zeros((num_steps, len(age_R)), dtype=bool)
     return (age_R + np.arange(num_steps)[:, None]) % every == 0
 
 
 def on_host(readings: Sequence[tuple[int, Sequence[int], Mapping[str, Any]]]) -> list[Reading]:
-    """Readings (offset, rows, name -> (R,)) that may be on a device, moved over in one copy."""
+    """Readings (offset, rows, name -> (R,)) that may be on a device, moved in one copy."""
     if not readings:
         return []
     values = [value for _, _, by_name in readings for value in by_name.values()]
@@ -53,7 +53,7 @@ def on_host(readings: Sequence[tuple[int, Sequence[int], Mapping[str, Any]]]) ->
 
 
 def of_row(readings: Sequence[Reading], row: int) -> list[Point]:
-    """What was read of one row, as (steps into the look, name -> value)."""
+    """Readings of one row, as (steps into the look, name -> value)."""
     return [
         (reading.offset, dict(zip(reading.names, reading.values_CR[:, reading.rows.index(row)], strict=True)))
         for reading in readings
@@ -62,9 +62,9 @@ def of_row(readings: Sequence[Reading], row: int) -> list[Point]:
 
 
 def as_table(points: Sequence[Point]) -> Trace:
-    """Points (step, name -> value) of one member as columns, in single precision; NaN for what was not read."""
+    """Points (step, name -> value) of one member as columns in single precision; NaN where not read."""
     names = dict.fromkeys(name for _, values in points for name in values)
-    with np.errstate(over="ignore"):  # what is beyond single precision is infinite
+    with np.errstate(over="ignore"):  # values beyond single precision become infinite
         columns = {
             name: np.array([values.get(name, np.nan) for _, values in points]).astype(np.float32) for name in names
         }

@@ -1,4 +1,4 @@
-"""The folder of one trial of a custom trainer: results/NAME/trials/ID, written where the trial runs."""
+"""The folder of one trial of a custom trainer, results/NAME/trials/ID, written where the trial runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _TAIL_BYTES = 64 * 2**10
 
 
 class TrialFolder:
-    """What a trial reads and leaves behind; ``path`` is absolute."""
+    """The files that a trial reads and writes; ``path`` is absolute."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.settings = path / "trial.json"  # the input of the trainer's process
-        self.rows = path / "rows.jsonl"  # what a trainer says that reports by itself, a JSON object a line
-        self.points = path / "points.jsonl"  # what was understood of one that prints its losses
+        self.rows = path / "rows.jsonl"  # the reports of a trainer that uses `Watch`, one JSON object per line
+        self.points = path / "points.jsonl"  # the points parsed from a trainer that prints its losses
 
     def output(self, rank: int) -> Path:
-        """Where the output of a process goes."""
+        """The file for the output of a process."""
         return self.path / ("output.log" if rank == 0 else f"output.{rank}.log")
 
     def prepare(self, *, keep: bool) -> None:
-        """Make the folder, and empty it unless an earlier attempt is gone on from. Raises StorageError."""
+        """Create the folder, and empty it unless an earlier attempt is resumed. Raises StorageError."""
         refuse_links(self.path.parent.parent, self.path.parent, self.path)
         with storage_errors(self.path):
             if not keep and self.path.exists():
@@ -60,7 +60,7 @@ class OutputLog:
         self._tail = (self._tail + content[room:])[-_TAIL_BYTES:]
 
     def close(self) -> None:
-        """Write what was held back. Raises StorageError."""
+        """Write the buffered end. Raises StorageError."""
         if self._file.closed:
             return
         with storage_errors(self._path), self._file as file:

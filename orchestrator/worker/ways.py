@@ -1,7 +1,7 @@
-"""How a pack is run on this machine: measured in a second or two, kept in a cache, never guessed.
+"""How to run a pack on this machine: measured in a second or two and cached, never guessed.
 
-How many members train at a time, eager or compiled, by which matrix products: what is fastest depends on
-the model's size, the processor and the libraries, so each structure is tried on the machine that trains it.
+This covers how many members train at a time, eager or compiled, and the library for matrix products. The fastest choice
+depends on the model's size, the processor and the libraries, so each structure is tried on the machine that trains it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from orchestrator.space import canonical_json
 
 _WIDTHS = {"cpu": (1, 4, 16, 32), "cuda": (1, 4, 16, 64, 256, 512)}
 _SECONDS_PER_WAY = 0.25
-# A wider pack must be this much faster, and another way than eager too: a measurement has noise.
+# A wider pack must be this much faster, and so must any way other than eager: measurements are noisy.
 _MARGIN = 1.05
-# What compiling costs and gains where it has not been measured yet (2 cores, 17 to 25 s; 1.1 to 1.5 times).
+# Cost and gain of compiling where not measured yet (2 cores, 17 to 25 s; 1.1 to 1.5 times).
 _EXPECTED_COMPILE_S, _EXPECTED_GAIN = 25.0, 1.25
-# A compilation that the cache has takes this share of the first one.
+# A cached compilation takes this share of the first one.
 _CACHED_SHARE = 0.25
 _MEMORY_SHARE = 0.5
-# A width is tried while it is less than this many times the members there are.
+# A width is tried while it is less than this many times the number of members.
 _FILLED = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One way, timed: ``compile_s`` is the first step's time, ``bytes_per_member`` what a member adds.
+    """One way, timed: ``compile_s`` is the time of the first step, ``bytes_per_member`` the memory of one more member.
 
-    ``failure`` says why a compiled way ran eager after all.
+    ``failure`` says why a compiled way fell back to eager.
     """
 
     way: Way
@@ -54,7 +54,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way to take and why, in one line; its measured speed where there is one."""
+    """The chosen way and the reason, in one line; its measured speed if there is one."""
 
     way: Way
     reason: str
@@ -62,19 +62,19 @@ class Choice:
 
 
 def prepare_process() -> None:
-    """Settings of a worker process: products round alike wherever in memory they stand, and memory is kept.
+    """Settings of a worker process: products round independently of memory alignment, and freed memory is reused.
 
-    Without the first a member's last bits would depend on how many share its pack where its matrices do not fill
-    blocks of 16 bytes (MKL's conditional numerical reproducibility, read at the first product; on one thread).
-    By default glibc gives large buffers back to the kernel at once and takes them again, up to 10,000
-    page faults for one step of a pack. Elsewhere than on glibc nothing happens.
+    Without the first, a member's last bits would depend on the size of its pack where its matrices do not fill blocks
+    of 16 bytes (MKL's conditional numerical reproducibility, read at the first product; on one thread). By default
+    glibc returns large buffers to the kernel at once and requests them again, with up to 10,000 page faults for one
+    step of a pack. Does nothing without glibc.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-        mallopt(mmap_threshold, 32 * 2**20)  # the largest that glibc takes
+        mallopt(mmap_threshold, 32 * 2**20)  # the largest that glibc accepts
         mallopt(trim_threshold, 2**31 - 1)
         mallopt(top_pad, 64 * 2**20)
 
@@ -82,9 +82,9 @@ def prepare_process() -> None:
 def choose_way(
     objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
 ) -> Choice:
-    """The fastest way for packs of this structure, measured here unless the cache has it.
+    """The fastest way for packs of this structure, measured here unless cached.
 
-    ``num_members`` are there to train, ``steps_ahead`` member-steps of this structure for this worker.
+    ``num_members`` are left to train, ``steps_ahead`` are the member-steps of this structure for this worker.
     """
     remembered = load_measurements(objective, config, device, cpus)
     known = measure_widths(objective, config, device, num_members, remembered)
@@ -100,7 +100,7 @@ def choose_way(
 def known_choice(
     objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
 ) -> Choice | None:
-    """What ``choose_way`` would take by what the cache knows; None where it would have to measure first."""
+    """The choice of ``choose_way`` from the cache; None where it would have to measure first."""
     known = load_measurements(objective, config, device, cpus)
     return _choice(objective, known, num_members, steps_ahead) if known else None
 
@@ -121,7 +121,7 @@ def _compiled(known: Sequence[Measurement], eager: Measurement) -> Measurement |
 
 
 def best_eager(known: Sequence[Measurement], num_members: int) -> Measurement:
-    """The fastest eager way that ``num_members`` can fill, the narrowest of those that are nearly as fast."""
+    """The fastest eager way that ``num_members`` can fill; the narrowest of those that are nearly as fast."""
     eager = [m for m in known if not m.way.compiled and m.way.width < max(2, _FILLED * num_members)]
     fastest = max(m.member_steps_per_second for m in eager)
     return next(m for m in sorted(eager, key=lambda m: m.way.width) if m.member_steps_per_second * _MARGIN >= fastest)
@@ -134,7 +134,7 @@ def explain(
     eager: Measurement,
     compiled: Measurement | None,
 ) -> str:
-    """One line: what was picked, the measured curve, and from where on compiling would pay."""
+    """One line: the choice, the measured curve, and the number of steps from which compiling would pay off."""
     curve = ", ".join(
         f"{_name(m.way)}: {m.member_steps_per_second:,.0f}" for m in sorted(known, key=lambda m: astuple(m.way))
     )
@@ -148,7 +148,7 @@ def explain(
 
 
 def break_even_steps(eager: Measurement, compiled: Measurement | None) -> float:
-    """Member-steps from which a compiled pack ends sooner than an eager one."""
+    """Member-steps from which a compiled pack finishes sooner than an eager one."""
     if compiled is None:
         cost = _EXPECTED_COMPILE_S * (1 + _CACHED_SHARE)
         rate = eager.member_steps_per_second * _EXPECTED_GAIN
@@ -166,9 +166,9 @@ def _compiling_pays(eager: Measurement, compiled: Measurement | None, steps_ahea
 def measure_widths(
     objective: Objective, config: TrainingConfig, device: str, num_members: int, known: Sequence[Measurement] = ()
 ) -> list[Measurement]:
-    """Time eager packs of growing width until they gain nothing or memory ends, on top of what is ``known``.
+    """Time eager packs of growing width until they gain nothing or memory runs out, in addition to ``known``.
 
-    Where members cannot be stacked there is one width only.
+    Where members cannot be stacked there is only one width.
     """
     known = list(known)
     curve = [m for m in known if m.way == Way(m.way.width)]
@@ -186,7 +186,7 @@ def measure_widths(
         except (MemoryError, RuntimeError) as error:
             if not curve or not is_out_of_memory(error):
                 raise
-            break  # what is narrower fits
+            break  # narrower widths fit
         known.append(curve[-1])
     is_narrow = best_eager(known, num_members).way.width <= 4
     if objective.can_compile and device == "cpu" and is_narrow and all(m.way.kernels == "default" for m in known):
@@ -195,7 +195,7 @@ def measure_widths(
 
 
 def measure(objective: Objective, config: TrainingConfig, device: str, way: Way) -> Measurement:
-    """Train a throwaway pack for a moment."""
+    """Train a throwaway pack for a short time."""
     memory_before = _memory_in_use(device)
     trainer = objective.start([config] * way.width, [k % 3 for k in range(way.width)], device, way)
     try:
@@ -217,7 +217,7 @@ def measure(objective: Objective, config: TrainingConfig, device: str, way: Way)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that memory has run out, of the machine or of a GPU."""
+    """Whether ``error`` means that memory has run out, of the machine or of a GPU."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -228,7 +228,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: str) -> int:
-    """Bytes that a pack may use on ``device`` now; a CPU's memory is shared with a pack on every other core."""
+    """Bytes that a pack may use on ``device`` now; a CPU's memory is shared with packs on all other cores."""
     if device == "cuda":
         import torch
 
@@ -238,7 +238,7 @@ def free_memory(device: str) -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Bytes that a container, or a job of a cluster, leaves this process: Linux's control groups, old and new."""
+    """Bytes left to this process by a container or a cluster job: Linux control groups, versions 1 and 2."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -252,12 +252,12 @@ def _left_in_groups() -> Iterator[int]:
                 )
             else:
                 continue
-            with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
                 yield max(0, int((folder / limit).read_text()) - int((folder / used).read_text()))
 
 
 def _memory_in_use(device: str) -> int:
-    """The most bytes that this process has used so far."""
+    """Peak memory of this process so far, in bytes."""
     if device == "cuda":
         import torch
 
@@ -266,7 +266,7 @@ def _memory_in_use(device: str) -> int:
 
 
 def load_measurements(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> list[Measurement]:
-    """What the cache knows of this structure on this machine; nothing is no error."""
+    """Cached measurements of this structure on this machine; empty if there are none."""
     entry = _read_cache().get(_key(objective, config, device, cpus), [])
     try:
         return [Measurement(**{**found, "way": Way(**found["way"])}) for found in entry]
@@ -277,7 +277,7 @@ def load_measurements(objective: Objective, config: TrainingConfig, device: str,
 def save_measurements(
     objective: Objective, config: TrainingConfig, device: str, cpus: int, known: Sequence[Measurement]
 ) -> None:
-    """Keep ``known`` for later packs and sweeps; a cache that cannot be written is done without."""
+    """Cache ``known`` for later packs and sweeps; skipped if the cache cannot be written."""
     with contextlib.suppress(StorageError):
         with waiting_lock(cache_folder() / "ways.lock"):
             entries = {**_read_cache(), _key(objective, config, device, cpus): [asdict(m) for m in known]}
@@ -285,7 +285,7 @@ def save_measurements(
 
 
 def cache_folder() -> Path:
-    """Where measurements and compiled packs are kept: ``SWEEP_CACHE``, or ``sweep`` in the user's cache."""
+    """The folder of measurements and compiled packs: ``SWEEP_CACHE``, or ``sweep`` in the user's cache."""
     if chosen := os.environ.get("SWEEP_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweep"
