@@ -49,6 +49,7 @@ FLOOR_PLAN = (
     "objectives.optimizers",
     "objectives.training",
     "objectives.models",
+    "objectives.conformance_kit",
     "objectives.conformance",
     "orchestrator.errors",
     "orchestrator.space",

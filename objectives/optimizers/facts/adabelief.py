@@ -26,4 +26,5 @@ ADABELIEF = Optimizer(
     AdaBeliefFields,
     reads=("beta1", "beta2"),
     can_start_second_moment=True,
+    examples={"adabelief_eps": (1e-16, 1e-8, 1e-3)},
 )

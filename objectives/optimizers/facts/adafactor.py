@@ -33,4 +33,15 @@ class AdafactorFields(BaseModel):
     )
 
 
-ADAFACTOR = Optimizer("adafactor", "objectives.optimizers.rules.adafactor:Adafactor", AdafactorFields, reads=())
+ADAFACTOR = Optimizer(
+    "adafactor",
+    "objectives.optimizers.rules.adafactor:Adafactor",
+    AdafactorFields,
+    reads=(),
+    examples={
+        "adafactor_decay": (0.0, 0.8, 1.5),
+        "adafactor_clip": (None, 1.0, 1e-2),
+        "adafactor_eps": (1e-15, 1e-1, 1e1),
+        "adafactor_smallest": (1e-3, 1e0, 1e1),
+    },
+)

@@ -23,5 +23,9 @@ class Adam8bitFields(BaseModel):
 
 # v is rounded down to zero in places, where the step has the same length whatever beta2 is: it averages no squares.
 ADAM8BIT = Optimizer(
-    "adam8bit", "objectives.optimizers.rules.adam8bit:Adam8bit", Adam8bitFields, divides_by_root=always
+    "adam8bit",
+    "objectives.optimizers.rules.adam8bit:Adam8bit",
+    Adam8bitFields,
+    divides_by_root=always,
+    examples={"adam8bit_block": (32, 64, 256), "adam8bit_smallest": (0, 100, 4096)},
 )

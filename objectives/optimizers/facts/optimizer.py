@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -51,9 +52,13 @@ class Optimizer:
     averages_squares: Callable[[Settings], bool | None] = never
     # Whether the sum of v follows from the gradient norms: v starts at zero and averages g^2 over all steps.
     v_follows_from_norms: bool = False
+    # Of each of its fields three values that make three different runs, for tests, and the settings that this takes
+    # beside the optimizer itself.
+    examples: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    beside: Mapping[str, Settings] = field(default_factory=dict)
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The per-member fields that its update reads."""
-        own = [name for name, field in self.fields.model_fields.items() if is_per_member(field)]
+        own = [name for name, one in self.fields.model_fields.items() if is_per_member(one)]
         return (*self.reads, *own)

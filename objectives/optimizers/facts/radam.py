@@ -33,4 +33,5 @@ RADAM = Optimizer(
     can_start_second_moment=True,
     divides_by_root=always,
     averages_squares=_divides_in_the_end,
+    examples={"radam_threshold": (4.0, 5.0, 50.0)},
 )

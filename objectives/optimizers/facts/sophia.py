@@ -25,4 +25,9 @@ SOPHIA = Optimizer(
     "objectives.optimizers.rules.sophia:Sophia",
     SophiaFields,
     reads=("beta1", "beta2", "beta2_half_life"),
+    examples={
+        "sophia_clip": (1e-3, 1e-2, 1e0),
+        "sophia_eps": (1e-12, 1e-1, 1e1),
+        "sophia_interval": (1, 2, 10),
+    },
 )

@@ -38,4 +38,15 @@ SPAM = Optimizer(
     can_start_second_moment=True,
     divides_by_root=always,
     averages_squares=always,
+    examples={
+        "spam_threshold": (None, 1.0, 1e-2),
+        "spam_interval": (None, 5, 3),
+        "spam_warmup": (0, 2, 20),
+        "spam_grace": (2, 4, 20),
+    },
+    beside={
+        "spam_threshold": {"spam_grace": 2},
+        "spam_warmup": {"spam_interval": 4},
+        "spam_grace": {"spam_threshold": 1e-2},
+    },
 )

@@ -27,4 +27,5 @@ STABLEADAMW = Optimizer(
     can_start_second_moment=True,
     divides_by_root=always,
     averages_squares=always,
+    examples={"stableadamw_clip": (None, 0.5, 1e-2)},
 )
