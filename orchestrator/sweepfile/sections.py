@@ -122,8 +122,8 @@ class SweepFile(BaseModel):
     model_config = _STRICT
     name: str = Field(pattern=NAME_PATTERN)
     objective: Annotated[
-        Annotated[str, Tag("objective-name")] | Annotated[OwnTrainerSection, Tag("own-trainer")],
-        Discriminator(lambda value: "objective-name" if isinstance(value, str) else "own-trainer"),
+        Annotated[str, Tag("objective-name")] | Annotated[OwnTrainerSection, Tag("custom-trainer")],
+        Discriminator(lambda value: "objective-name" if isinstance(value, str) else "custom-trainer"),
     ]
     steps: int = Field(ge=1, le=10_000_000)
     seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)

@@ -36,7 +36,7 @@ from orchestrator.sweepfile.strict_yaml import Document, parse_document
 
 _MAX_PROBLEMS = 20
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
-_BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "own-trainer")
+_BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer")
 
 
 class ImportNotAllowed(InputError):

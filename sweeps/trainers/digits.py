@@ -1,7 +1,7 @@
 """A custom objective, to copy: a small convolutional network on scikit-learn's handwritten digits.
 
 K members train as one pack. This file says what one member is; PackedTrainer does the rest: optimizer,
-schedule, clipping, members that come and go, checkpoints. docs/own-trainer.md checks it.
+schedule, clipping, members that come and go, checkpoints. docs/custom-trainer.md checks it.
 """
 
 import torch

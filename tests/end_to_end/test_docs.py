@@ -151,7 +151,7 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
         "docs/diagnosis.md",
         "docs/knobs.md",
         "docs/maps.md",
-        "docs/own-trainer.md",
+        "docs/custom-trainer.md",
         "docs/reliability.md",
         "docs/clusters.md",
         "results/reference/README.md",

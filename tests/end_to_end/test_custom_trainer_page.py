@@ -1,4 +1,4 @@
-"""docs/own-trainer.md from top to bottom: files are written as shown, commands run as shown."""
+"""docs/custom-trainer.md from top to bottom: files are written as shown, commands run as shown."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "own-trainer.md").read_text()
+PAGE = (ROOT / "docs" / "custom-trainer.md").read_text()
 TITLES = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
 # What each section's blocks must come to; `None` for one that has no sweep.
 OUTCOMES = {
     "A script, unmodified": ("mine", {"stable", "diverged"}),
     "A Python function": ("function", {"stable", "diverged"}),
-    "A packed objective of your own": ("my_digits", {"stable", "diverged"}),
+    "A custom packed objective": ("my_digits", {"stable", "diverged"}),
     "More than one process a trial": ("ddp", {"stable", "diverged"}),
     "Slurm, without Ray on the nodes": ("jobs", {"stable", "diverged"}),
 }
 LONG = (
     "A script, unmodified",
     "A Python function",
-    "A packed objective of your own",
+    "A custom packed objective",
     "More than one process a trial",
     "Slurm, without Ray on the nodes",
     "Callbacks",
