@@ -1,4 +1,4 @@
-"""Where packs run. An executor trains packs and hands events back; it keeps no truth."""
+"""Where packs run. An executor trains packs and returns events; it stores no results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.messages import Event, Pack
 
 
 class Executor(Protocol):
-    """Trains packs somewhere; used by one thread, the driver's."""
+    """Trains packs somewhere; used by one thread only, the driver's."""
 
     name: str
 
@@ -17,16 +17,16 @@ class Executor(Protocol):
         """How many packs it trains at a time."""
 
     def submit(self, pack: Pack) -> None:
-        """Queue ``pack``; a ``PackStarted`` follows when it begins."""
+        """Queue ``pack``; a ``PackStarted`` follows when it starts."""
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What has happened since; waits at most ``timeout_s`` (or one report) for something."""
+        """New events; waits at most ``timeout_s`` (or one report) for some."""
 
     def pause(self) -> None:
-        """Drop what is queued, and let what runs end with a checkpoint; its last reports follow."""
+        """Drop queued packs, and let running ones end with a checkpoint; their last reports follow."""
 
     def kill(self, pack_id: str) -> None:
-        """End the process that trains a pack, which gives no sign of life."""
+        """Kill the process that trains a pack, whose heartbeat has stopped."""
 
     def close(self) -> None:
-        """Leave no process behind, within seconds, whatever runs. Called once, also after an error."""
+        """Leave no process running, within seconds, whatever runs. Called once, also after an error."""

@@ -1,7 +1,7 @@
 """Runs another executor in a separate process, so that its failure cannot end the driver.
 
-Ray's libraries take over signals and abort the process that they are loaded into when a part of Ray dies.
-The driver holds the ledger, the terminal and the signals; it must only ever learn that Ray is gone.
+Ray's libraries take over signals, and abort the process that loaded them when a part of Ray dies. The driver holds the
+ledger, the terminal and the signals, so it must survive the end of Ray.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _POLL_S = 0.1
 
 
 class ApartExecutor:
-    """The executor that ``module.factory(**arguments)`` makes, in a separate process with this ``environment``."""
+    """The executor made by ``module.factory(**arguments)``, in a separate process with this ``environment``."""
 
     def __init__(
         self, name: str, module: str, factory: str, arguments: dict[str, Any], environment: Mapping[str, str]
     ) -> None:
-        """Start it and wait until it is ready. Raises what it raises, or ExecutorError when it dies."""
+        """Start it and wait until it is ready. Raises its errors, or ExecutorError when it dies."""
         self.name = name
         for mark in set(leftovers().values()):
-            end_marked(mark)  # of drivers that were killed
+            end_marked(mark)  # left by drivers that were killed
         self.mark = new_mark()
         ours, theirs = socket.socketpair()
-        # Ray's own messages, of which the last line may be the only word on why it died.
+        # Ray's own messages, whose last line may be the only hint why it died.
         self._log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         command = [sys.executable, "-m", "orchestrator.executors.apart", str(theirs.fileno())]
         with theirs:
@@ -55,7 +55,7 @@ class ApartExecutor:
                 stdout=self._log,
                 stderr=self._log,
                 env={**os.environ, **environment, MARK: self.mark},
-                start_new_session=True,  # Ctrl-C on the terminal is for the driver
+                start_new_session=True,  # Ctrl-C in the terminal goes to the driver
             )
         self._connection = Connection(ours.detach())
         try:
@@ -72,7 +72,7 @@ class ApartExecutor:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._process.pid
 
     def submit(self, pack: Pack) -> None:
@@ -90,7 +90,7 @@ class ApartExecutor:
         return events
 
     def pause(self) -> None:
-        """Drop what is queued; what runs ends with a checkpoint."""
+        """Drop queued packs; running ones end with a checkpoint."""
         self._send(("pause",))
 
     def kill(self, pack_id: str) -> None:
@@ -98,7 +98,7 @@ class ApartExecutor:
         self._send(("kill", pack_id))
 
     def close(self) -> None:
-        """Ask it to end, then end it and whatever it started."""
+        """Ask it to end, then kill it and everything it started."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         with contextlib.suppress(ExecutorError, subprocess.TimeoutExpired):
             self._send(("close",))
@@ -126,7 +126,7 @@ class ApartExecutor:
             raise ExecutorError(self._death()) from error
 
     def _death(self) -> str:
-        """Why it is gone, as far as one can tell."""
+        """Why its process ended, as far as known."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         code = self._process.returncode
@@ -139,7 +139,7 @@ class ApartExecutor:
 
 
 def serve(connection: Connection) -> None:
-    """Be the executor at the other end of ``connection`` until it asks to close, or is gone."""
+    """Serve the executor over ``connection`` until the driver asks to close, or has ended."""
     module, factory, arguments = connection.recv()
     try:
         executor: Executor = getattr(importlib.import_module(module), factory)(**arguments)
@@ -150,8 +150,8 @@ def serve(connection: Connection) -> None:
         connection.send(("ready", executor.slots))
         _serve(connection, executor)
     except (EOFError, OSError):
-        pass  # the driver is gone
-    except Exception as error:  # of whatever library the executor uses
+        pass  # the driver has ended
+    except Exception as error:  # from any library that the executor uses
         cause = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         failure = error if isinstance(error, SweepError) else ExecutorError(f"{type(error).__name__}: {cause}")
         with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ def serve(connection: Connection) -> None:
 
 
 def _serve(connection: Connection, executor: Executor) -> None:
-    # Read in a thread of its own: where both sides only wrote, each would wait for the other to read.
+    # Read in a separate thread: if both sides only wrote, each would wait for the other to read.
     messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, messages), daemon=True, name="driver").start()
     slots = executor.slots
@@ -178,7 +178,7 @@ def _serve(connection: Connection, executor: Executor) -> None:
 
 
 def _read(connection: Connection, messages: queue.SimpleQueue[tuple[Any, ...]]) -> None:
-    """Hand on what the driver says; to be gone is to close."""
+    """Pass on the driver's messages; a closed connection means close."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             messages.put(connection.recv())
@@ -187,5 +187,5 @@ def _read(connection: Connection, messages: queue.SimpleQueue[tuple[Any, ...]]) 
 
 if __name__ == "__main__":
     serve(Connection(int(sys.argv[1])))
-    # What still hangs in a thread or an exit handler must not keep the process.
+    # A hanging thread or exit handler must not keep the process alive.
     os._exit(0)

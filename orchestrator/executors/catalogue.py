@@ -17,9 +17,9 @@ Start = Callable[[], Executor]
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """What an executor may need to know: the folder of the sweep, its resources, and options of the command line.
+    """What an executor may need: the folder of the sweep, its resources, and options of the command line.
 
-    ``address`` is that of a running Ray cluster; ``slurm`` are options of Slurm's jobs, KEY=VALUE each.
+    ``address`` is that of a running Ray cluster; ``slurm`` are options for Slurm jobs, KEY=VALUE each.
     """
 
     folder: Path
@@ -28,7 +28,7 @@ class ExecutorOptions:
     slurm: tuple[str, ...] = ()
 
     def needs(self) -> dict[str, Any]:
-        """What a pack needs, as arguments of an executor."""
+        """The resources of a pack, as arguments of an executor."""
         resources = self.resources
         return {
             "cpus": resources.cpus,
@@ -42,7 +42,7 @@ def _ray(options: ExecutorOptions) -> Start:
     from orchestrator.executors.apart import ApartExecutor
 
     arguments = {**options.needs(), "address": options.address}
-    # A Ray without other nodes, as on a laptop's systems: then all of it listens on loopback alone.
+    # A Ray without other nodes, as on macOS and Windows: then all of it listens on loopback only.
     alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
     return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments, alone)
 
@@ -61,12 +61,12 @@ def _inline(options: ExecutorOptions) -> Start:
     return InlineExecutor
 
 
-# Each loads its executor, which may take seconds, and returns what starts it.
+# Each loads its executor, which may take seconds, and returns a function that starts it.
 LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": _slurm, "inline": _inline}
 
 
 def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
-    """What loads the executor ``name``. Raises InputError where there is none of that name."""
+    """The loader of the executor ``name``. Raises InputError for an unknown name."""
     if name not in LOADERS:
         *some, last = LOADERS
         raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(some)} or {last}"))

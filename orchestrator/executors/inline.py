@@ -1,4 +1,4 @@
-"""Trains packs in this process, one after the other: for debugging and for tests."""
+"""Trains packs in this process, one after the other, for debugging and tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InlineExecutor:
         return [report if report is not None else PackLost(self._pack_id, "it ended without a last report")]
 
     def pause(self) -> None:
-        """Forget the queue; the pack in training ends at its next report."""
+        """Drop the queue; the running pack ends at its next report."""
         self._queue.clear()
         self._is_pausing = True
 
@@ -47,6 +47,6 @@ class InlineExecutor:
         """Nothing to kill: while a pack hangs, so does this process."""
 
     def close(self) -> None:
-        """Forget everything; there is no process."""
+        """Drop everything; there is no process."""
         self._queue.clear()
         self._reports = None

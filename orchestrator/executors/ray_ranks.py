@@ -1,4 +1,4 @@
-"""The processes of one trial of the user's own, in bundles of a Ray placement group, on whichever nodes those are."""
+"""The processes of one trial of a custom trainer, in bundles of a Ray placement group, on any nodes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from orchestrator.files import make_folder
 from orchestrator.worker.child import CannotStart, Child
 from orchestrator.worker.ranks import Process, free_port, torchrun_environments
 
-ANSWER_S = 60.0  # in which an actor must answer
+ANSWER_S = 60.0  # time for an actor to answer
 
 
 class RayRank:
-    """An actor in a bundle of its own that runs one of a trial's processes on whichever node it is."""
+    """An actor in its own bundle that runs one of a trial's processes on that bundle's node."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
 
     def place(self) -> tuple[str, str]:
-        """The node, and the GPUs that this process got, as CUDA_VISIBLE_DEVICES lists them."""
+        """The node, and the GPUs assigned to this process, as in CUDA_VISIBLE_DEVICES."""
         return ray.get_runtime_context().get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
     def start(self, command: list[str], folder: str, environment: dict[str, str], log: Path) -> str | None:
-        """Start the process; returns what keeps it from starting."""
+        """Start the process; returns the problem if it cannot start."""
         try:
             make_folder(log.parent)
             self._child = Child(command, folder, environment, log)
@@ -40,31 +40,31 @@ class RayRank:
         return None
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the process answers to one of the calls of `ranks.Process`."""
+        """Forward a call of `ranks.Process` and return the answer."""
         return getattr(self._child, name)(*arguments)
 
 
 class RemoteProcess:
-    """A process that a `RayRank` runs. When its node is gone, it was killed from outside."""
+    """A process run by a `RayRank`. If its node is lost, it counts as killed from outside."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def read(self, timeout_s: float = 0.0) -> bytes:
-        """What it has printed goes to its log, where it runs."""
+        """Empty: its output goes to its log, on its node."""
         self._call("read", 0.0)
         return b""
 
     def is_readable(self) -> bool:
-        """There is nothing to read here."""
+        """False: there is nothing to read here."""
         return False
 
     def last_lines(self) -> list[str]:
-        """The last lines that it has printed."""
+        """The last lines of its output."""
         return self._call("last_lines") or []
 
     def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Its exit status; None while it runs."""
         try:
             return ray.get(self._actor.call.remote("returncode"), timeout=ANSWER_S)
         except ray.exceptions.RayError:
@@ -75,7 +75,7 @@ class RemoteProcess:
         self._call("terminate")
 
     def close(self) -> None:
-        """Kill it and everything that it has started."""
+        """Kill it and everything it started."""
         self._call("close")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -84,7 +84,7 @@ class RemoteProcess:
 
 
 class RayPlaces:
-    """Rank 0 beside the trainable in the first bundle of its placement group, the others in bundles of their own."""
+    """Rank 0 in the first bundle of its placement group, with the trainable; the others in bundles of their own."""
 
     def __init__(self, cpus: int, gpus: float) -> None:
         self._cpus, self._gpus = cpus, gpus
@@ -107,7 +107,7 @@ class RayPlaces:
         found = torchrun_environments(nodes, address, free_port())
         if self._gpus:
             for node, environment in zip(nodes, found, strict=True):
-                # Like torchrun: who shares a node sees all its GPUs, and takes that of its LOCAL_RANK.
+                # As in torchrun: processes on one node see all its GPUs, and each uses that of its LOCAL_RANK.
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(g for n, g in places if n == node))
         return found
 
@@ -124,6 +124,6 @@ class RayPlaces:
         return RemoteProcess(actor)
 
     def close(self) -> None:
-        """Let the actors go."""
+        """Release the actors."""
         for actor in self._actors:
             ray.kill(actor)

@@ -1,7 +1,7 @@
 """Trains packs as trials of Ray Tune.
 
-Tune places packs on workers and carries their reports; it decides nothing and keeps no truth. It runs
-in a thread, fed from a queue through its Searcher interface.
+Tune places packs on workers and carries their reports; it decides nothing and stores no results. It runs in a thread
+and gets packs from a queue through its Searcher interface.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-# Read when Ray is imported. Tune's own loggers would write every report to disk, its checkpoints of
-# the experiment are of no use here, and a private cluster sends no usage statistics.
+# Read when Ray is imported. Tune's loggers would write every report to disk, its checkpoints of the experiment are not
+# needed here, and a private cluster sends no usage statistics.
 for _name, _value in {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new output engine prints even when told to be silent
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output engine prints even in silent mode
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -53,7 +53,7 @@ _SECONDS_PER_CHECK = 2.0
 
 
 class Desk:
-    """An actor where workers fetch what is too large for Tune's settings, and ask whether to pause."""
+    """An actor from which workers fetch what is too large for Tune's settings, and whether to pause."""
 
     def __init__(self) -> None:
         self._resume: dict[str, Checkpoint] = {}
@@ -61,18 +61,18 @@ class Desk:
         self._is_pausing = False
 
     def leave(self, pack_id: str, checkpoint: Checkpoint) -> None:
-        """Keep ``checkpoint`` for the worker that trains the pack."""
+        """Store ``checkpoint`` for the worker that will train the pack."""
         self._resume[pack_id] = checkpoint
 
     def begin(self, pack_id: str, node_id: str, pid: int) -> Checkpoint | None:
-        """A worker takes a pack, with its checkpoint if there is one."""
-        # A process trains one pack after the other.
+        """Register a worker for a pack; returns the pack's checkpoint if there is one."""
+        # A process trains one pack at a time.
         self._worker_of = {pack: worker for pack, worker in self._worker_of.items() if worker != (node_id, pid)}
         self._worker_of[pack_id] = (node_id, pid)
         return self._resume.pop(pack_id, None)
 
     def worker_of(self, pack_id: str) -> tuple[str, int] | None:
-        """Node and process that train a pack."""
+        """Node and process id of the worker that trains a pack."""
         return self._worker_of.get(pack_id)
 
     def pause(self) -> None:
@@ -85,14 +85,14 @@ class Desk:
 
 
 def train_pack(config: dict[str, Any]) -> None:
-    """The function that Tune runs on a worker: every report, and never an exception or a number."""
+    """The function that Tune runs on a worker: it yields every report, and never raises."""
     desk, pack = ray.get_actor(config["desk"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
     resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
     launch = pack.launch
     places = RayPlaces(pack.cpus, launch.gpus_per_worker) if launch is not None and launch.workers > 1 else None
     for report in run_pack(replace(pack, resume=resume), lambda: ray.get(desk.is_pausing.remote()), places):
-        # Opaque to Tune, which must see neither a missing metric nor one that is not finite.
+        # Opaque to Tune, which must see neither a missing metric nor a non-finite one.
         tune.report({"report": report})
 
 
@@ -101,7 +101,7 @@ def _kill(pid: int) -> None:
 
 
 class Mailbox:
-    """What the driver's thread and Tune's thread share. Copies of it are the same mailbox."""
+    """State shared by the driver's thread and Tune's thread. A copy of it is the same mailbox."""
 
     def __init__(self, desk: str) -> None:
         self.desk = desk
@@ -113,11 +113,11 @@ class Mailbox:
         return self
 
     def __reduce__(self) -> Any:
-        return (Mailbox, (self.desk,))  # Tune pickles its settings for a restore that never comes
+        return (Mailbox, (self.desk,))  # Tune pickles its settings for a restore, which is never used
 
 
 class PackQueue(Searcher):
-    """Proposes whatever the driver has queued, for as long as the driver wants."""
+    """Proposes the packs that the driver has queued, until the driver stops."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         super().__init__()
@@ -133,10 +133,10 @@ class PackQueue(Searcher):
             return None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Nothing to learn here: the driver reads the reports."""
+        """Nothing to do: the driver reads the reports."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the ledger has it."""
+        """Nothing to save: the ledger has all of it."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing to restore."""
@@ -146,7 +146,7 @@ class PackQueue(Searcher):
 
 
 class StopOnRequest(tune.Stopper):
-    """Ends all trials once the driver wants to stop."""
+    """Ends all trials once the driver asks to stop."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -161,7 +161,7 @@ class StopOnRequest(tune.Stopper):
 
 
 class Forward(TrialProgressCallback):
-    """Passes reports on, and says when a pack ended without its last one.
+    """Passes reports on, and reports packs that ended without their last one.
 
     Without a callback of this class Tune would add its own, which prints every result.
     """
@@ -172,11 +172,11 @@ class Forward(TrialProgressCallback):
         self._over: set[str] = set()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A pack begins."""
+        """A pack starts."""
         self._mailbox.events.put(PackStarted(trial.config["pack"].pack_id))
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        """A report came; it is taken out of the result, so that Tune keeps no curves."""
+        """A report arrived; it is removed from the result, so that Tune stores no curves."""
         report: Report | None = result.pop("report", None)
         if report is not None:
             if report.is_last:
@@ -184,7 +184,7 @@ class Forward(TrialProgressCallback):
             self._mailbox.events.put(report)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A pack is over."""
+        """A pack has ended."""
         self._ended(trial, "it ended without a last report")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -199,24 +199,24 @@ class Forward(TrialProgressCallback):
 
 
 class RayTuneExecutor:
-    """Packs on a running Ray cluster (``address``) or on a private one of this machine."""
+    """Packs on a running Ray cluster (``address``) or on a private cluster on this machine."""
 
     name = "ray"
 
     def __init__(self, cpus: int, gpus: float, parallel: int | None, workers: int, address: str | None) -> None:
         """Connect, or start a private cluster, for ``parallel`` packs at a time.
 
-        Each takes ``workers`` times ``cpus`` and ``gpus``, which may be on different nodes.
+        Each pack takes ``workers`` times ``cpus`` and ``gpus``, possibly on different nodes.
 
         Raises InputError when the cluster can never hold one pack.
         """
         if address is not None:
             _refuse_unreachable(address)
         else:
-            # A stale address must not send a private sweep to another cluster.
+            # An outdated address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
-        # Paths of sockets are short by law, so a private Ray does not live in whatever TMPDIR says; and what it
-        # logs goes with it.
+        # Paths of sockets are limited in length, so a private Ray does not use TMPDIR; its logs are removed with the
+        # folder.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
         try:
@@ -241,7 +241,7 @@ class RayTuneExecutor:
             self._processes = _ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
-            # Beside the driver: on another node it would be lost with that one.
+            # On the driver's node: on another one it could be lost without the driver.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk, scheduling_strategy=here)
             self._desk = desk.remote()
@@ -273,14 +273,14 @@ class RayTuneExecutor:
         return events
 
     def pause(self) -> None:
-        """Drop what is queued, and let workers know."""
+        """Drop queued packs, and tell the workers to pause."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._mailbox.packs.get_nowait()
         self._desk.pause.remote()
 
     def kill(self, pack_id: str) -> None:
-        """End the process that trains a pack, on whichever node it is."""
+        """Kill the process that trains a pack, on any node."""
         with contextlib.suppress(ray.exceptions.RayError):
             worker = ray.get(self._desk.worker_of.remote(pack_id), timeout=_CONNECT_TIMEOUT_S)
             if worker is not None:
@@ -297,7 +297,7 @@ class RayTuneExecutor:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _check(self) -> None:
-        """See whether Ray is still there, and how much it holds now. Raises ExecutorError."""
+        """Check that Ray is alive, and how many packs it can hold now. Raises ExecutorError."""
         for pid, name in self._processes.items():
             if not is_alive(pid):
                 raise ExecutorError(f"Ray's {name} died\n    remedy: the same command goes on")
@@ -307,7 +307,7 @@ class RayTuneExecutor:
         except OSError as error:
             raise ExecutorError(f"Ray does not answer at {self._gcs}: {error}") from error
         with contextlib.suppress(InputError, ray.exceptions.RayError):
-            self.slots = self._count_slots()  # nodes come and go
+            self.slots = self._count_slots()  # nodes may join or leave
         self._next_check = time.monotonic() + _SECONDS_PER_CHECK
 
     def _count_slots(self) -> int:
@@ -352,7 +352,7 @@ class RayTuneExecutor:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise InputError when no process listens at host:port; Ray itself would try for minutes."""
+    """Raise InputError when no process listens at host:port; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         if address != "auto":
@@ -366,7 +366,7 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _ray_processes() -> dict[int, str]:
-    """The processes without which a private Ray is none."""
+    """The essential processes of a private Ray."""
     return {pid: name for pid, name in children(os.getpid()).items() if name in ("gcs_server", "raylet")}
 
 

@@ -1,4 +1,4 @@
-"""Reports as JSON text, for executors whose workers hand them over as files. Read strictly: a file may be damaged."""
+"""Reports as JSON text, for executors whose workers return them as files. Read strictly: a file may be damaged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHOWN = 60
 
 
 def to_json(report: Report) -> str:
-    """``report`` as one line. NaN and infinities are written as Python's json does."""
+    """``report`` as one line. NaN and infinities are written as in Python's json."""
     return json.dumps(_plain(report), separators=(",", ":"))
 
 
 def from_json(text: str | bytes) -> Report:
-    """The report that was written as ``text``; its columns are float64, and int64 where they are called step.
+    """The report in ``text``; its columns are float64, and int64 if named step.
 
-    Raises ValueError for anything else than the whole of a report.
+    Raises ValueError for anything but a complete report.
     """
     try:
         return _built(Report, json.loads(text), "report")
@@ -34,7 +34,7 @@ def from_json(text: str | bytes) -> Report:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` of what JSON knows."""
+    """``value`` as JSON types."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -47,7 +47,7 @@ def _plain(value: Any) -> Any:
 
 
 def _built(kind: Any, value: Any, where: str) -> Any:
-    """``value`` as the type ``kind`` of a field. Raises ValueError naming ``where`` it does not fit."""
+    """``value`` as the type ``kind`` of a field. Raises ValueError naming ``where`` if it does not fit."""
     if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
@@ -79,7 +79,7 @@ def _built(kind: Any, value: Any, where: str) -> Any:
 
 
 def _curve(value: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
-    """The columns of one curve, which are of one length."""
+    """The columns of one curve, of equal length."""
     columns = {name: _column(name, values, f"{where}.{name}") for name, values in value.items()}
     if "step" not in columns or len({len(column) for column in columns.values()}) > 1:
         raise ValueError(f"{where}: is no curve: its columns are {', '.join(columns)}")
@@ -102,7 +102,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-# The types in JSON that a field of each type takes, and what makes one of them.
+# The JSON types that a field of each type accepts, and the conversion.
 _SCALARS: Mapping[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
     str: ((str,), str),
     bool: ((bool,), bool),

@@ -1,8 +1,8 @@
 """Trains packs of a custom trainer as Slurm jobs, without Ray (the one importer of submitit).
 
-The driver stays on the login node. Jobs write their reports as files of JSON below the sweep's results folder,
-which the nodes share; the driver reads and deletes them. submitit submits jobs and starts them again. The folder
-``slurm`` of a sweep holds
+The driver stays on the login node. Jobs write their reports as JSON files below the sweep's results folder, which is
+shared with the nodes; the driver reads and deletes them. submitit submits jobs and restarts them. The folder ``slurm``
+of a sweep holds
 
     run-TOKEN               the driver's permission for its jobs to run; jobs check that it still exists
     jobs                    the driver's jobs, so that the next driver can end those that it left behind
@@ -52,15 +52,15 @@ except ImportError as _error:
     raise InputError(Problem("--executor", "slurm", f"needs submitit: {_error}", _remedy)) from None
 
 _JOBS = "jobs"
-# Slurm takes no larger array, unless its MaxArraySize says so.
+# Slurm accepts no larger array unless its MaxArraySize says so.
 _MOST_SLOTS = 1000
-# A trial that resumes from its checkpoint may need many jobs; one that never makes progress has to end.
+# A trial that resumes from its checkpoint may need many jobs; one without progress must end.
 _MOST_TIMEOUTS = 100
 _END_EARLIER_S = 120.0
 _CLOSE_S = 5.0
-_LONGEST_EXIT_S = 60.0  # of a job whose last report is there
+_LONGEST_EXIT_S = 60.0  # of a job after its last report
 _STEP_S = 0.05
-_SECONDS_PER_ASKING = 1.0  # squeue tells of an end in no other way, and a controller has many users
+_SECONDS_PER_ASKING = 1.0  # only squeue reports an end, and a controller has many users
 _MOST_REPORTS_PER_S = 25.0
 _MOST_REFUSALS = 10
 _SECONDS_PER_REFUSAL = 60.0
@@ -78,12 +78,12 @@ class PackJob(TrialJob):
         self.train(pack, environment.cluster, environment.job_id)
 
     def checkpoint(self, pack: Pack) -> Any:
-        """What the job does when it is restarted; None where it must not be."""
+        """What the job does after a restart; None if it must not restart."""
         return submitit.helpers.DelayedSubmission(PackJob(*self.arguments), pack) if self.end(pack) else None
 
 
 class SlurmExecutor:
-    """Each pack a job, of ``cpus`` and ``gpus`` for each of the ``workers`` processes of its trial."""
+    """One job per pack, with ``cpus`` and ``gpus`` for each of the ``workers`` processes of its trial."""
 
     name = "slurm"
 
@@ -97,11 +97,11 @@ class SlurmExecutor:
         options: Mapping[str, str],
         pace: Pace | None = None,
     ) -> None:
-        """End what an earlier driver of the sweep in ``folder`` has left, and be ready for ``parallel`` jobs.
+        """Clean up after an earlier driver of the sweep in ``folder``, and prepare for ``parallel`` jobs.
 
-        ``pace`` says how often it looks after them: by itself SLURM_PACE, or LOCAL_PACE on this machine.
+        ``pace`` sets how often it checks on them: by default SLURM_PACE, or LOCAL_PACE on this machine.
 
-        Raises InputError for ``options`` that cannot be, or where there is no Slurm.
+        Raises InputError for invalid ``options``, or where there is no Slurm.
         """
         here, knows = is_local(options), submitit.SlurmExecutor._valid_parameters()
         parameters = submission_parameters(options, knows, cpus * workers, math.ceil(gpus * workers - 1e-9))
@@ -112,7 +112,7 @@ class SlurmExecutor:
         self.slots = min(parallel or most, _MOST_SLOTS)
         self._cluster: Cluster = LocalCluster() if here else SlurmCluster()
         self._pace = pace or (LOCAL_PACE if here else SLURM_PACE)
-        # Its messages would end up between the lines of the live view.
+        # Its messages would appear between the lines of the live view.
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
         refuse_links(folder, self._folder)
         self._end_earlier()
@@ -127,7 +127,7 @@ class SlurmExecutor:
             self._folder, cluster=kind, **{f"{kind}_max_num_timeout": _MOST_TIMEOUTS}
         )
         defaults = {"name": f"sweep-{folder.name}", "slurm_array_parallelism": self.slots}
-        # Ctrl-C in a terminal is for the driver, but submitit leaves local jobs in its group.
+        # Ctrl-C in a terminal goes to the driver, but submitit leaves local jobs in its group.
         alone = {"local_setup": ["trap '' INT"]} if here else {}
         self._submitit.update_parameters(**{**defaults, **alone, **parameters})
         self._job = PackJob(str(self._folder), token, parameters["timeout_min"], parameters["slurm_signal_delay_s"])
@@ -144,7 +144,7 @@ class SlurmExecutor:
         self._queue.append(pack)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Submit what is queued as one array, and return events, waiting for the first."""
+        """Submit queued packs as one array, and return events, waiting for the first."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._submit_queued()
@@ -155,7 +155,7 @@ class SlurmExecutor:
             time.sleep(min(_STEP_S, left_s))
 
     def pause(self) -> None:
-        """Let trials end at their next report, and cancel jobs that wait."""
+        """Let trials end at their next report, and cancel waiting jobs."""
         self._queue.clear()
         remove([self._go])
         waiting = [placed for placed in self._placed.values() if not placed.is_started]
@@ -164,14 +164,14 @@ class SlurmExecutor:
         self._cluster.cancel([placed.job for placed in waiting])
 
     def kill(self, pack_id: str) -> None:
-        """Cancel the job of a pack. Its trial is tried again only once that is over."""
+        """Cancel the job of a pack. Its trial is retried only after the job has ended."""
         placed = self._placed.get(pack_id)
         if placed is not None:
             placed.is_forgotten = True
             self._cluster.cancel([placed.job])
 
     def close(self) -> None:
-        """Cancel all jobs. On this machine they are over then; on a cluster the next driver waits for them."""
+        """Cancel all jobs. On this machine they have then ended; on a cluster the next driver waits for them."""
         self._queue.clear()
         remove([self._go])
         if self._mark:
@@ -187,10 +187,10 @@ class SlurmExecutor:
             remove([self._folder / _JOBS, *scripts])
             for empty in (self._folder / REPORTS, self._folder):
                 with contextlib.suppress(OSError):
-                    empty.rmdir()  # logs of jobs that were lost keep it
+                    empty.rmdir()  # kept if it has logs of lost jobs
 
     def _wait_for_local_jobs(self) -> None:
-        """Take note of the end of processes that were killed."""
+        """Wait for killed processes to end."""
         deadline = time.monotonic() + _CLOSE_S
         jobs = [placed.job for placed in self._placed.values()]
         while not all(job.done() for job in jobs) and time.monotonic() < deadline:
@@ -199,7 +199,7 @@ class SlurmExecutor:
     # --- jobs ------------------------------------------------------------------------------------
 
     def _submit_queued(self) -> None:
-        """Submit what has room as one array; a trial of which something may still run waits."""
+        """Submit what fits as one array; a trial waits while an earlier job of it may still run."""
         now = time.monotonic()
         if not self._queue or now < self._next_submission:
             return
@@ -209,7 +209,7 @@ class SlurmExecutor:
         if not ready:
             return
         self._next_submission = now + self._pace.submissions_s
-        # The driver writes each report to the ledger, and reads it through a file system that others use too.
+        # The driver writes each report to the ledger, and reads it through a shared file system.
         report_s = max(self._pace.reports_s, (len(there) + len(ready)) / _MOST_REPORTS_PER_S)
         sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in ready]
         try:
@@ -217,7 +217,7 @@ class SlurmExecutor:
                 jobs = self._submitit.map_array(self._job, sent)
         except OSError as error:
             raise StorageError(f"{self._folder}: {error.strerror or error}") from error
-        except RuntimeError as error:  # all of submitit's own
+        except RuntimeError as error:  # the base of submitit's errors
             self._refused(str(error))
             return
         self._has_submitted, self._num_refusals = True, 0
@@ -227,7 +227,7 @@ class SlurmExecutor:
         self._write_jobs()
 
     def _refused(self, cause: str) -> None:
-        """sbatch failed. Where it has worked before, the controller may be busy. Raises ExecutorError."""
+        """sbatch failed. If it worked before, the controller may be busy. Raises ExecutorError."""
         self._num_refusals += 1
         self._next_submission = time.monotonic() + _SECONDS_PER_REFUSAL
         if not self._has_submitted or self._num_refusals > _MOST_REFUSALS:
@@ -242,7 +242,7 @@ class SlurmExecutor:
         atomic_write(self._folder / _JOBS, json.dumps(known))
 
     def _end_earlier(self) -> None:
-        """End the jobs of an earlier driver that was killed: no trial is trained twice at a time."""
+        """Cancel the jobs of an earlier driver that was killed: no trial may be trained twice at a time."""
         if not self._folder.is_dir():
             return
         withdraw_jobs(self._folder.parent)
@@ -286,13 +286,13 @@ class SlurmExecutor:
         for placed in list(self._placed.values()):
             if placed.over_since is not None:
                 events += self._end(placed)
-        # A file system that is slow is not asked all the time.
+        # Do not poll a slow file system all the time.
         ended = time.monotonic()
         self._next_look = ended + max(self._pace.looks_s, 4 * (ended - began))
         return events
 
     def _check(self) -> list[Event]:
-        """See which jobs are over, before reports are read: what a job says last comes before its end."""
+        """See which jobs have ended, before reports are read: the last report of a job precedes its end."""
         events: list[Event] = []
         states = self._cluster.states([placed.job for placed in self._placed.values()])
         now = time.monotonic()
@@ -305,19 +305,19 @@ class SlurmExecutor:
             if placed.is_started and not placed.is_forgotten and placed.state in WAITING:
                 events.append(placed.sign_of_life())
             if placed.ended is not None and placed.over_since is None and now - placed.ended > _LONGEST_EXIT_S:
-                self._cluster.cancel([placed.job])  # it hangs, or was started again for nothing
+                self._cluster.cancel([placed.job])  # it hangs, or was restarted needlessly
         self._next_check = now + self._pace.checks_s
         return events
 
     def _read(self, placed: Placed) -> list[Event]:
-        """New events of a pack; a job with a damaged report is of no use."""
+        """New events of a pack; a job with a damaged report is lost."""
         events = list(placed.read(self._folder / REPORTS))
         if any(isinstance(event, PackLost) for event in events):
             self.kill(placed.pack.pack_id)
         return events
 
     def _end(self, placed: Placed) -> Iterator[Event]:
-        """A job is over: without a last report, its pack is lost."""
+        """A job has ended: without a last report, its pack is lost."""
         if not placed.is_forgotten:
             if time.monotonic() - placed.over_since < self._pace.late_s:
                 return
@@ -327,7 +327,7 @@ class SlurmExecutor:
         self._write_jobs()
 
     def _tidy(self, placed: Placed) -> None:
-        """Remove what is left of a job; its log, where it says why there is no result, stays until the next run."""
+        """Remove the files of a job; a log that explains a missing result stays until the next run."""
         paths = placed.job.paths
         remove([paths.submitted_pickle, paths.result_pickle])
         if placed.ended is not None:
@@ -336,7 +336,7 @@ class SlurmExecutor:
 
 
 def _left_behind(folder: Path) -> tuple[str, set[str]]:
-    """The mark of local processes and the jobs of Slurm that an earlier driver knew, or that have said so."""
+    """The mark of local processes and the Slurm jobs that an earlier driver knew, or that have registered."""
     mark, job_ids = "", set()
     path = folder / _JOBS
     try:
@@ -347,7 +347,7 @@ def _left_behind(folder: Path) -> tuple[str, set[str]]:
         remedy = "see to it that no job of this sweep runs, then delete the file"
         raise StorageError(f"{path}: is damaged: {error}\n    remedy: {remedy}") from None
     for claim in folder.glob(f"{REPORTS}/*/*-000000.json"):
-        # One that is not whole is of a job that has yet to see that it is not wanted.
+        # An incomplete one is from a job that has yet to find out that it must not run.
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             said = json.loads(claim.read_text())
             if said["cluster"] == "slurm":
@@ -357,7 +357,7 @@ def _left_behind(folder: Path) -> tuple[str, set[str]]:
 
 @contextlib.contextmanager
 def _environment(mark: str) -> Iterator[None]:
-    """With the ``mark`` for processes that are started here; without one, as it is."""
+    """Sets the ``mark`` for processes that are started here; without one, changes nothing."""
     before = os.environ.get(MARK)
     if mark:
         os.environ[MARK] = mark

@@ -1,4 +1,4 @@
-"""What a Slurm job does with its pack, on a node: train it, leave its reports as files, and end in time."""
+"""What a Slurm job does with its pack on a node: train it, write reports to files, and end in time."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from orchestrator.worker.ranks import LocalPlaces, Process
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
-# By which Slurm may send the signal before the end of a job's time too early.
+# How much too early Slurm may send the signal before a job's time limit.
 _SLACK_S = 60.0
 _LAST_WORDS_S = 2.0
-_LONGEST_WAIT_S = 120.0  # for the end of a job to which Slurm has sent SIGTERM
+_LONGEST_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
 _STEP_S = 0.05
 _SECONDS_BETWEEN_SIGNALS = 1.0
 
 
 class TrialJob:
-    """Trains one pack in a thread, so that the main thread can answer signals: there is only one that gets them."""
+    """Trains one pack in a thread, so that the main thread can handle signals: only the main thread receives them."""
 
     def __init__(self, folder: str, token: str, minutes: int, signal_delay_s: int) -> None:
-        """A job below ``folder`` that runs while the driver's ``token`` is there, for at most ``minutes``."""
+        """A job below ``folder`` that runs while the driver's ``token`` exists, for at most ``minutes``."""
         self.arguments = (folder, token, minutes, signal_delay_s)
         self._folder, self._token = Path(folder), Path(folder) / token
         self._minutes, self._signal_delay_s = minutes, signal_delay_s
@@ -43,33 +43,33 @@ class TrialJob:
         self._failure: BaseException | None = None
 
     def train(self, pack: Pack, cluster: str, job_id: str) -> None:
-        """Train ``pack`` and leave its reports for the driver."""
+        """Train ``pack`` and write its reports for the driver."""
         if cluster != "local":
-            os.environ[MARK] = new_mark()  # that of a driver on another machine would be taken for a dead one's
+            os.environ[MARK] = new_mark()  # a mark from a driver on another machine would look like a dead driver's
         self._began = time.monotonic()
         # First register this job, then check whether it may run: a new driver does both in the opposite order.
         self._outbox = Outbox(self._folder / REPORTS / pack.pack_id, cluster, job_id)
         if not self._is_wanted():
             return
-        # Slurm sends it before it kills a job that is cancelled, or that makes room for another one.
+        # Slurm sends it before it kills a job that is cancelled or preempted.
         signal.signal(signal.SIGTERM, lambda *_: self._end_trial())
         threading.Thread(target=self._train, args=(pack,), daemon=True, name="trial").start()
         try:
             while not self._is_over:
-                time.sleep(_STEP_S)  # a handler may interrupt this for good, which a lock would not take well
+                time.sleep(_STEP_S)  # a handler may interrupt this for good, which is unsafe with a lock
         finally:
             self._places.kill()
         if self._failure is not None:
             raise self._failure
-        # A job that ended by itself now would not be started again where it only makes room.
+        # A preempted job that ended by itself now would not be requeued.
         deadline = time.monotonic() + _LONGEST_WAIT_S
         while self._is_ending and self._is_wanted() and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
     def end(self, pack: Pack) -> bool:
-        """Let the trial end before the job does; returns whether the job is to be restarted."""
+        """Let the trial end before the job does; returns whether the job should restart."""
         if self._outbox is None:
-            return True  # nothing has begun
+            return True  # training has not started
         if self._is_over and not self._is_ending:
             return False  # its last report is written
         self._end_trial()
@@ -92,11 +92,11 @@ class TrialJob:
         try:
             for report in run_pack(pack, lambda: not self._is_wanted(), self._places):
                 if report.is_last:
-                    last = report  # held back until nothing of the trial is left
+                    last = report  # held back until all processes of the trial have ended
                 elif not self._is_ending:
                     self._outbox.write(report)
             if last is not None and last.is_lost and not self._is_ending:
-                # A signal to all processes of a job may have reached the trial's before this one.
+                # A signal to all processes of a job may have reached those of the trial before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
             if last is not None and not self._is_ending:
                 self._outbox.write(last)
@@ -106,18 +106,18 @@ class TrialJob:
             self._is_over = True
 
     def _is_wanted(self) -> bool:
-        """Whether the driver wants this job to run, and no later attempt at the pack has begun."""
+        """Whether the driver wants this job to run and no later attempt at the pack has started."""
         try:
-            with open(self._token):  # asks the file system's server, unlike exists()
+            with open(self._token):  # asks the file server, unlike exists()
                 pass
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            pass  # a server that is away for a while is no reason to lose a trial
+            pass  # a file server that is temporarily unavailable is no reason to lose a trial
         return not self._outbox.is_outdated()
 
     def _end_trial(self) -> None:
-        """Ask the trial's processes to end. What it reports from now on is not its result."""
+        """Ask the trial's processes to end. Later reports of it are not its result."""
         self._is_ending = True
         self._places.terminate()
 
@@ -128,7 +128,7 @@ class TrialJob:
 
 
 class Places(LocalPlaces):
-    """This machine, and the processes started there: who gets a signal can end them while another thread reads."""
+    """This machine, and the processes started there: a signal handler can end them while another thread reads."""
 
     def __init__(self) -> None:
         self._started: list[Process] = []
@@ -145,23 +145,23 @@ class Places(LocalPlaces):
         return process
 
     def terminate(self) -> None:
-        """Ask all to end, and start no more."""
+        """Ask all processes to end, and start no more."""
         self._is_ending = True
         for process in self._started:
             process.terminate()
 
     def kill(self) -> None:
-        """End all."""
+        """Kill all processes."""
         self._is_ending = True
         for process in self._started:
             process.close()
 
 
 class Outbox:
-    """Where one attempt at a pack leaves its reports: files A-N.json, and A-0 says which job it is."""
+    """Where one attempt at a pack writes its reports: files A-N.json; A-0 names its job."""
 
     def __init__(self, folder: Path, cluster: str, job_id: str) -> None:
-        """Claim the next attempt. The clocks of nodes differ, but a file is made only once. Raises StorageError."""
+        """Claim the next attempt. Clocks of nodes differ, but a file is created only once. Raises StorageError."""
         self._folder, self._attempt, self._num_reports = folder, 0, 0
         with storage_errors(folder):
             make_folder(folder)
@@ -173,12 +173,12 @@ class Outbox:
                     is_claimed = True
 
     def write(self, report: Report) -> None:
-        """Leave ``report``. Raises StorageError."""
+        """Write ``report``. Raises StorageError."""
         self._num_reports += 1
         atomic_write(self._path(self._attempt, self._num_reports), to_json(report))
 
     def is_outdated(self) -> bool:
-        """Whether there is another attempt by now: Slurm has lost sight of this node."""
+        """Whether another attempt exists: Slurm has lost contact with this node."""
         return os.path.exists(self._path(self._attempt + 1, 0))
 
     def _path(self, attempt: int, number: int) -> Path:

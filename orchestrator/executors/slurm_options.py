@@ -1,4 +1,4 @@
-"""The `--slurm KEY=VALUE` of the command line, and what they are for submitit."""
+"""The `--slurm KEY=VALUE` options of the command line, translated for submitit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = ("sbatch", "squeue", "scancel", "srun")
 CLUSTERS = ("local", "slurm")
 _LOCAL_MINUTES = 7 * 24 * 60
 _SIGNAL_DELAY_S = 90
-# What the resources of the sweep file say, and what the executor needs as it is.
+# Set by the resources of the sweep file, or fixed by the executor.
 _NOT_OPTIONS = {
     *("cpus_per_gpu", "cpus_per_task", "gpus_per_node", "gpus_per_task", "nodes", "ntasks_per_node", "num_gpus"),
     *("additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"),
@@ -23,7 +23,7 @@ _NOT_OPTIONS = {
 
 
 def read_options(texts: Iterable[str]) -> dict[str, str]:
-    """The options that the command line gave as KEY=VALUE. Raises InputError."""
+    """The options given as KEY=VALUE on the command line. Raises InputError."""
     options: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -48,7 +48,7 @@ def submission_parameters(options: Mapping[str, str], submitit_knows: Collection
         "cpus_per_task": cpus,
         "slurm_signal_delay_s": int(options.get("signal_delay_s", _SIGNAL_DELAY_S)),
         "slurm_additional_parameters": {"requeue": True},
-        # From 22.05 on, srun does not take it from sbatch and may bind the trial to one core.
+        # Since 22.05, srun does not inherit it from sbatch and may bind the trial to one core.
         "slurm_srun_args": [f"--cpus-per-task={cpus}", *shlex.split(options.get("srun_args", ""))],
     }
     if gpus and not options.get("gres", "").startswith("gpu"):
@@ -63,12 +63,12 @@ def submission_parameters(options: Mapping[str, str], submitit_knows: Collection
 
 
 def is_local(options: Mapping[str, str]) -> bool:
-    """Whether jobs are processes of this machine, to try things out."""
+    """Whether jobs are processes on this machine, for trying things out."""
     return options.get("cluster") == "local"
 
 
 def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
-    """What is wrong with --slurm KEY=TEXT."""
+    """The problem of --slurm KEY=TEXT, if any."""
     if key in _NOT_OPTIONS:
         return Problem("--slurm", key, "is what `resources` in the sweep file says", "set it there, or leave it out")
     if key not in known:
@@ -93,7 +93,7 @@ def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
 
 
 def _refuse_without_slurm(options: Mapping[str, str]) -> None:
-    """Raise InputError where this is no login node, or the time limit of jobs is missing."""
+    """Raise InputError where this is not a login node, or jobs have no time limit."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
         what = f"needs Slurm, and {', '.join(missing)} cannot be found"

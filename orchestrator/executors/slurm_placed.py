@@ -1,4 +1,4 @@
-"""A pack whose job was submitted: what the driver has read of it so far, and what it reads next."""
+"""A pack with a submitted job: what the driver has read of it so far, and what it reads next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
 
 @dataclass
 class Placed:
-    """A pack whose job was submitted, until that is over."""
+    """A pack with a submitted job, until the job has ended."""
 
     pack: Pack
     job: Job
@@ -32,13 +32,13 @@ class Placed:
     next_report: int = 1
     is_started: bool = False
     is_forgotten: bool = False  # the driver has its last report, or has given it up
-    ended: float | None = None  # when the trial's processes were known to be gone, so that it may be tried again
+    ended: float | None = None  # when the trial's processes were known to have ended, so that it may be retried
     last: Report | None = None
     over_since: float | None = None
     state: str = ""
 
     def read(self, reports: Path) -> Iterator[Event]:
-        """New reports below ``reports``, in order; those of an attempt that another one has followed count no more.
+        """New reports below ``reports``, in order; those of a superseded attempt are ignored.
 
         Ends with PackLost where one is damaged.
         """
@@ -46,7 +46,7 @@ class Placed:
         for name in sorted(names_in(folder)):
             match = _REPORT.fullmatch(name)
             if match is None:
-                continue  # it is being written
+                continue  # still being written
             attempt, number = map(int, match.groups())
             if number == 0:
                 if attempt > self.attempt:
@@ -72,13 +72,13 @@ class Placed:
                     return
 
     def sign_of_life(self) -> Report:
-        """That a pack waits to be started again is no silence."""
+        """A heartbeat for a pack that waits to be restarted."""
         steps, seconds = (self.last.member_steps, self.last.seconds) if self.last is not None else (0, 0.0)
         return Report(self.pack.pack_id, steps, 0, seconds)
 
     def lost(self) -> PackLost:
-        """What is said of a job that ended without a last report."""
-        # Where squeue has forgotten it, as the accounts say.
+        """The event for a job that ended without a last report."""
+        # If squeue has dropped it, the state according to accounting.
         state = self.job.state if self.state == "GONE" else self.state
         shown = state.split()[0] if state.strip() else "UNKNOWN"
         words = _last_words(self.job.paths.stderr)
@@ -87,9 +87,9 @@ class Placed:
 
 
 def names_in(folder: Path) -> set[str]:
-    """What is in ``folder`` now, also where another machine has put it there."""
+    """The files in ``folder`` now, including those that another machine has written."""
     with contextlib.suppress(OSError):
-        folder.chmod(folder.stat().st_mode & 0o7777)  # makes a client of NFS forget what it knew
+        folder.chmod(folder.stat().st_mode & 0o7777)  # makes an NFS client drop its cache
     try:
         return set(os.listdir(folder))
     except OSError:
@@ -97,7 +97,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def _report_in(path: Path, pack_id: str) -> Report | None:
-    """The report in a file; None where it cannot be read now. Raises ValueError for another one."""
+    """The report in a file; None if it cannot be read now. Raises ValueError for any other content."""
     try:
         text = path.read_bytes()
     except OSError:
@@ -109,7 +109,7 @@ def _report_in(path: Path, pack_id: str) -> Report | None:
 
 
 def _last_words(log: Path) -> str:
-    """The last lines that a job said on its standard error, as one."""
+    """The last lines of a job's standard error, joined."""
     try:
         with open(log, "rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,1 +1,1 @@
-"""The truth about a sweep: one SQLite file with one writer."""
+"""The ledger: the truth about a sweep, in one SQLite file with one writer."""

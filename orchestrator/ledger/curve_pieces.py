@@ -1,4 +1,4 @@
-"""Pieces of curves as bytes, as the ledger has them: a table of steps and columns, compressed."""
+"""Pieces of curves as bytes, as stored in the ledger: a table of steps and columns, compressed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from orchestrator.messages import Trace
 
-_LARGEST = 2**28  # bytes of a piece; more is no curve but an attack on memory
-_LONGEST_HEADER = 2**20  # bytes; NumPy's own limit is passed by some hundred columns
-_ENTRY = 32  # letters of a header for a column, beside its name, and more than there are
-_USUAL = b"\x93NUMPY\x01\x00"  # how an npy file of version 1 begins
-_HEADER = 10  # bytes up to its header, the length of which is in the last two
+_LARGEST = 2**28  # bytes of a piece; a larger one is an attack on memory
+_LONGEST_HEADER = 2**20  # bytes; some hundred columns exceed NumPy's own limit
+_ENTRY = 32  # characters of a header per column, besides its name; an upper bound
+_USUAL = b"\x93NUMPY\x01\x00"  # start of an npy file of version 1
+_HEADER = 10  # bytes before its header; the last two hold the header's length
 
 
 def pack_piece(piece: Trace) -> bytes:
@@ -25,7 +25,7 @@ def pack_piece(piece: Trace) -> bytes:
     for name, values in piece.items():
         table[name] = values
     buffer = io.BytesIO()
-    # Version 1 holds names of latin letters, and not too many; left to choose, NumPy warns of the other.
+    # Version 1 holds a limited number of Latin names; NumPy warns if it has to choose the other version.
     names = "".join(piece)
     version = (1, 0) if names.isascii() and len(names) + _ENTRY * len(piece) < 2**16 else (3, 0)
     np.lib.format.write_array(buffer, table, version=version, allow_pickle=False)
@@ -33,16 +33,16 @@ def pack_piece(piece: Trace) -> bytes:
 
 
 def unpack_piece(content: bytes) -> dict[str, np.ndarray]:
-    """The columns that ``pack_piece`` made bytes of. Raises ValueError for whatever else, and never more than that."""
+    """The inverse of ``pack_piece``. Raises ValueError for any other content, and never another error."""
     try:
         return _of_table(content)
     except Exception as error:
-        # NumPy's readers raise anything where a header is not what they expect, up to the errors of a tokenizer.
+        # NumPy's readers may raise anything for an unexpected header, even tokenizer errors.
         raise ValueError(f"a piece of a curve cannot be read: {error}") from error
 
 
 def join_pieces(pieces: Sequence[Trace]) -> dict[str, np.ndarray]:
-    """The pieces of a curve as one, with every column that one of them has, NaN where another has none."""
+    """The pieces of a curve as one, with the columns of all pieces, NaN where a piece lacks one."""
     names = dict.fromkeys(name for piece in pieces for name in piece)
     return {name: np.concatenate([_column(piece, name) for piece in pieces]) for name in names}
 
@@ -70,7 +70,7 @@ def _of_table(content: bytes) -> dict[str, np.ndarray]:
 
 @functools.lru_cache(maxsize=1024)
 def _layout(header: bytes) -> tuple[np.dtype, int]:
-    """Columns and number of rows of a table by its header, of which many pieces share a few: reading one takes long."""
+    """Columns and number of rows of a table from its header. Cached: parsing is slow, and many pieces have the same."""
     file = io.BytesIO(header)
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_LONGEST_HEADER)

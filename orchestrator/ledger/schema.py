@@ -1,4 +1,4 @@
-"""The tables of a ledger, their number, and how a file comes to have them."""
+"""The tables of a ledger, their version number, and how a file gets them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from orchestrator.errors import InputError, Problem, StorageError
 from orchestrator.files import free_space
 
-# SQLite's own mark of the program that a file belongs to. Ledgers from before the first release have none, and
-# numbers of their own: without the mark their schema 1 to 6 would be taken for one of today.
+# SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have their
+# own numbers: without the mark, their schemas 1 to 6 would be confused with those of today.
 APPLICATION_ID = int.from_bytes(b"swep")
 
 _TABLES = """
@@ -102,10 +102,10 @@ SCHEMA = Schema(1, _TABLES)
 def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
     """The schema of a file, 0 for an empty one.
 
-    Raises InputError when a newer version of sweep wrote it, or one from before the first release.
+    Raises InputError for a file from a newer version of sweep, or from before the first release.
     """
     with db:
-        db.execute("BEGIN")  # one state of the file, even while another process makes its tables
+        db.execute("BEGIN")  # a consistent state of the file, even while another process creates its tables
         (owner,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (num_tables,) = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
@@ -121,7 +121,7 @@ def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
 
 
 def make_or_upgrade(db: sqlite3.Connection, version: int, schema: Schema) -> None:
-    """Bring a file of schema ``version`` to ``schema``, all or nothing."""
+    """Upgrade a file of schema ``version`` to ``schema``, atomically."""
     if version == schema.version:
         return
     upgrades = (schema.upgrades[old] for old in range(version, schema.version)) if version else (schema.tables,)
@@ -138,7 +138,7 @@ def check_columns(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
 
 @functools.cache
 def _columns(script: str) -> dict[str, set[str]]:
-    """The columns of each table that ``script`` makes."""
+    """The columns of each table that ``script`` creates."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(script)
         tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -147,7 +147,7 @@ def _columns(script: str) -> dict[str, set[str]]:
 
 @contextlib.contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system raise into a StorageError that names path, cause and free space."""
+    """Turn errors of SQLite and the system into a StorageError that names path, cause and free space."""
     try:
         yield
     except (sqlite3.DatabaseError, OSError) as error:
@@ -156,7 +156,7 @@ def database_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_errors(path: Path) -> Iterator[None]:
-    """What is in the file may be anything: damage must look like damage, not like a fault of the program."""
+    """Report anything unexpected in the file as damage, not as a bug of the program."""
     try:
         with database_errors(path):
             yield

@@ -1,4 +1,4 @@
-"""What the driver writes into a ledger, each time all or nothing."""
+"""What the driver writes into a ledger, each time atomically."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CHECKPOINTS_KEPT = 2
 
 
 class LedgerWriter(LedgerReader):
-    """The ledger of a sweep in the hands of its driver, the only one who writes to it.
+    """The ledger of a sweep as its driver uses it; only the driver writes to it.
 
-    Opening it makes the file where there is none and upgrades one of an older schema.
+    Opening it creates the file if needed and upgrades an older schema.
     """
 
     def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
@@ -60,7 +60,7 @@ class LedgerWriter(LedgerReader):
             db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))
 
     def release_abandoned(self) -> int:
-        """Mark what a dead driver left running as lost; returns how many trials that were."""
+        """Mark trials that a dead driver left running as lost; returns their number."""
         with self._transaction() as db:
             db.execute("UPDATE packs SET ended = 'lost' WHERE ended IS NULL")
             reason = "the driver died while it ran"
@@ -69,7 +69,7 @@ class LedgerWriter(LedgerReader):
             ).rowcount
 
     def release_errored(self) -> None:
-        """Plan errored trials once more."""
+        """Plan errored trials again."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE trials SET status = 'planned', num_attempts = 0, error = NULL, reason = NULL"
@@ -77,10 +77,10 @@ class LedgerWriter(LedgerReader):
             )
 
     def start_pack(self, pack: Pack, executor: str, resumed_from: str | None = None) -> None:
-        """A pack begins to train: a new attempt of each of its trials.
+        """Record the start of a pack: a new attempt at each of its trials.
 
-        With ``pack.resume`` the curves and checkpoints of the attempt ``resumed_from`` are this one's, up to
-        where it goes on.
+        With ``pack.resume`` the attempt takes over the curves and checkpoints of the attempt ``resumed_from``, up to
+        the step where it resumes.
         """
         now = _now()
         ages = pack.resume.ages if pack.resume is not None else {}
@@ -107,7 +107,7 @@ class LedgerWriter(LedgerReader):
     def _cut_curve(
         self, db: sqlite3.Connection, table: str, trial_id: str, old_pack: str, pack_id: str, age: int
     ) -> None:
-        """Give a trial's curve up to step ``age`` to its new attempt, and forget the rest."""
+        """Move a trial's curve up to step ``age`` to its new attempt, and delete the rest."""
         db.execute(
             f"DELETE FROM {table} WHERE trial_id = ? AND (pack_id != ? OR first_step >= ?)", (trial_id, old_pack, age)
         )
@@ -125,10 +125,10 @@ class LedgerWriter(LedgerReader):
         db.execute(f"UPDATE {table} SET pack_id = ? WHERE trial_id = ?", (pack_id, trial_id))
 
     def record(self, report: Report, checkpoint: tuple[str, str] | None = None) -> None:
-        """Take one report in: curves, results and the time it took, all or nothing.
+        """Record one report atomically: curves, results and training time.
 
-        What comes from a pack that no longer owns a trial is ignored, and what a pack reported before it began
-        anew is forgotten. ``checkpoint`` is the name and the sha256 of the file in which the report's checkpoint is.
+        Ignores a pack that no longer owns a trial, and deletes what a pack reported before it restarted. ``checkpoint``
+        is the name and the sha256 of the file of the report's checkpoint.
         """
         with self._transaction() as db:
             db.execute(
@@ -169,7 +169,7 @@ class LedgerWriter(LedgerReader):
         db.execute("DELETE FROM checkpoints WHERE pack_id = ? AND number <= ?", (pack_id, number - _CHECKPOINTS_KEPT))
 
     def _forget_checkpoints(self, db: sqlite3.Connection) -> None:
-        """Drop those of packs that are not resumed."""
+        """Delete checkpoints of packs that are not resumed."""
         db.execute(
             "DELETE FROM checkpoints WHERE NOT EXISTS (SELECT * FROM trials"
             " WHERE trials.pack_id = checkpoints.pack_id AND status IN ('running', 'interrupted', 'lost'))"
@@ -184,7 +184,7 @@ class LedgerWriter(LedgerReader):
         error: str | None = None,
         waited: Iterable[str] = (),
     ) -> None:
-        """A pack is over; its trials that have not finished get ``status``, those that ``waited`` are planned."""
+        """A pack has ended; its unfinished trials get ``status``, those that ``waited`` are planned."""
         with self._transaction() as db:
             db.executemany(
                 "UPDATE trials SET status = 'planned', num_attempts = num_attempts - 1"
@@ -205,7 +205,7 @@ class LedgerWriter(LedgerReader):
                 db.execute(f"DELETE FROM {table} WHERE {STRAY}")
 
     def drop_newest_checkpoint(self, pack_id: str) -> None:
-        """Forget a pack's newest checkpoint, which turned out to be of no use."""
+        """Delete the record of a pack's newest checkpoint, which proved unusable."""
         with self._transaction() as db:
             db.execute(
                 "DELETE FROM checkpoints WHERE pack_id = ? AND number ="
@@ -214,7 +214,7 @@ class LedgerWriter(LedgerReader):
             )
 
     def give_up(self, trial_ids: Iterable[str], reason: str) -> None:
-        """Trials that were lost too often are errored."""
+        """Mark trials that were lost too often as errored."""
         with self._transaction() as db:
             db.executemany(
                 "UPDATE trials SET status = 'errored', reason = ? WHERE trial_id = ?",

@@ -1,1 +1,1 @@
-"""From the ledger to an experiment tracker: a mirror that can be lost and written again."""
+"""From the ledger to an experiment tracker: a mirror that can be deleted and written again."""

@@ -1,4 +1,4 @@
-"""The mirror to a tracker while a sweep trains: beside it, and never in its way."""
+"""The mirror to a tracker during training, without slowing it down."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
 class BackgroundMirror:
     """Mirrors trials as they finish, in a thread, while workers train. An observer of the run.
 
-    The first failure stops it for this run and is kept in ``failure``: a store that is down costs one
-    warning, and a later sync writes what is missing. No call to the store is made in the thread that drives
-    the sweep, so that a store that hangs can be left to itself.
+    The first failure stops it for this run and is stored in ``failure``: an unreachable store costs one warning, and a
+    later sync writes what is missing. The driver's thread never calls the store, so a store that hangs can be
+    abandoned.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BackgroundMirror:
         tracker: type[Tracker] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """A mirror of the sweep in ``folder``, given up when its store is silent for ``patience_s`` at the end."""
+        """A mirror of the sweep in ``folder``; at the end it waits ``patience_s`` for a silent store."""
         self.folder, self.tracking = folder, tracking
         self._tracker, self._patience_s = tracker or tracker_class(), patience_s
         self.failure: TrackingError | None = None
@@ -46,7 +46,7 @@ class BackgroundMirror:
         self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mirror")
 
     def start(self) -> None:
-        """Begin to connect: a tracker's first start may take seconds of a core."""
+        """Start connecting: a tracker's first start may take seconds of a core."""
         self._thread.start()
 
     def began(self, progress: Any) -> None:
@@ -58,7 +58,7 @@ class BackgroundMirror:
             self._waiting.put(result.trial_id)
 
     def ended(self, progress: Any) -> None:
-        """Nothing more comes; what is queued is written while workers and exports are finished."""
+        """Stop taking results; queued ones are written while workers and exports finish."""
         self._waiting.put(None)
 
     def is_current(self) -> bool:
@@ -66,11 +66,11 @@ class BackgroundMirror:
         return is_current(self.folder, self.tracking, self._tracker)
 
     def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
-        """Write all that is missing and the parent run; returns what went wrong, if anything.
+        """Write everything that is missing and the parent run; returns the error, if any.
 
-        A store that does nothing holds the caller for ``patience_s`` and no longer.
+        A store that does not respond holds the caller for ``patience_s`` at most.
         """
-        self._tracker.load()  # slow where others compute, which is no fault of the store
+        self._tracker.load()  # slow while others compute, which is not the store's fault
         self._is_ending = True
         self._patient_until = time.monotonic() + self._patience_s
         if self._thread.ident is not None:
@@ -92,11 +92,11 @@ class BackgroundMirror:
             self.failure = TrackingError(f"{self._tracker.title} at {where}: does not answer, or too slowly")
 
     def _sign_of_life(self) -> None:
-        # A sign is worth a second: a store that needs longer for each of thousands of calls is given up too.
+        # A response is worth a second: a store that needs longer for each of thousands of calls is abandoned too.
         self._patient_until = min(self._patient_until + 1.0, time.monotonic() + self._patience_s)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Do ``action``; keep what goes wrong, and let go of the sweep's runs then."""
+        """Run ``action``; on an error, store it and release the sweep's runs."""
         try:
             action(*arguments)
         except TrackingError as error:
@@ -113,7 +113,7 @@ class BackgroundMirror:
         _give_way()
         self._mirror = self._new_mirror()
         with LedgerReader(self.folder / LEDGER) as ledger:
-            # Once the run waits for the rest, that is for a thread that gives no way to others.
+            # Once the run waits for it, the rest is written by a thread with normal priority.
             while (trial_id := self._waiting.get()) is not None and not self._is_ending:
                 self._mirror.mirror_trials(ledger, [trial_id])
 
@@ -124,6 +124,6 @@ class BackgroundMirror:
 
 
 def _give_way() -> None:
-    """Let this thread yield to training: what it cannot do meanwhile is done at the end."""
-    with contextlib.suppress(AttributeError, OSError):  # only Linux has priorities of threads
+    """Lower this thread's priority below training; the remainder is written at the end."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has thread priorities
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -1,7 +1,7 @@
-"""Ledger -> tracker: what is missing there of a sweep, and what it is told.
+"""Ledger -> tracker: what the tracker lacks of a sweep, and the records it gets.
 
-The mirror is idempotent: a trial that the tracker has whole, in the ledger's version, is not written again. The
-tracker's store may be deleted and made again at any time.
+The mirror is idempotent: a trial that the tracker has completely, in the ledger's version, is not written again. The
+tracker's store may be deleted and created again at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.tracking.tracker import Point, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
 
-# How long the end of a run is held by a store that does nothing, or by another process that writes.
+# How long the end of a run waits for a store that does not respond, or for another process that writes.
 PATIENCE_S = 30.0
 _WRITER_LOCK = "mirror.lock"
 _POINTS_PER_CURVE = 50
@@ -43,7 +43,7 @@ class Mirror:
         tracker: type[Tracker] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Connect to the store; ``sign_of_life`` is called whenever it has answered.
+        """Connect to the store; ``sign_of_life`` is called on every response.
 
         Raises TrackingError when the store cannot be used, or another process writes the sweep for ``patience_s``.
         """
@@ -52,7 +52,7 @@ class Mirror:
         make.load()
         sign_of_life()
         self._holds = contextlib.ExitStack()
-        # Two that look for a run, and find none, would both make it.
+        # Two writers that look for a run and find none would both create it.
         self._holds.enter_context(_only_writer(folder / _WRITER_LOCK, make.title, patience_s))
         try:
             self.tracker = make(folder, tracking, sign_of_life)
@@ -61,7 +61,7 @@ class Mirror:
             raise
 
     def close(self) -> None:
-        """Let others write this sweep."""
+        """Let other processes write this sweep."""
         self._holds.close()
 
     def __enter__(self) -> Mirror:
@@ -71,7 +71,7 @@ class Mirror:
         self.close()
 
     def mirror_trials(self, ledger: LedgerReader, trial_ids: Sequence[str]) -> None:
-        """Write these trials, from the ledger, unless the tracker has them. Raises TrackingError."""
+        """Write these trials from the ledger, unless the tracker has them. Raises TrackingError."""
         for trial_id in trial_ids:
             row = ledger.trial(trial_id)
             if self.tracker.known.get(trial_id) != _version(row):
@@ -81,7 +81,7 @@ class Mirror:
         """Write what is missing of all trials, and the sweep as a whole with ``artifacts``. Raises TrackingError."""
         with LedgerReader(self.folder / LEDGER) as ledger:
             statuses = ledger.statuses(removed=True)
-            # Planned trials of an interrupted sweep are not there yet.
+            # Planned trials of an interrupted sweep are not in the tracker yet.
             there = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
             self.mirror_trials(ledger, there)
             self.tracker.write_sweep(sweep_record(ledger), artifacts)
@@ -95,7 +95,7 @@ class Mirror:
 
 
 def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -> bool:
-    """Whether the store has everything that the ledger has, as far as can be told without connecting."""
+    """Whether the store has everything in the ledger, as far as known without connecting."""
     marker = folder / MIRRORED
     if not marker.is_file() or not tracker.is_there(folder, tracking):
         return False
@@ -104,7 +104,7 @@ def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -
 
 
 def trial_record(ledger: LedgerReader, row: Mapping[str, Any], every: int | str) -> TrialRecord:
-    """What a tracker is told of the trial of ``row``; of its curves every ``every``-th step."""
+    """The tracker's record of the trial of ``row``, with every ``every``-th step of its curves."""
     is_finished = row["status"] == "finished"
     trace = ledger.trace(row["trial_id"]) if is_finished else {}
     tags = {"status": row["status"], "outcome": row["outcome"], "reason": row["reason"]}
@@ -114,7 +114,7 @@ def trial_record(ledger: LedgerReader, row: Mapping[str, Any], every: int | str)
         name=Trial(row["trial_id"], row["cell"], row["seed"], row["config"]).name,
         version=_version(row),
         status=row["status"],
-        # What does not vary is said of the sweep.
+        # Settings that do not vary are recorded on the sweep.
         values={**row["cell"], "seed": row["seed"]},
         tags={key: str(value) for key, value in tags.items() if value is not None},
         points=[*_curve(trace, row["steps"], every), *(_results(row) if is_finished else ())],
@@ -125,7 +125,7 @@ def trial_record(ledger: LedgerReader, row: Mapping[str, Any], every: int | str)
 
 
 def sweep_record(ledger: LedgerReader) -> SweepRecord:
-    """What a tracker is told of the sweep of ``ledger``."""
+    """The tracker's record of the sweep of ``ledger``."""
     facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
     environment = packs[-1]["environment"] if packs else {}
     tags = {
@@ -153,7 +153,7 @@ def shown_value(value: Any) -> str:
 
 @contextlib.contextmanager
 def _only_writer(path: Path, title: str, patience_s: float) -> Iterator[None]:
-    """Hold the lock file ``path``, waiting a while for others. Raises TrackingError when they do not let go."""
+    """Hold the lock file ``path``, waiting a while for other holders. Raises TrackingError on timeout."""
     deadline = time.monotonic() + patience_s
     with open_private(path, "a") as file:
         while True:
@@ -172,7 +172,7 @@ def _version(row: Mapping[str, Any]) -> str:
 
 
 def _curve(trace: Mapping[str, Any], num_steps: int, every: int | str) -> list[Point]:
-    """Every n-th step's finite numbers; MLflow would store infinity as 1.8e308 and hide NaN."""
+    """Finite numbers of every n-th step; MLflow would store infinity as 1.8e308 and hide NaN."""
     if not trace:
         return []
     step_N = trace["step"]
@@ -194,7 +194,7 @@ def _results(row: Mapping[str, Any]) -> list[Point]:
 
 
 def _audit_counts(balance: Audit) -> dict[str, float]:
-    """What early stopping saved, and how often it was wrong where that is known."""
+    """What early stopping saved, and how often it was wrong, where known."""
     counts: dict[str, float] = {
         "num_audited": balance.num_judged,
         "steps_saved": balance.steps_saved,
@@ -207,7 +207,7 @@ def _audit_counts(balance: Audit) -> dict[str, float]:
 
 
 def _fixed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings that are no axis; a sweep fixes them for all its trials."""
+    """The settings that are not axes and so equal in all trials."""
     if not rows:
         return {}
     settings = settings_of(rows[0]["objective"], rows[0]["config"])

@@ -1,7 +1,7 @@
 """Sweeps in MLflow: a parent run, and a child run for each trial.
 
-Runs are found again by the tags ``sweep.folder`` and ``sweep.trial_id``, and every number carries a time that follows
-from the ledger, so MLflow drops what it already has.
+Runs are identified by the tags ``sweep.folder`` and ``sweep.trial_id``. Every number has a timestamp that follows from
+the ledger, so MLflow drops duplicates.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from orchestrator.tracking.mlflow_store import (
 )
 from orchestrator.tracking.tracker import SweepRecord, TrackingError, TrialRecord
 
-# A store that is down must cost seconds, not MLflow's default of minutes: one call takes at most twice ten
-# seconds, so that what MLflow says of a server that hangs comes before the mirror's patience ends.
+# An unreachable store must cost seconds, not MLflow's default of minutes: one call takes at most twice ten seconds, so
+# MLflow's error for a server that hangs comes before the mirror's patience ends.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-_MAX_METRICS = 800  # of one call of log_batch, which takes 1000 things
+_MAX_METRICS = 800  # in one call of log_batch, which accepts 1000 entries
 _PAGE = 1000
 _COLLECT_AFTER = 200_000
 _FINAL_STATUS = {
     "errored": "FAILED",
     "lost": "FAILED",
     "interrupted": "KILLED",
-    "running": "KILLED",  # the driver writes only what is over, and sync runs when there is no driver
+    "running": "KILLED",  # the driver writes only ended trials, and sync runs when there is no driver
     "planned": "SCHEDULED",
 }
-# What is said of a database that was cut off while it was made or migrated, is of another version, or is none.
+# Errors for a database that was interrupted while created or migrated, has another version, or is not one.
 _UNUSABLE = re.compile(
     "no such (table|column)|has no column|table .* already exists|revision|schema|malformed|not a database"
 )
 
 
 class MlflowTracker:
-    """One sweep's runs in MLflow; what is said of its methods is said of ``Tracker``."""
+    """One sweep's runs in MLflow; ``Tracker`` describes the methods."""
 
     title = "MLflow"
 
     def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
-        """Connect to the store, making it where it is a file that is not there. Raises TrackingError."""
+        """Connect to the store, creating it if it is a file that does not exist. Raises TrackingError."""
         self.folder, self.tracking = folder, tracking
         self.uri = tracking_uri(tracking, folder.parent)
         self.where = shown_uri(self.uri)
@@ -86,13 +86,13 @@ class MlflowTracker:
 
     @classmethod
     def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
-        """Whether the store's file is there; True for another kind of store."""
+        """Whether the store's file exists; True for another kind of store."""
         path = sqlite_file(tracking_uri(tracking, folder.parent))
         return path is None or path.is_file()
 
     @property
     def known(self) -> Mapping[str, str]:
-        """Trials that have a run, and the version of each that is whole there."""
+        """Trials that have a run, and the version of each complete one."""
         return self._complete
 
     def write_trial(self, trial: TrialRecord) -> None:
@@ -101,14 +101,14 @@ class MlflowTracker:
             self._write_trial(trial)
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent run, which is FINISHED when the sweep is over and else KILLED, and end stray runs."""
+        """Write the parent run, FINISHED when the sweep is over and KILLED otherwise, and end stray runs."""
         with self._told_as_tracking_errors():
             self._end_strays()
             self._write_parent(sweep, artifacts)
 
     @contextlib.contextmanager
     def _told_as_tracking_errors(self) -> Iterator[None]:
-        """MLflow raises anything from its own errors to SQLAlchemy's; none of it may end a sweep."""
+        """MLflow may raise anything from its own errors to SQLAlchemy's; none may end a sweep."""
         try:
             with _rare_collections():
                 yield
@@ -125,7 +125,7 @@ class MlflowTracker:
         from mlflow import MlflowClient
 
         for name in ("mlflow", "alembic", "urllib3"):
-            # What goes wrong is said once, as a warning of the sweep, and never with a traceback.
+            # Errors are reported once, as a warning of the sweep, without a traceback.
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._entities = mlflow.entities
         # MLflow's modules are hundreds of thousands of objects that live as long as the process.
@@ -145,7 +145,7 @@ class MlflowTracker:
             if found.lifecycle_stage != "active":
                 self._client.restore_experiment(found.experiment_id)
             return found.experiment_id
-        # A local store's default place for artifacts is the folder one happens to stand in.
+        # A local store's default place for artifacts is the working directory.
         is_local = self.uri.startswith("sqlite:")
         location = artifacts_folder(self.folder.parent).as_uri() if is_local else None
         try:
@@ -154,7 +154,7 @@ class MlflowTracker:
             found = self._client.get_experiment_by_name(self.tracking.experiment)
             if found is None:
                 raise
-            return found.experiment_id  # another sweep has just made it
+            return found.experiment_id  # another sweep has just created it
 
     def _find_runs(self) -> None:
         folder = folder_tag(self.folder)
@@ -167,13 +167,13 @@ class MlflowTracker:
                 run_id, trial_id = run.info.run_id, run.data.tags.get("sweep.trial_id")
                 known = self.parent_id if trial_id is None else self.run_of_trial.get(trial_id)
                 if known:
-                    # A request to make a run was sent again, because its answer came too late.
+                    # A request to create a run was repeated, because its answer came too late.
                     surplus.append(run_id)
                 elif trial_id is None:
                     self.parent_id = run_id
                 else:
                     self.run_of_trial[trial_id] = run_id
-                    # One whose writing was cut off before its last call is RUNNING, with everything in it.
+                    # A run whose writing was interrupted before its last call is RUNNING, with all data in it.
                     is_running = run.info.status == "RUNNING"
                     self._complete[trial_id] = "" if is_running else run.data.tags.get("sweep.mirrored", "")
                     self._still_running |= {run_id} if is_running else set()
@@ -193,9 +193,9 @@ class MlflowTracker:
         started_ms = int(1000 * (trial.started_s or 0))
         metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in trial.points]
         tags = {"sweep.mirrored": trial.version, **trial.tags}
-        # MLflow's plots begin with whichever name sorts first, so only what varies is a param.
+        # MLflow's plots start with the name that sorts first, so only what varies is a param.
         params = [entities.Param(key, shown_value(value)) for key, value in trial.values.items()]
-        # One call writes everything of an ordinary trial; a call costs as much as forty points.
+        # One call writes all of an ordinary trial; a call costs as much as forty points.
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
         for start in range(0, last, _MAX_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
@@ -203,7 +203,7 @@ class MlflowTracker:
         shown = [entities.RunTag(key, value) for key, value in tags.items()]
         self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=shown)
         ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
-        # Nobody else writes these runs, so one that runs for MLflow would run for ever after a crash.
+        # No other process writes these runs, so one that MLflow lists as running would stay so after a crash.
         self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
         self._still_running.discard(run_id)
         self._complete[trial.trial_id] = trial.version
@@ -211,7 +211,7 @@ class MlflowTracker:
 
     def _create_child(self, trial: TrialRecord) -> str:
         tags = {**self._owner, "sweep.trial_id": trial.trial_id, "mlflow.parentRunId": self.parent_id}
-        # MLflow lists the newest first, and trials of a pack began at one moment: a millisecond makes the order.
+        # MLflow lists the newest first, and trials of a pack start at one moment: milliseconds make the order.
         started_ms = int(1000 * trial.started_s) - trial.position if trial.started_s else None
         run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
         run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
@@ -219,13 +219,13 @@ class MlflowTracker:
         return run_id
 
     def _end_strays(self) -> None:
-        """End the runs of trials that the ledger does not know: it was deleted, and the sweep was changed."""
+        """End the runs of trials that are not in the ledger: it was deleted, and the sweep was changed."""
         for run_id in self._still_running:
             self._client.set_terminated(run_id, status="KILLED")
         self._still_running.clear()
 
     def _write_parent(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        # Tags, not params: those of a run can never change, and a person may edit the sweep.
+        # Tags, not params: params of a run cannot change, and the user may edit the sweep.
         tags = {**sweep.tags, "mlflow.source.name": "sweep"}
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         entities, now_ms = self._entities, int(1000 * sweep.finished_s)
@@ -235,7 +235,7 @@ class MlflowTracker:
             tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
         )
         if (place := local_folder(self._client.get_run(self.parent_id).info.artifact_uri)) is not None:
-            make_folder(place)  # MLflow would make it as the umask says
+            make_folder(place)  # MLflow would create it with the umask's permissions
         for path in artifacts:
             self._client.log_artifact(self.parent_id, str(path))
             self._sign_of_life()
@@ -243,14 +243,14 @@ class MlflowTracker:
 
 
 def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
-    """How many runs of the sweep in ``folder`` are RUNNING for MLflow, to ask when no driver has the sweep.
+    """Number of runs of the sweep in ``folder`` that MLflow lists as RUNNING; call it when no driver has the sweep.
 
-    0 where there is no store, or none that can be read. Makes no store and changes none.
+    0 where there is no store, or none that can be read. Creates and changes no store.
     """
     uri, tag = tracking_uri(tracking, folder.parent), folder_tag(folder)
     try:
         if (path := sqlite_file(uri)) is not None:
-            # MLflow would make, or migrate, what is only to be looked at.
+            # MLflow would create, or migrate, what is only to be read.
             with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
                 query = (
                     "SELECT COUNT(*) FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.folder'"
@@ -268,7 +268,7 @@ def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
 
 
 def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
-    """The log in an MLflow run's metrics, from MLFLOW_TRACKING_URI or else the store under ``results``.
+    """The log in an MLflow run's metrics, from MLFLOW_TRACKING_URI or the store under ``results``.
 
     Raises InputError when there is no such run.
     """
@@ -292,7 +292,7 @@ def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
 
 
 def run_pages(uri: str, address: str) -> list[str]:
-    """Where the server at ``address`` lists the runs of each experiment; none when the store cannot be read.
+    """Where the server at ``address`` lists the runs of each experiment; empty when the store cannot be read.
 
     MLflow opens an experiment on a page for chat traces unless the address asks for its runs.
     """
@@ -322,15 +322,15 @@ def server_command(uri: str, results: Path, port: int, python: str) -> list[str]
 
 
 def _cause(error: Exception) -> str:
-    """The first line of what went wrong, fit to be shown."""
+    """The first line of an error, fit to be shown."""
     return shown_uri((str(error).strip() or type(error).__name__).splitlines()[0][:200])
 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Let Python look for garbage less often: MLflow makes tens of objects a point, and none is garbage yet.
+    """Makes Python collect garbage less often: MLflow creates tens of objects per point, none of them garbage yet.
 
-    A third of the time that MLflow takes to write a batch is otherwise spent on looking.
+    Otherwise a third of MLflow's time for a batch is spent on collecting.
     """
     before = gc.get_threshold()
     gc.set_threshold(_COLLECT_AFTER, *before[1:])

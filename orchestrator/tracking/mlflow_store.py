@@ -1,4 +1,4 @@
-"""MLflow's store of sweeps under one results folder: which it is, its SQLite file, and where its artifacts are."""
+"""MLflow's store for the sweeps of one results folder: its URI, its SQLite file, and the place of its artifacts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
 
 
 def shown_uri(uri: str) -> str:
-    """A tracking URI that may be printed: without user and password."""
+    """A tracking URI for display: without user and password."""
     return re.sub(r"//[^/@]*@", "//", uri)
 
 
@@ -35,16 +35,16 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def folder_tag(folder: Path) -> str:
-    """What the runs of the sweep in ``folder`` are found by; MLflow's filters know no escape for a quote."""
+    """The tag that identifies the runs of the sweep in ``folder``; MLflow's filters cannot escape a quote."""
     return str(folder.absolute()).replace("'", "_")
 
 
 def prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) -> None:
-    """Make sure that the store at ``path`` can be written, and make one where there is none.
+    """Make sure that the store at ``path`` can be written, and create one if needed.
 
-    MLflow itself tries for minutes to open what cannot be opened, and leaves half a store behind, which it
-    can never open again, when it is killed while it makes one or when two make one at once.
-    Raises sqlite3.Error when the file cannot be used.
+    MLflow itself tries for minutes to open a broken store. If it is killed while creating one, or two processes create
+    one at once, it leaves a partial store that it can never open again. Raises sqlite3.Error when the file cannot be
+    used.
     """
     if _has_tables(path):
         return
@@ -55,7 +55,7 @@ def prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) -
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         new = path.with_name(f".{path.name}.new")
-        # A journal that a killed process left would be played back into a database that is not its own.
+        # A journal left by a killed process would be replayed into a database that it does not belong to.
         for file in (new, path):
             for leftover in ("-journal", "-wal", "-shm"):
                 file.with_name(file.name + leftover).unlink(missing_ok=True)
@@ -64,18 +64,18 @@ def prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) -
         make_private(new)  # SQLite gives the journal the mode of its database
         SqlAlchemyStore(f"sqlite:///{new}", artifacts_folder(path.parent).as_uri()).engine.dispose()
         os.replace(new, path)
-        # In this process MLflow may still hold one that was deleted.
+        # In this process MLflow may still hold a store that was deleted.
         if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
             known.dispose()
     sign_of_life()
 
 
 def rehome(path: Path, results: Path) -> None:
-    """Let the store at ``path`` say where artifacts and sweeps are, if it came with ``results`` from another place.
+    """Update the places of artifacts and sweeps in the store at ``path`` if it was copied or moved with ``results``.
 
-    MLflow keeps absolute paths, so that in a copy artifacts would not be found, or be written to the old place. A
-    store that is not that of ``results``, or in which several results folders have their runs, is left as it is.
-    Raises sqlite3.Error when the file cannot be used.
+    MLflow stores absolute paths, so in a copy artifacts would not be found, or be written to the old place. A store
+    that is not that of ``results``, or that has runs of several results folders, is left unchanged. Raises
+    sqlite3.Error when the file cannot be used.
     """
     here = artifacts_folder(results)
     if path.absolute() != (results / STORE).absolute() or not path.is_file():
@@ -120,7 +120,7 @@ def local_folder(uri: str | None) -> Path | None:
 
 
 def _has_tables(path: Path) -> bool:
-    """Whether the database at ``path`` is there, can be written, and has tables. Raises sqlite3.Error."""
+    """Whether the database at ``path`` exists, can be written, and has tables. Raises sqlite3.Error."""
     if not path.exists():
         return False
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_S)

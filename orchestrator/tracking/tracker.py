@@ -1,4 +1,4 @@
-"""What the mirror asks of an experiment tracker, and which trackers there are.
+"""The interface of an experiment tracker, and the table of trackers.
 
 A tracker is a class with the methods of ``Tracker`` in a module of this room, and a line in ``TRACKERS``.
 """
@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from orchestrator.errors import SweepError
 from orchestrator.sweepfile.sections import TrackingConfig
 
-# Where the class of each is: MODULE:CLASS. Imported only when a sweep uses it, since trackers are slow to import.
+# The class of each, as MODULE:CLASS. Imported only when a sweep uses it, since trackers are slow to import.
 TRACKERS = {"mlflow": "orchestrator.tracking.mlflow:MlflowTracker"}
 
 
 class TrackingError(SweepError):
-    """A tracker cannot be reached or refuses; never the end of a sweep."""
+    """A tracker cannot be reached or rejects a request; this never ends a sweep."""
 
 
 class Point(NamedTuple):
@@ -32,13 +32,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """All that a tracker is told of a trial."""
+    """All that a tracker gets of a trial."""
 
     trial_id: str
     name: str
-    version: str  # changes whenever anything else here does
-    status: str  # the ledger's
-    values: Mapping[str, Any]  # of the axes and the seed; None where an axis says so
+    version: str  # changes whenever any other field here does
+    status: str  # as in the ledger
+    values: Mapping[str, Any]  # of the axes and the seed; an axis may have the value None
     tags: Mapping[str, str]
     points: Sequence[Point]
     started_s: float | None  # since 1970
@@ -48,44 +48,44 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
-    """All that a tracker is told of a sweep as a whole."""
+    """All that a tracker gets of a sweep as a whole."""
 
     tags: Mapping[str, str]
-    git_commit: str  # empty where it is not known
+    git_commit: str  # empty if unknown
     counts: Mapping[str, float]
     finished_s: float  # when its last trial so far ended, since 1970; 0 before any
-    is_over: bool  # whether none of its trials is still to train
+    is_over: bool  # whether no trial is left to train
 
 
 class Tracker(Protocol):
-    """One sweep in a tracker: its trials, and itself as their parent.
+    """One sweep in a tracker: its trials, and the sweep as their parent.
 
-    The mirror sees to it that one process at a time writes a sweep. What is written twice is there once.
+    The mirror ensures that one process at a time writes a sweep. Writing the same thing twice stores it once.
     """
 
     title: ClassVar[str]  # its name in messages
-    where: str  # the store, as it may be printed: without passwords
+    where: str  # the store, for display: without passwords
 
     def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
         """Connect to the store for the sweep with results in ``folder``.
 
-        ``sign_of_life`` is called whenever the store has answered, so that a slow one is told from one that hangs.
-        Like all writing, raises TrackingError, and nothing else, when the store cannot be used.
+        ``sign_of_life`` is called on every response of the store, to distinguish a slow store from one that hangs.
+        Raises TrackingError, and nothing else, when the store cannot be used; so do the writing methods.
         """
 
     @property
     def known(self) -> Mapping[str, str]:
-        """Trials that the store has, and the version of each that is whole there; "" where none is."""
+        """Trials in the store, with the version of each that is complete there, "" for the others."""
 
     def write_trial(self, trial: TrialRecord) -> None:
-        """Write all of a trial, in place of what was there of it."""
+        """Write a whole trial, replacing what the store has of it."""
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent with ``artifacts``, and end whatever else of the sweep the store believes to run."""
+        """Write the parent with ``artifacts``, and end all other runs of the sweep that the store lists as running."""
 
     @classmethod
     def load(cls) -> None:
-        """Import now what takes seconds; raises nothing: whoever needs it says what is wrong."""
+        """Do the slow imports now; raises nothing: later use reports the error."""
 
     @classmethod
     def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
@@ -93,7 +93,7 @@ class Tracker(Protocol):
 
     @classmethod
     def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
-        """Whether the store may hold something, as far as can be told without connecting."""
+        """Whether the store may have content, as far as known without connecting."""
 
 
 def tracker_class(name: str = "mlflow") -> type[Tracker]:
