@@ -91,8 +91,9 @@ class FileTail:
         seen.position += len(content)
         seen.last = (seen.last + content[-_NUM_COMPARED:])[-_NUM_COMPARED:]
         before, self._before = self._before, seen
-        is_cut = before is not None and before is not seen and not before.is_events
-        return b"\n" + content if is_cut and not before.last.endswith((b"\n", b"\r")) else content
+        if before is None or before is seen or before.is_events or before.last.endswith((b"\n", b"\r")):
+            return content
+        return b"\n" + content
 
 
 def _missing_of_record(content: bytes, size: int) -> int:

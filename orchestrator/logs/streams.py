@@ -243,7 +243,8 @@ class _Columns:
     def _role(self, name: str) -> _Role:
         if len(self._roles) >= _MAX_NAMES:
             self._roles.clear()
-        plain, role = plain_name(name), ""
+        plain = plain_name(name)
+        role: _Role = ""
         if may_be_loss(name, self._wanted["loss"]):
             role = "loss"
         elif self._is("step", plain, () if self._is_settled else STEP_NAMES):
@@ -265,22 +266,23 @@ class _Columns:
         return [point for one in held if (point := self._point(one)) is not None]
 
     def _choose(self, held: list[_Held]) -> bool:
-        if self._wanted["loss"] is None:
+        loss = self._wanted["loss"]
+        if loss is None:
             names = [name for name, _ in self._losses.most_common()]
             losses = training_losses(names)
-            usual = first_usual(LOSS_NAMES, names)
-            self._wanted["loss"] = usual or (losses[0] if len(losses) == 1 else None)
-            if self._wanted["loss"] is None:
+            loss = first_usual(LOSS_NAMES, names) or (losses[0] if len(losses) == 1 else None)
+            if loss is None:
                 return False
+            self._wanted["loss"] = loss
         if self._wanted["step"] is None:
-            self._wanted["step"] = _usual_step([one for one in held if find_name(one.row, self._wanted["loss"])])
+            self._wanted["step"] = _usual_step([one for one in held if find_name(one.row, loss)])
         self._is_settled = True
         self._roles.clear()
         return True
 
     def _point(self, held: _Held) -> Point | None:
         row, wanted = held.row, self._wanted
-        loss = find_name(row, wanted["loss"])
+        loss = None if wanted["loss"] is None else find_name(row, wanted["loss"])
         if loss is None:
             return None
         step = wanted["step"] and find_name(held.steps, wanted["step"])

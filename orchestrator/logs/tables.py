@@ -76,6 +76,7 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     """The log in ``table``. Raises InputError, which names ``name``, when its columns cannot be told."""
     cells = table.columns()
     chosen = choose(name, list(cells), lambda column: cells[column][0], wanted)
+    assert chosen.loss is not None, "a log without a loss is refused"
     loss_rows, losses = cells[chosen.loss]
     losses = _unbounded(losses)
     steps, note = _steps_of(cells, chosen.step, loss_rows)
