@@ -1,7 +1,8 @@
-"""Processes that a run has started, found by a mark in their environment and ended for good. Linux's /proc.
+"""Processes that a run has started, found by a mark in their environment and ended for good.
 
 A mark is inherited by children of children, also by those whose parents are gone. It names the driver and its user,
 so that what a killed driver has left behind can be distinguished from what belongs to another driver or user.
+psutil looks at processes; what it does not know is read from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-import signal
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 MARK = "SWEEP_RUN"
 SCRATCH = "sweep-tune-"  # a run's folder for temporary files begins so; the pid of its process follows
@@ -25,18 +28,24 @@ def new_mark() -> str:
 
 def all_marked(variable: str = MARK) -> dict[int, str]:
     """Every process with a mark in ``variable`` that this user may look at, and its mark; not this one."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            for entry in (folder / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(f"{variable}=".encode()) and int(folder.name) != os.getpid():
-                    found[int(folder.name)] = entry.decode(errors="replace").partition("=")[2]
-    return found
+    return {process.pid: mark for process, mark in _with_marks(variable)}
+
+
+def _with_marks(variable: str) -> Iterator[tuple[psutil.Process, str]]:
+    for process in psutil.process_iter():
+        if process.pid != os.getpid():
+            with contextlib.suppress(psutil.Error, OSError):
+                if (mark := process.environ().get(variable)) is not None:
+                    yield process, mark
 
 
 def marked(mark: str, variable: str = MARK) -> list[int]:
     """Processes that carry ``mark``, without this one."""
-    return [pid for pid, found in all_marked(variable).items() if found == mark and is_alive(pid)]
+    return [process.pid for process in _alive_with(mark, variable)]
+
+
+def _alive_with(mark: str, variable: str) -> list[psutil.Process]:
+    return [process for process, found in _with_marks(variable) if found == mark and is_alive(process.pid)]
 
 
 def _own() -> dict[int, str]:
@@ -67,35 +76,21 @@ def leftovers() -> dict[int, str]:
 
 def listening() -> dict[str, str]:
     """Addresses (host:port) on which processes of this user's drivers listen, and the names of those processes."""
-    sockets: dict[str, str] = {}
-    for table, size in (("/proc/net/tcp", 8), ("/proc/net/tcp6", 32)):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A":  # listens
-                    address, port = fields[1].split(":")
-                    sockets[fields[9]] = f"{_address(address, size)}:{int(port, 16)}"
-    found: dict[str, str] = {}
-    for pid in _own():
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            for handle in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inode = os.readlink(handle).removeprefix("socket:[").removesuffix("]")
-                    if inode in sockets:
-                        found[sockets[inode]] = name
+    own, found = _own(), {}
+    for socket in psutil.net_connections("tcp") if own else ():
+        if socket.status == psutil.CONN_LISTEN and socket.pid in own:
+            address = ipaddress.ip_address(socket.laddr.ip)
+            with contextlib.suppress(psutil.Error):
+                name = psutil.Process(socket.pid).name()
+                found[f"{getattr(address, 'ipv4_mapped', None) or address}:{socket.laddr.port}"] = name
     return found
 
 
-def _address(text: str, size: int) -> str:
-    """An address as /proc/net writes it: hexadecimal, each group of 32 bits in the order of the machine."""
-    groups = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, size, 8)]
-    address = ipaddress.ip_address(b"".join(groups))
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
 def _started(pid: int) -> int:
-    """When a process began, in ticks since the machine did; 0 when there is none."""
+    """When a process began, in ticks since the machine did; 0 when there is none.
+
+    psutil gives it by the wall clock, which may be set while a driver lives: its processes would then seem left over.
+    """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
@@ -106,11 +101,11 @@ def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[
     """Kill every process that carries ``mark``, also those that they start meanwhile; returns those killed."""
     killed: dict[int, None] = {}
     deadline = time.monotonic() + timeout_s
-    while (left := marked(mark, variable)) and time.monotonic() < deadline:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-            killed[pid] = None
+    while (left := _alive_with(mark, variable)) and time.monotonic() < deadline:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                killed[process.pid] = None
         time.sleep(0.02)
     return list(killed)
 
@@ -118,21 +113,18 @@ def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[
 def is_alive(pid: int) -> bool:
     """Whether there is a process ``pid`` that has not ended."""
     try:
-        # The state follows the name, which may hold anything but ends with the last bracket.
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except (psutil.Error, OSError):
         return False
-    return state not in ("Z", "X")
 
 
 def children(pid: int) -> dict[int, str]:
     """Direct children of ``pid`` with their names."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            head, _, tail = (folder / "stat").read_text().rpartition(")")
-            if int(tail.split()[1]) == pid:
-                found[int(folder.name)] = head.partition("(")[2]
+    found: dict[int, str] = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                found[child.pid] = child.name()
     return found
 
 
