@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.files import LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.ledger.reader import LedgerReader
@@ -28,7 +29,7 @@ from orchestrator.tracking.tracker import Point, SweepRecord, Tracker, TrackingE
 PATIENCE_S = 30.0
 _WRITER_LOCK = "mirror.lock"
 _POINTS_PER_CURVE = 50
-_RESULTS = ("onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss", "final_loss", "validation_loss")
+_RESULTS = names(column for column in TRIAL_COLUMNS if column.is_in_mlflow)
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
 
 
