@@ -24,7 +24,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.detector import MemberRecord, SpikeDetector
+from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.judging import Judging
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.errors import InputError, Problem, StorageError
 
@@ -45,6 +46,7 @@ class _Trial(BaseModel):
     seed: int
     steps: int
     stopping: StoppingConfig
+    is_audited: bool = False  # trains on after a verdict
     rows: Path
     folder: Path
 
@@ -68,7 +70,7 @@ class Watch:
         self._trial = _this_trial()
         self._stopping = (stopping or StoppingConfig()) if self._trial is None else self._trial.stopping
         self._raises = raises
-        self._detector = SpikeDetector(1, self._stopping)
+        self._judging = Judging(self._stopping, [self._trial is not None and self._trial.is_audited])
         self._is_lost = False
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows
@@ -131,7 +133,7 @@ class Watch:
 
     def record(self) -> MemberRecord:
         """All that the detector knows of the run so far."""
-        return self._detector.record()
+        return self._judging.record()
 
     def verdict(self) -> Verdict:
         """The outcome of the run if it ended now; raises ValueError before the first report."""
@@ -151,7 +153,7 @@ class Watch:
             except Exception as raised:  # the other ranks wait for an answer, even an error
                 error = raised
             # The other ranks may not see the rows of an earlier attempt, so they get the resulting state.
-            past = (self._detector.state_dict(), self._last_step, self._resumed_step) if is_first else None
+            past = (self._judging.state_dict(), self._last_step, self._resumed_step) if is_first else None
             news = [(row, self._is_lost, past, error)]
         processes.broadcast_object_list(news, src=0)
         seen, is_lost, past, error = news[0]
@@ -164,7 +166,7 @@ class Watch:
                 self._take(seen, writes=False)
             else:
                 state, self._last_step, self._resumed_step = past
-                self._detector.load_state_dict(state)
+                self._judging.load_state_dict(state)
             self._is_lost = is_lost
 
     def _take(self, row: Mapping[str, Any], *, writes: bool) -> None:
@@ -181,9 +183,7 @@ class Watch:
         self._judge(row)
 
     def _judge(self, row: Mapping[str, Any]) -> None:
-        # A norm that was not measured counts as finite, as in `sweep replay`.
-        lost_K = self._detector.update(row["loss"], row.get("grad_norm", 1.0), row["step"])
-        self._is_lost = self._stopping.early_stop and bool(lost_K[0])
+        self._is_lost = self._judging.point(row["step"], row)
         self._last_step = row["step"]
 
 

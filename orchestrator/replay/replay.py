@@ -145,7 +145,7 @@ def _curve_of(row: Mapping[str, Any], trace: Trace) -> Curve:
         if name in ("loss", "grad_norm") or (name != "step" and (values == 1).any())
     }
     if row["objective"] in OWN_KINDS and "grad_norm" in columns:
-        # A hole: what is no number itself is kept as infinite.
+        # NaN is a norm that was not measured.
         columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
     return Curve(trace["step"].astype(np.int64), columns, is_audited=bool(row["is_audited"]))
 

@@ -175,8 +175,8 @@ class OwnRun:
             "config": dict(values),
             "seed": self.member.seed,
             "steps": self.pack.steps,
-            # An audited trial trains on after the verdict.
-            "stopping": {**self.pack.stopping, "early_stop": self.stopping.early_stop and not self.is_audited},
+            "stopping": dict(self.pack.stopping),
+            "is_audited": self.is_audited,
             "rows": str(self.folder.rows),
             "folder": str(self.folder.path),
         }
@@ -351,9 +351,9 @@ class Curve:
         if self.last_step is not None and point.step <= self.last_step:
             return False
         if self.first_step is None:
-            # A column is complete or absent: a missing gradient norm is not a non-finite one.
-            self.first_step, self._has_norm = point.step, point.grad_norm is not None
+            self.first_step = point.step
         self.last_step = point.step
+        self._has_norm = self._has_norm or point.grad_norm is not None
         self._new.append(point)
         for name in point.others:
             if len(self._others) < _MAX_OTHERS or name in JUDGED:
@@ -367,7 +367,9 @@ class Curve:
             return {}
         columns = {"step": np.array([p.step for p in points]), "loss": np.array([p.loss for p in points], dtype=float)}
         if self._has_norm:
-            columns["grad_norm"] = np.array([p.grad_norm for p in points], dtype=float)
+            # NaN is a norm that was not measured, and judged as a sound one: one that is NaN itself becomes infinite.
+            norms = [p.grad_norm if p.grad_norm is None or not math.isnan(p.grad_norm) else math.inf for p in points]
+            columns["grad_norm"] = np.array(norms, dtype=float)
         for name in self._others:
             columns[name] = np.array([p.others.get(name, math.nan) for p in points], dtype=float)
         return columns

@@ -39,7 +39,7 @@ def test_a_watch_says_of_a_run_what_replay_says_of_its_log(curve: np.ndarray) ->
     config = StoppingConfig()
     watch = Watch()
     stopped_at = feed(watch, curve)
-    (replayed,) = detect([Curve(np.arange(len(curve)), curve, None, stops=True)], config)
+    (replayed,) = detect([Curve(np.arange(len(curve)), {"loss": curve})], config)
     assert watch.record() == replayed
     assert stopped_at == replayed.lost_step
     assert watch.verdict().outcome == ("diverged" if stopped_at else "spiked")
@@ -70,6 +70,13 @@ def test_a_norm_that_is_left_out_is_a_sound_one() -> None:
     watch = Watch(StoppingConfig(gradient_patience=2))
     norms = [math.nan, None, math.nan, None]
     assert not any(watch.report(step, 1.0, norm) for step, norm in enumerate(norms))
+
+
+def test_steps_that_were_skipped_or_taken_back_lose_no_run_where_they_are_reported_as_such() -> None:
+    watch = Watch(StoppingConfig(gradient_patience=2))
+    assert not any(watch.report(step, 1.0, math.inf, is_skipped=True) for step in range(5))
+    assert not any(watch.report(step, math.nan, math.nan, rolled_back=1) for step in range(5, 10))
+    assert watch.report(10, math.nan, is_skipped=1)
 
 
 def test_without_early_stop_no_run_is_lost_but_its_verdict_is_known() -> None:
@@ -217,6 +224,15 @@ def test_a_run_that_an_earlier_attempt_lost_is_lost_from_the_start(trial: MakeTr
     watch = Watch()
     assert watch.is_lost
     assert watch.report(0, 3.0)
+
+
+def test_an_audited_run_is_lost_only_where_it_is_not_finite(trial: MakeTrial) -> None:
+    trial(is_audited=True, stopping={"patience": 5})
+    watch, losses = Watch(), learning(300, changes=[(100, 300, 5.0)])
+    assert feed(watch, losses) is None
+    assert watch.record().lost == "far"
+    assert watch.report(300, math.nan)
+    assert watch.is_lost
 
 
 def test_a_row_that_a_crash_cut_short_is_written_again(trial: MakeTrial) -> None:
