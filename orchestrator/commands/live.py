@@ -20,7 +20,6 @@ from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis, Trial
 
 _SECONDS_PER_LINE = 10.0
-_SECONDS_PER_FRAME = 0.5
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; beyond them it is left out
 _MAX_HEAD = 24
 
@@ -28,8 +27,9 @@ _MAX_HEAD = 24
 class LiveView:
     """Draws progress on a terminal, or plain lines where there is none. An observer of the run."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, frame_s: float = 0.5) -> None:
+        """A view on ``console``; on a terminal at most one picture in ``frame_s``."""
+        self._console, self._frame_s = console, frame_s
         self._live: Live | None = None
         self._next = 0.0
         self._num_notes_said = 0
@@ -43,7 +43,7 @@ class LiveView:
             self._live.start()
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
-        """Show where the run stands, at most twice a second (plain: every ten seconds)."""
+        """Show where the run stands, at most every ``frame_s`` (plain: every ten seconds)."""
         for note in progress.notes[self._num_notes_said :]:
             self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
         self._num_notes_said = len(progress.notes)
@@ -51,7 +51,7 @@ class LiveView:
         if now < self._next:
             return
         if self._live is not None:
-            self._next = now + _SECONDS_PER_FRAME
+            self._next = now + self._frame_s
             map_text = text_map([_row(progress, trial) for trial in progress.sweep.trials])
             line = Text(progress_line(progress))
             self._live.update(Group(map_text, line) if map_text else line, refresh=True)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack
 
 
@@ -15,7 +16,9 @@ class InlineExecutor:
     name = "inline"
     slots = 1
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = Pace()) -> None:
+        """Packs report at ``pace``."""
+        self._pace = pace
         self._queue: deque[Pack] = deque()
         self._pack_id = ""
         self._reports: Iterator[Report] | None = None
@@ -31,7 +34,7 @@ class InlineExecutor:
             if not self._queue:
                 return []
             pack = self._queue.popleft()
-            self._pack_id, self._reports = pack.pack_id, run_pack(pack, lambda: self._is_pausing)
+            self._pack_id, self._reports = pack.pack_id, run_pack(pack, lambda: self._is_pausing, pace=self._pace)
             return [PackStarted(pack.pack_id)]
         report = next(self._reports, None)
         if report is None or report.is_last:

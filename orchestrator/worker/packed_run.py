@@ -6,7 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,24 @@ from orchestrator.worker.ways import Choice, choose_way, prepare_process
 
 # Shapes: T steps of a look, K members, R rows of the trainer.
 
-# Steps between two looks at the metrics. A lost member trains on until then, masked or not; its curve still ends at the
-# verdict, so results do not depend on this number.
-_STEPS_PER_LOOK = 10
-_SECONDS_PER_LOOK = 1.0  # slow steps are looked at more often, so that no worker seems to hang
-_SECONDS_PER_REPORT = 1.0
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a pack is looked at and reported on; results do not depend on it.
+
+    A lost member trains on until the next look, masked or not; its curve still ends at the verdict.
+    """
+
+    look_steps: int = 10  # at most
+    look_s: float = 1.0  # slow steps are looked at more often, so that no worker seems to hang
+    report_s: float = 1.0
 
 
 class PackedRun:
     """The members that are still training, and what has not been reported yet."""
 
-    def __init__(self, pack: Pack) -> None:
-        self.pack, self.trial_ids = pack, pack.trial_ids
+    def __init__(self, pack: Pack, pace: Pace) -> None:
+        self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
         self.judging = Judging(self.stopping, [])
         self.curves = Curves(pack.telemetry.curves, pack.steps)
@@ -44,7 +50,7 @@ class PackedRun:
         self.roster: Roster | None = None
         self.way = Way(1)
         self.at_a_time = 0
-        self.seconds_per_step = _SECONDS_PER_LOOK
+        self.seconds_per_step = pace.look_s
         self.age_of: dict[int, int] = {}
         self.member_steps = 0
         self.environment: Mapping[str, str] = {}
@@ -62,7 +68,7 @@ class PackedRun:
             self.seconds_per_step = (time.perf_counter() - began) / num_steps
             if roster.training and self.checkpoints.is_due(num_steps):
                 self._begin_checkpoint()
-            if time.perf_counter() - last_report >= _SECONDS_PER_REPORT or self.checkpoints.is_ready:
+            if time.perf_counter() - last_report >= self.pace.report_s or self.checkpoints.is_ready:
                 last_report = time.perf_counter()
                 yield self.report(started, checkpoint=self.checkpoints.take())
                 if roster.training and wants_pause():
@@ -218,8 +224,8 @@ class PackedRun:
     def _steps_to_next_look(self) -> int:
         """Limited so that members end exactly at their last step."""
         oldest = max(self.age_of[member] for member in self.roster.training)
-        in_time = max(1, int(_SECONDS_PER_LOOK / self.seconds_per_step))
-        return min(_STEPS_PER_LOOK, in_time, self.pack.steps - oldest)
+        in_time = max(1, int(self.pace.look_s / self.seconds_per_step))
+        return min(self.pace.look_steps, in_time, self.pack.steps - oldest)
 
     def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
         """Metrics of the next steps, (T, R) each, and readings taken meanwhile, by rows of the trainer."""

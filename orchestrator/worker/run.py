@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from orchestrator.messages import Pack, Report
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.own_run import OwnRun, RankPlaces
-from orchestrator.worker.packed_run import PackedRun
+from orchestrator.worker.packed_run import Pace, PackedRun
 from orchestrator.worker.ways import is_out_of_memory
 
 _ERROR_LINES = 30
@@ -23,14 +23,20 @@ def never() -> bool:
     return False
 
 
-def run_pack(pack: Pack, wants_pause: Callable[[], bool] = never, places: RankPlaces | None = None) -> Iterator[Report]:
+def run_pack(
+    pack: Pack,
+    wants_pause: Callable[[], bool] = never,
+    places: RankPlaces | None = None,
+    pace: Pace = Pace(),
+) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
 
     Once ``wants_pause()``, called at every report, is true, the last report is a checkpoint. The processes of a custom
-    trainer run on ``places``, by default all on this machine.
+    trainer run on ``places``, by default all on this machine; an objective's pack keeps
+    ``pace``.
     """
     started = time.perf_counter()
-    run = PackedRun(pack) if pack.launch is None else OwnRun(pack, places)
+    run = PackedRun(pack, pace) if pack.launch is None else OwnRun(pack, places)
     try:
         yield from run.reports(started, wants_pause)
     except (KeyboardInterrupt, GeneratorExit):

@@ -20,14 +20,13 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import PackLost, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
-from orchestrator.worker import packed_run
+from orchestrator.worker.packed_run import Pace
 
 SHORT = SWEEP.replace("steps: 1000", "steps: 80").replace("every_steps: 100", "every_steps: 8")
 
 
 @pytest.fixture
-def sweep(monkeypatch) -> Sweep:
-    monkeypatch.setattr(packed_run, "_SECONDS_PER_REPORT", 0.0)
+def sweep() -> Sweep:
     return build_sweep(parse_document(SHORT, "edge.yaml"))
 
 
@@ -44,7 +43,7 @@ class DyingOnce(InlineExecutor):
     """Loses its first pack when two checkpoints of it are on disk, after something has happened to them."""
 
     def __init__(self, folder: Path, damage: Callable[[list[Path]], None]) -> None:
-        super().__init__()
+        super().__init__(Pace(report_s=0.0))
         self.folder, self.damage, self.is_over = folder, damage, False
 
     def poll(self, timeout_s: float):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import importlib
 import json
 import os
 import signal
@@ -19,23 +17,19 @@ import numpy as np
 import pytest
 import submitit
 from fault_kit import wait_until
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from own_cases import SWEEP, TRAIN, only_pack, sweep_in, trained
 from sweep_cases import QUADRATIC
 
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import ExecutorError, InputError
-from orchestrator.executors.report_files import from_json, to_json
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.executors.slurm_cluster import Pace
 from orchestrator.executors.slurm_job import Outbox
-from orchestrator.executors.slurm_options import read_options
 from orchestrator.executors.slurm_placed import Placed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Event, Finished, PackLost, PackStarted, Report
+from orchestrator.messages import Event, PackLost, PackStarted, Report
 from orchestrator.processes import children, is_alive, marked
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -133,97 +127,6 @@ def events_until(executor: SlurmExecutor, is_over: Callable[[list[Event]], objec
 
 def has_last(events: list[Event]) -> bool:
     return any(isinstance(event, Report) and event.is_last for event in events)
-
-
-# --- reports as files --------------------------------------------------------------------------------
-
-words = st.text(max_size=8)
-numbers = st.floats(width=64)
-maybe = st.none() | st.floats(allow_nan=False)
-counts = st.integers(0, 2**40)
-
-
-@st.composite
-def curves(draw) -> dict[str, np.ndarray]:
-    steps = draw(st.lists(st.integers(0, 2**50), max_size=4))
-    columns = {
-        name: np.array(draw(st.lists(numbers, min_size=len(steps), max_size=len(steps))), dtype=float)
-        for name in draw(st.lists(words.filter(lambda name: name != "step"), max_size=3, unique=True))
-    }
-    return {"step": np.array(steps, dtype=np.int64), **columns}
-
-
-def results() -> st.SearchStrategy[Finished]:
-    return st.builds(
-        Finished, words, words, st.none() | counts, counts, counts, maybe, maybe, maybe, maybe, maybe, words,
-        st.none() | counts, st.booleans(), st.lists(st.tuples(counts, st.none() | counts), max_size=3).map(tuple),
-    )  # fmt: skip
-
-
-reports = st.builds(
-    Report, words, counts, counts, st.floats(0, 1e9),
-    traces=st.dictionaries(words, curves(), max_size=2),
-    finished=st.lists(results(), max_size=2).map(tuple),
-    is_last=st.booleans(), error=st.none() | words, waited=st.lists(words, max_size=2).map(tuple),
-    environment=st.dictionaries(words, words, max_size=2),
-    checkpoint=st.none() | st.builds(Checkpoint, st.binary(max_size=20), st.dictionaries(words, counts, max_size=2)),
-    is_paused=st.booleans(), out_of_memory=st.booleans(), at_a_time=counts, is_refused=st.booleans(),
-    is_lost=st.booleans(), begins_anew=st.booleans(),
-)  # fmt: skip
-
-
-def assert_equal_reports(report: Report, other: Report) -> None:
-    assert replace(report, traces={}) == replace(other, traces={})
-    assert report.traces.keys() == other.traces.keys()
-    for trial_id, curve in report.traces.items():
-        assert list(curve) == list(other.traces[trial_id])
-        for name, values in curve.items():
-            found = other.traces[trial_id][name]
-            assert values.dtype == found.dtype
-            np.testing.assert_array_equal(values, found)
-
-
-@settings(max_examples=60, deadline=None)
-@given(reports)
-def test_a_report_comes_back_from_its_file_as_it_was(report: Report) -> None:
-    assert_equal_reports(from_json(to_json(report)), report)
-
-
-@settings(max_examples=60, deadline=None)
-@given(reports, st.data())
-def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.DataObject) -> None:
-    text = to_json(report)
-    start = data.draw(st.integers(0, len(text) - 1))
-    damaged = text[:start] + data.draw(st.sampled_from(["", "7", "null", '"', "[", "{}"])) + text[start + 1 :]
-    with contextlib.suppress(ValueError):
-        assert isinstance(from_json(damaged), Report)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda r: r.pop("is_lost"),
-        lambda r: r.update(more=1),
-        lambda r: r.update(member_steps="3"),
-        lambda r: r.update(member_steps=True),
-        lambda r: r.update(seconds=10**400),
-        lambda r: r.update(finished={}),
-        lambda r: r["traces"]["t"].update(step=[1.5]),
-        lambda r: r["traces"]["t"].update(step=[2**70]),
-        lambda r: r["traces"]["t"].update(loss=[1.0, 2.0]),
-        lambda r: r["traces"]["t"].update(loss=["nan"]),
-        lambda r: r["traces"]["t"].pop("step"),
-        lambda r: r["checkpoint"].update(content="?"),
-    ],
-)
-def test_what_is_not_whole_is_refused(change: Callable) -> None:
-    trace = {"step": np.array([1]), "loss": np.array([np.nan])}
-    plain = json.loads(to_json(Report("p", 1, 1, 1.0, traces={"t": trace}, checkpoint=Checkpoint(b"a", {}))))
-    change(plain)
-    with pytest.raises(ValueError, match="report"):
-        from_json(json.dumps(plain))
-    with pytest.raises(ValueError, match="nested"):
-        from_json("[" * 100_000)
 
 
 # --- a pack that begins anew -------------------------------------------------------------------------
@@ -732,14 +635,6 @@ def test_options_that_cannot_be_are_refused(
         assert word in str(caught.value)
 
 
-def test_options_are_read_from_the_command_line() -> None:
-    assert read_options(["partition=gpu", "mem-gb=4", "comment=a=b"]) == {
-        "partition": "gpu", "mem_gb": "4", "comment": "a=b",
-    }  # fmt: skip
-    with pytest.raises(InputError, match="'partition' is not KEY=VALUE"):
-        read_options(["partition"])
-
-
 def test_a_job_without_an_end_is_refused(tmp_path: Path, fake: FakeSlurm) -> None:
     with pytest.raises(InputError, match="--slurm: time: is missing"):
         executor_for(tmp_path / "results", partition="gpu")
@@ -750,15 +645,3 @@ def test_built_in_objectives_are_refused(tmp_path: Path) -> None:
     with closing(executor_for(tmp_path / "results")) as executor:
         with pytest.raises(InputError, match="the built-in objectives train with ray"):
             executor.submit(make_packs(sweep, sweep.trials, 1)[0])
-
-
-def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    monkeypatch.delitem(sys.modules, "orchestrator.executors.slurm")
-    with pytest.raises(InputError, match=r"pip install 'sweep-stability\[slurm\]'"):
-        importlib.import_module("orchestrator.executors.slurm")
-
-
-def test_every_field_of_a_report_is_in_its_file() -> None:
-    names = {field.name for field in dataclasses.fields(Report)}
-    assert json.loads(to_json(Report("p", 0, 0, 0.0))).keys() == names

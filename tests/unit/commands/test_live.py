@@ -51,12 +51,11 @@ def test_without_a_terminal_progress_is_plain_lines(train, quadratic_sweep) -> N
     assert "\x1b" not in text
 
 
-def test_on_a_terminal_the_map_fills_in(train, monkeypatch) -> None:
+def test_on_a_terminal_the_map_fills_in(train) -> None:
     sweep = build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=["resources.pack=2"]))
-    monkeypatch.setattr("orchestrator.commands.live._SECONDS_PER_FRAME", 0.0)
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=80, legacy_windows=False)
-    train(sweep, observers=[LiveView(console)])
+    train(sweep, observers=[LiveView(console, frame_s=0.0)])
     assert "X diverged" in output.getvalue()
     assert ". not run" in output.getvalue()
 

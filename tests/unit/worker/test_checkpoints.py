@@ -16,7 +16,7 @@ from pack_cases import assert_the_same, curve, pack_with, results
 
 from objectives.base import OBJECTIVES
 from orchestrator.messages import Pack, Report, Trace
-from orchestrator.worker import checkpoints, packed_run
+from orchestrator.worker import checkpoints
 from orchestrator.worker import run as worker
 from orchestrator.worker.checkpoints import (
     BadCheckpoint,
@@ -26,15 +26,14 @@ from orchestrator.worker.checkpoints import (
     set_random_states,
     to_bytes,
 )
+from orchestrator.worker.packed_run import Pace
 
 COLUMNS = ("step", "loss", "grad_norm", "update_norm", "lr")
 IDS = ["a", "b"]
 STATE = {"rows": [[0, 1]], "ages": {0: 3}, "weights": torch.arange(6.0), "seen": np.array([True, False]), "why": None}
 
 
-@pytest.fixture(autouse=True)
-def report_each_look(monkeypatch) -> None:
-    monkeypatch.setattr(packed_run, "_SECONDS_PER_REPORT", 0.0)
+REPORT_EACH_LOOK = Pace(report_s=0.0)
 
 
 def whole(reports: list[Report]) -> tuple[dict, dict]:
@@ -45,7 +44,7 @@ def whole(reports: list[Report]) -> tuple[dict, dict]:
 def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
     """A pack that dies after some reports, at least one checkpoint among them: what is left, and who goes on."""
     seen, last = [], None
-    for report in worker.run_pack(pack):
+    for report in worker.run_pack(pack, pace=REPORT_EACH_LOOK):
         assert report.error is None, report.error
         last = report.checkpoint or last
         seen.append(report)
@@ -72,15 +71,15 @@ def a_pack(objective: str) -> Pack:
 @pytest.mark.parametrize("num_reports", [1, 5, 12])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_pack_that_dies_goes_on_from_its_checkpoint_bit_for_bit(objective: str, num_reports: int) -> None:
-    undisturbed = whole(list(worker.run_pack(a_pack(objective))))
+    undisturbed = whole(list(worker.run_pack(a_pack(objective), pace=REPORT_EACH_LOOK)))
     before, going_on = interrupted(a_pack(objective), num_reports)
-    after = list(worker.run_pack(going_on))
+    after = list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))
     assert [report.error for report in after if report.error] == []
     assert_the_same(whole(before + after), undisturbed)
 
 
 def test_a_pack_may_die_again_and_again() -> None:
-    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"))))
+    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_LOOK)))
     reports, pack = interrupted(a_pack("quadratic"), 1)
     for _ in range(3):
         more, next_pack = interrupted(pack, 2)
@@ -90,24 +89,24 @@ def test_a_pack_may_die_again_and_again() -> None:
             for r in reports
         ] + more
         pack = replace(next_pack, skip=done)
-    assert_the_same(whole([*reports, *worker.run_pack(pack)]), undisturbed)
+    assert_the_same(whole([*reports, *worker.run_pack(pack, pace=REPORT_EACH_LOOK)]), undisturbed)
 
 
 def test_a_pack_that_is_asked_to_pause_ends_with_a_checkpoint_and_goes_on_bit_for_bit() -> None:
-    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"))))
+    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_LOOK)))
     asked = iter([False, False, True])
-    before = list(worker.run_pack(a_pack("quadratic"), lambda: next(asked)))
+    before = list(worker.run_pack(a_pack("quadratic"), lambda: next(asked), pace=REPORT_EACH_LOOK))
     assert before[-1].is_paused
     assert before[-1].is_last
     done = frozenset(finished.trial_id for report in before for finished in report.finished)
     going_on = replace(a_pack("quadratic"), resume=before[-1].checkpoint, skip=done)
-    assert_the_same(whole(before + list(worker.run_pack(going_on))), undisturbed)
+    assert_the_same(whole(before + list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))), undisturbed)
 
 
 def test_members_that_nobody_wants_any_more_are_not_trained_on() -> None:
     _, going_on = interrupted(a_pack("quadratic"), 1)
     unwanted = going_on.skip | {"trial1", "trial8"}
-    after = list(worker.run_pack(replace(going_on, skip=unwanted)))
+    after = list(worker.run_pack(replace(going_on, skip=unwanted), pace=REPORT_EACH_LOOK))
     assert set(results(after)) == set(going_on.trial_ids) - unwanted
 
 
@@ -167,10 +166,10 @@ def test_a_checkpoint_of_other_trials_or_another_version_is_refused(monkeypatch)
         from_bytes(content, IDS)
 
 
-def test_a_worker_that_refuses_its_checkpoint_says_so(report_each_look) -> None:
+def test_a_worker_that_refuses_its_checkpoint_says_so() -> None:
     _, going_on = interrupted(a_pack("quadratic"), 1)
     spoilt = replace(going_on, resume=replace(going_on.resume, content=b"nothing"))
-    (last,) = worker.run_pack(spoilt)
+    (last,) = worker.run_pack(spoilt, pace=REPORT_EACH_LOOK)
     assert last.is_last
     assert last.is_refused
     assert last.finished == ()
@@ -210,4 +209,4 @@ def test_the_first_checkpoints_come_early_and_none_takes_more_than_its_share(mon
 
 def test_without_a_clock_there_are_no_checkpoints() -> None:
     pack = replace(a_pack("quadratic"), checkpoint_steps=None, checkpoint_s=None)
-    assert not any(report.checkpoint for report in worker.run_pack(pack))
+    assert not any(report.checkpoint for report in worker.run_pack(pack, pace=REPORT_EACH_LOOK))

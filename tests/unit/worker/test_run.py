@@ -17,6 +17,7 @@ from orchestrator.messages import Member, Pack
 from orchestrator.worker import packed_run
 from orchestrator.worker import run as worker
 from orchestrator.worker.curves import to_host
+from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.ways import Choice
 
 
@@ -38,9 +39,9 @@ def alone(pack: Pack) -> list[Pack]:
     return [replace(pack, members=(member,), width=1) for member in pack.members]
 
 
-def all_of(packs: Sequence[Pack]) -> tuple[dict, dict]:
+def all_of(packs: Sequence[Pack], pace: Pace = Pace()) -> tuple[dict, dict]:
     """Results and whole curves by trial."""
-    reports = [report for pack in packs for report in worker.run_pack(pack)]
+    reports = [report for pack in packs for report in worker.run_pack(pack, pace=pace)]
     assert not [report.error for report in reports if report.error]
     columns = ("step", "loss", "grad_norm", "update_norm", "lr")
     found = results(reports)
@@ -69,11 +70,10 @@ def test_members_beyond_the_edge_diverge_and_the_others_do_not_notice() -> None:
     np.testing.assert_array_equal(curve(mixed, "trial0"), curve(alone, "trial0"))
 
 
-def test_the_curve_of_a_lost_member_ends_at_the_verdict_whenever_it_is_looked_at(monkeypatch) -> None:
+def test_the_curve_of_a_lost_member_ends_at_the_verdict_whenever_it_is_looked_at() -> None:
     ends = []
     for steps_per_look in (1, 7, 50):
-        monkeypatch.setattr(packed_run, "_STEPS_PER_LOOK", steps_per_look)
-        reports = list(worker.run_pack(pack_of([2.1, 0.5])))
+        reports = list(worker.run_pack(pack_of([2.1, 0.5]), pace=Pace(look_steps=steps_per_look)))
         lost = results(reports)["trial0"]
         steps = curve(reports, "trial0", "step")
         assert steps[-1] + 1 == lost.steps_done == len(steps)
@@ -227,9 +227,7 @@ def test_whoever_shares_a_pack_in_whatever_order_gets_what_it_would_get_alone(
     pack = pack_with("quadratic", changes, width, [r[3] for r in runs], steps=25)
     pack = judged_by(pack, patience=8, **stopping)
     expected = all_of(alone(pack))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_run, "_STEPS_PER_LOOK", steps_per_look)
-        assert_the_same(all_of([pack]), expected)
+    assert_the_same(all_of([pack], Pace(look_steps=steps_per_look)), expected)
 
 
 def test_a_non_finite_loss_is_a_result_with_the_step_and_no_number() -> None:
