@@ -1,4 +1,4 @@
-"""What to change: the setting, the direction and the reason, checked against the cells that the sweep has."""
+"""Advice: which setting to change, in which direction and why, checked against the sweep's cells."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WIDTH = 106
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A move, and what the sweep's own cells say about it.
+    """A move, and the evidence for it in the sweep's cells.
 
-    ``here`` is the trial's own cell, ``nearest`` the next cell in the direction, ``stable`` the next one there that
-    is stable, None where there is none. ``sweep_file`` is the small sweep that would tell where no cell does.
+    ``here`` is the trial's cell, ``nearest`` the next cell in the direction of the move, ``stable`` the next stable one
+    there or None. ``sweep_file`` is a small sweep to try where no cell answers.
     """
 
     move: Move
@@ -34,9 +34,9 @@ class Advice:
 
 
 def advise(evidence: Evidence, mechanism: str, folder: Path) -> list[Advice]:
-    """What to change about a trial of the sweep in ``folder`` that ``mechanism`` has led off its trend.
+    """What to change in a trial of the sweep in ``folder`` that ``mechanism`` led off its trend.
 
-    Settings that the trial does not have are left out, and those that are as they should be already.
+    Leaves out settings that the trial does not have, and those that already have the advised value.
     """
     return [
         advice
@@ -46,14 +46,14 @@ def advise(evidence: Evidence, mechanism: str, folder: Path) -> list[Advice]:
 
 
 def _acts(evidence: Evidence, setting: str) -> bool:
-    """Whether the trial has the setting, and no other in its place."""
+    """Whether the setting acts in the trial, with no other in its place."""
     if setting in ("beta2", "beta2_half_life") and setting != evidence.memory_setting:
         return False
     return setting in evidence.config
 
 
 def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
-    """What the sweep's own cells, or a small sweep where there are none, say about a move; None where it is done."""
+    """Evidence on a move from the sweep's cells, or a small sweep where there are none; None if already done."""
     own = evidence.config[move.setting]
     cells = neighbours(evidence.sisters, evidence.trial, move.setting)
     there = [cell for cell in cells if cell.value != own]
@@ -84,7 +84,7 @@ def _tried(own: Any, move: Move, evidence: Evidence) -> list[Any]:
 
 
 def advice_lines(advice: Sequence[Advice], outcome: str) -> list[str]:
-    """Advice in words, with the first small sweep that would tell where the sweep does not."""
+    """Advice in words, with the first small sweep that would answer what the sweep does not."""
     lines: list[str] = []
     shown_file = False
     for one in advice:
@@ -102,7 +102,7 @@ def advice_lines(advice: Sequence[Advice], outcome: str) -> list[str]:
 
 
 def indented(sweep_file: str) -> list[str]:
-    """A sweep file as a paragraph of its own."""
+    """A sweep file as an indented paragraph."""
     return ["", *(f"    {line}" for line in sweep_file.splitlines()), ""]
 
 

@@ -1,4 +1,4 @@
-"""Why a trial became unstable: which trial is looked at, what each mechanism says, and which of them leads."""
+"""Why a trial became unstable: which trial to examine, the finding of each mechanism, and which of them leads."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from orchestrator.maps.neighbours import Row
 from orchestrator.maps.stability import sweep_axes, trials_where
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
-# The worse outcome first, where two are as common.
+# The worse outcome first, to break ties.
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 _MOST_COMPARED = 8  # other trials whose losses are read
 _SHOWN = 5
 
-# Of a trial's row, and the steps after which it was rolled back.
+# Takes a trial's row and the steps after which it was rolled back.
 BatchTexts = Callable[[Row, np.ndarray], BatchText]
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the evidence says of one trial.
+    """What the evidence says about one trial.
 
-    ``cause`` is the supported mechanism that leads, None where none is: not enough evidence, or nothing to explain.
-    ``along`` are supported ones that it brings about or that go with it, ``others`` those that it may be instead
-    (unknown) and those that it is not (excluded), in the order of the mechanisms. ``chosen`` says why this trial.
+    ``cause`` is the leading supported mechanism, None without one: not enough evidence, or nothing to explain.
+    ``along`` are supported ones that it causes or that accompany it; ``others`` are the unknown and the excluded ones,
+    in the order of the mechanisms. ``chosen`` says why this trial was chosen.
     """
 
     sweep: str
@@ -54,12 +54,12 @@ class Diagnosis:
         return self.evidence.trial
 
     def of(self, verdict: str) -> list[Finding]:
-        """The findings of one verdict."""
+        """The findings with one verdict."""
         return [finding for finding in self.findings if finding.verdict == verdict]
 
 
 def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchText:
-    """What the objective of a trial knows of the text of its batches; each rollback at (N,) has moved on in them."""
+    """The text of a trial's batches as its objective knows it; each of the rollbacks at (N,) skipped some batches."""
     objective = OBJECTIVES.get(trial["objective"])
     if objective is None:
         return lambda step: None
@@ -69,7 +69,7 @@ def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchT
             config = objective.config_class.model_validate_json(json.dumps(trial["config"]))
             moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
             return objective.batch_text(config, trial["seed"], moved_on)
-        except (ValueError, OSError):  # the configuration of an older version, or a text that is not there any more
+        except (ValueError, OSError):  # a configuration of an older version, or a text that no longer exists
             return None
 
     return text
@@ -81,11 +81,11 @@ def diagnose(
     cell: Mapping[str, Any] | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis | None:
-    """The diagnosis of one trial: that of ``trial_id`` (or its beginning), or the most typical one of ``cell``.
+    """The diagnosis of one trial: of ``trial_id`` (or a unique prefix), or of the most typical one of ``cell``.
 
-    Without either it is the most typical of the sweep: the earliest onset of the commonest outcome that is not
-    stable; None where all are stable. ``batch_texts`` gives, for a trial's row, what says where the batch of a step
-    came from. Raises InputError where there is no such trial or cell, or it has no result.
+    Without either, of the most typical trial of the sweep: the earliest onset of the most common outcome that is not
+    stable; None where all are stable. ``batch_texts`` returns, for a trial's row, a function that names the origin of a
+    step's batch. Raises InputError where there is no such trial or cell, or it has no result.
     """
     rows = ledger.trials()
     if trial_id is not None and cell:
@@ -114,7 +114,7 @@ def examine(
     rows: Sequence[Row],
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
-    """The diagnosis of ``trial``, one of ``rows``, which has finished."""
+    """The diagnosis of ``trial``, a finished one of ``rows``."""
     trace = ledger.trace(trial["trial_id"])
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
     evidence = gather(
@@ -129,9 +129,9 @@ def examine(
 
 
 def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
-    """What every mechanism says, and which one leads: the first in their order that is supported.
+    """The finding of every mechanism, and the cause: the first supported one in their order.
 
-    A stable trial has findings, and no cause: a risk that came to nothing is none.
+    A stable trial has findings but no cause: a risk without consequence is not a cause.
     """
     findings = tuple(mechanism.look(evidence) for mechanism in MECHANISMS.values())
     supported = [finding for finding in findings if finding.verdict == "supported"]
@@ -141,9 +141,9 @@ def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
 
 
 def most_typical(rows: Sequence[Row]) -> Row | None:
-    """The finished trial that is not stable and stands for the others; None where all are stable.
+    """The finished trial that best represents those that are not stable; None where all are stable.
 
-    Of the commonest outcome that is not stable, the one with the earliest onset.
+    Of the most common outcome that is not stable, the one with the earliest onset.
     """
     counts = Counter(row["outcome"] for row in rows if row["outcome"] in _BAD)
     if not counts:
@@ -154,7 +154,7 @@ def most_typical(rows: Sequence[Row]) -> Row | None:
 
 
 def trial_by_id(rows: Sequence[Row], beginning: str) -> Row:
-    """The finished trial whose id is, or alone begins with, ``beginning``. Raises InputError."""
+    """The finished trial whose id equals ``beginning``, or is the only one with it as prefix. Raises InputError."""
     found = [row for row in rows if row["trial_id"].startswith(beginning)] if beginning else []
     exact = [row for row in found if row["trial_id"] == beginning]
     if len(exact or found) != 1:
@@ -171,7 +171,7 @@ def trial_by_id(rows: Sequence[Row], beginning: str) -> Row:
 
 
 def _same_data(ledger: LedgerReader, trial: Row, rows: Sequence[Row]) -> list[Series]:
-    """Losses of other trials that saw the same batches: those of its seed and data, where a step decides the batch."""
+    """Losses of other trials with the same batches: same seed and data, where the step determines the batch."""
     has_moved_on = trial["config"].get("rollback") is not None
     if trial["objective"] in OWN_KINDS or trial["onset_step"] is None or has_moved_on:
         return []

@@ -15,11 +15,11 @@ from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
 from orchestrator.space import format_value
 
 _WIDTH = 110
-_NAMED = 3  # mechanisms that it may be; more are counted
+_NAMED = 3  # possible mechanisms to name; more are only counted
 
 
 def diagnosis_lines(found: Diagnosis, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
-    """The page: what happened, the cause with its numbers, what goes along, what it is not, and what to do."""
+    """The page: what happened, the cause with its numbers, its companions, the excluded causes, and the advice."""
     for line in _lines(found):
         yield from _wrapped(line)
     if advice:
@@ -54,7 +54,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """``line`` in lines of readable length, what goes on further in than where it began."""
+    """``line`` wrapped to a readable length, with a hanging indent."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
@@ -133,7 +133,7 @@ def _missing(found: Diagnosis) -> str:
 
 
 def _what_would_tell(found: Diagnosis, folder: Path) -> Iterator[str]:
-    """The small sweep that would tell what is unknown, in place of advice."""
+    """The small sweep that would settle what is unknown, in place of advice."""
     evidence = found.evidence
     probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in found.of("unknown"))
     probe = next(filter(None, probes), None)

@@ -1,4 +1,4 @@
-"""What is known of one trial, in the form in which the mechanisms of an instability ask for it."""
+"""The evidence on one trial, in the form that the mechanisms of an instability need."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from orchestrator.sweepfile.settings import settings_of
 # Shapes: N steps.
 
 ALL = "all"
-# Settings that change what goes into v, so that it cannot be told from the norms.
+# Settings that change what enters v, so that it does not follow from the norms.
 _INTO_V = ("zclip", "adagc", "rollback")
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
 # A blow-up at the start: how far above the first loss, and in how many steps; a run that has been back for this many
-# times as long is judged by what comes later.
+# times as long is judged by later steps.
 _BLOW_UP, _START, _BACK, _SMOOTHED = 0.5, 50, 3, 5
-_ONSET_REACH = 50  # steps after the onset in which its peak is looked for
+_ONSET_REACH = 50  # steps after the onset in which to look for its peak
 
 BatchText = Callable[[int], str | None]
 
@@ -37,10 +37,10 @@ BatchText = Callable[[int], str | None]
 class Evidence:
     """One trial's row of the ledger, its curves, its telemetry, and the sweep's other trials.
 
-    ``curves`` and ``telemetry`` map a column to its readings, ``v_lag`` is |g|^2 / sum(vhat) of all parameters at as
-    many steps as can be, ``effective_step`` the learning rate over the root of the second moment. ``edge`` is the
-    measured curvature over its threshold: above 1 a step is over the edge of stability. ``same_data`` are the losses
-    of other trials that saw the same batches. ``batch_text`` says where the batch of a step stands in the text.
+    ``curves`` and ``telemetry`` map a column to its readings. ``v_lag`` is |g|^2 / sum(vhat) of all parameters at as
+    many steps as possible, ``effective_step`` the learning rate over the root of the second moment. ``edge`` is the
+    measured curvature over its threshold: above 1 a step is over the edge of stability. ``same_data`` are the losses of
+    other trials with the same batches. ``batch_text`` gives the position of a step's batch in the text.
     """
 
     trial: Row
@@ -56,22 +56,22 @@ class Evidence:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the trial was trained with, the features that are off among it."""
+        """The trial's settings, including features that are off."""
         return settings_of(self.trial["objective"], self.trial["config"])
 
     @property
     def objective(self) -> Objective | None:
-        """What is known of the objective; None of one that is not built in."""
+        """The objective; None for a custom one."""
         return OBJECTIVES.get(self.trial["objective"])
 
     @property
     def layer_groups(self) -> tuple[str, ...]:
-        """Layer groups of telemetry from the input to the output; none where nobody says."""
+        """Layer groups of telemetry from the input to the output; empty if unknown."""
         return () if self.objective is None else self.objective.layer_groups
 
     @property
     def is_own_trainer(self) -> bool:
-        """Whether a trainer of the user's made it, whose settings may mean anything."""
+        """Whether a custom trainer made it, whose settings may mean anything."""
         return self.trial["objective"] in OWN_KINDS
 
     @property
@@ -81,7 +81,7 @@ class Evidence:
 
     @property
     def is_adam(self) -> bool | None:
-        """Whether steps are divided by the root of a second moment; None where that is unknown."""
+        """Whether steps are divided by the root of a second moment; None if unknown."""
         return is_adam(self.config)
 
     @property
@@ -96,10 +96,10 @@ class Evidence:
 
     @property
     def onset(self) -> int | None:
-        """The first step off the trend, which is that of a blow-up at the start where the run was not back for long.
+        """The first step off the trend, or of a blow-up at the start from which the run was not back for long.
 
-        The detector has no trend to leave in the first steps, so that its onset comes later. None for a run that
-        stayed on its trend, or stalled without a blow-up.
+        The detector has no trend in the first steps, so its onset comes later. None for a run that stayed on its trend,
+        or stalled without a blow-up.
         """
         found, start = self.trial["onset_step"], self.blow_up
         if start is None or self.outcome == "stable":
@@ -109,7 +109,7 @@ class Evidence:
 
     @property
     def blow_up(self) -> tuple[int, int] | None:
-        """The steps from which to which the loss was far above its first one at the start; None without that."""
+        """First and last step at which the loss was far above its first one at the start; None without a blow-up."""
         initial, onset = self.trial["initial_loss"], self.trial["onset_step"]
         if initial is None:
             return None
@@ -123,7 +123,7 @@ class Evidence:
 
     @property
     def until(self) -> int:
-        """Where that which led to the onset ends: the onset, or the run's end."""
+        """The end of the time that led to the onset: the onset, or the run's end."""
         return self.end if self.onset is None else self.onset
 
     @property
@@ -134,12 +134,12 @@ class Evidence:
 
     @property
     def episodes(self) -> list[tuple[int, int | None]]:
-        """Onset and recovery of each time off the trend; no recovery while it lasts."""
+        """Onset and recovery of each episode off the trend; recovery is None while it lasts."""
         return [(onset, recovery) for onset, recovery in json.loads(self.trial.get("episodes") or "[]")]
 
     @property
     def reach(self) -> int:
-        """One more than the last step that belongs to the first rise after the onset."""
+        """One more than the last step of the first rise after the onset."""
         recovery = next((end for onset, end in self.episodes if onset == self.onset and end is not None), self.end)
         return min(recovery + 1, self.until + _ONSET_REACH, self.end)
 
@@ -150,7 +150,7 @@ class Evidence:
         return None if self.onset is None or not len(rise) else int(rise.step_N[rise.value_N.argmax()])
 
     def rate_step(self, share: float) -> int:
-        """The first step at which the learning rate was ``share`` of the highest before the onset."""
+        """The first step at which the learning rate reached ``share`` of the highest before the onset."""
         rate = self.curves.get("lr", NOTHING).between(0, self.until + 1)
         highest = rate.largest()
         if highest is None:
@@ -159,12 +159,12 @@ class Evidence:
 
     @property
     def full_rate_step(self) -> int:
-        """The first step at which the learning rate was about as high as it got before the onset."""
+        """The first step at which the learning rate was about as high as it became before the onset."""
         return self.rate_step(_FULL_RATE)
 
     @property
     def num_full_rate_steps(self) -> int:
-        """Steps that it trained at about the full learning rate before the onset."""
+        """Steps at about the full learning rate before the onset."""
         return self.until - self.full_rate_step
 
     @property
@@ -174,25 +174,25 @@ class Evidence:
 
     @property
     def beta1(self) -> float | None:
-        """The decay of the first moment; None where that is unknown."""
+        """The decay of the first moment; None if unknown."""
         beta1 = number_of(self.config, "beta1")
         return beta1 if beta1 is not None and 0 <= beta1 < 1 else None
 
     @property
     def beta2(self) -> float | None:
-        """The decay of the second moment; None where there is none, or it is unknown."""
+        """The decay of the second moment; None if there is none or it is unknown."""
         return None if is_adam(self.config) is False else beta2_of(self.objective, self.config)
 
     @property
     def memory_setting(self) -> str:
-        """The setting that says how long the second moment remembers: a half-life takes the place of beta2."""
+        """The setting that determines the memory of the second moment: beta2, or a half-life in its place."""
         return "beta2" if self.config.get("beta2_half_life") is None else "beta2_half_life"
 
     @property
     def step_size(self) -> Series:
-        """RMS of the update over the highest learning rate of a layer group, where it was read: 1 is sign descent.
+        """RMS of the update over the highest learning rate of a layer group, where read: 1 is sign descent.
 
-        Without the steps that were not taken, as those that float16 skips.
+        Without steps that were not taken, such as those skipped in float16.
         """
         share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in self.layer_groups)])
         updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
@@ -201,21 +201,21 @@ class Evidence:
         return Series(sizes.step_N[is_taken_N], sizes.value_N[is_taken_N])
 
     def number(self, name: str) -> float | None:
-        """The setting ``name`` where it is a finite number."""
+        """The setting ``name`` if it is a finite number."""
         return number_of(self.config, name)
 
     def column(self, name: str) -> Series:
-        """The readings of a column of telemetry; none where it was not read."""
+        """The readings of a telemetry column; empty if it was not read."""
         return self.telemetry.get(name, NOTHING)
 
     def groups(self, name: str) -> dict[str, Series]:
-        """The column ``name`` of each layer group, all parameters together left out."""
+        """The column ``name`` of each layer group, without that of all parameters together."""
         columns = [column.partition("/") for column in self.telemetry]
         groups = [group for kind, _, group in columns if kind == name and group != ALL]
         return {group: self.column(f"{name}/{group}") for group in groups}
 
     def cells(self, setting: str) -> list[Neighbour]:
-        """The cells that differ from the trial's own in ``setting`` alone, its own left out."""
+        """The cells that differ from the trial's only in ``setting``, without its own."""
         own = self.config.get(setting)
         return [cell for cell in neighbours(self.sisters, self.trial, setting) if cell.value != own]
 
@@ -228,10 +228,10 @@ def gather(
     same_data: Sequence[Series] = (),
     batch_text: BatchText = lambda step: None,
 ) -> Evidence:
-    """The evidence on one finished trial: its row and curves as the ledger has them.
+    """The evidence on one finished trial: its row and curves as in the ledger.
 
-    ``telemetry`` has a ``step`` and columns with NaN where they were not read; empty without any. ``sisters`` are
-    rows of the sweep, the trial's own among them or not.
+    ``telemetry`` has a ``step`` and columns with NaN where not read, or is empty. ``sisters`` are rows of the sweep,
+    with or without the trial's own.
     """
     steps_N = trace.get("step", np.zeros(0, dtype=np.int64))
     curves = {name: series(steps_N, values) for name, values in trace.items() if name != "step"}
@@ -246,7 +246,7 @@ def gather(
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
-        # What was read is of the gradient before clipping, and v has seen it after.
+        # Readings are of the gradient before clipping, while v sees it after clipping.
         total = _joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
         factor = readings.get("clip_factor", NOTHING)
         v_lag = _joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
@@ -266,19 +266,19 @@ def gather(
 
 
 def number_of(config: Mapping[str, Any], name: str) -> float | None:
-    """The setting ``name`` where it is a finite number."""
+    """The setting ``name`` if it is a finite number."""
     value = config.get(name)
     return float(value) if is_number(value) and math.isfinite(value) else None
 
 
 def is_adam(config: Mapping[str, Any]) -> bool | None:
-    """Whether steps are divided by the root of a second moment; None of an optimizer that does not say."""
+    """Whether steps are divided by the root of a second moment; None for an optimizer that does not say."""
     optimizer = config.get("optimizer")
     return facts_of(optimizer).divides_by_root(config) if isinstance(optimizer, str) else None
 
 
 def averages_squares(objective: Objective | None, config: Mapping[str, Any]) -> bool | None:
-    """Whether steps are divided by the root of an average of g^2 with decay beta2; None where that is unknown."""
+    """Whether steps are divided by the root of an average of g^2 with decay beta2; None if unknown."""
     optimizer = config.get("optimizer")
     if not isinstance(optimizer, str):
         return None
@@ -286,7 +286,7 @@ def averages_squares(objective: Objective | None, config: Mapping[str, Any]) -> 
 
 
 def beta2_of(objective: Objective | None, config: Mapping[str, Any]) -> float | None:
-    """The decay of the second moment, also where it was given as a half-life in tokens. None where unknown."""
+    """The decay of the second moment, even if given as a half-life in tokens. None if unknown."""
     half_life = number_of(config, "beta2_half_life")
     if objective is not None and half_life is not None and half_life > 0:
         return 0.5 ** (objective.tokens_per_step(config) / half_life)
@@ -304,7 +304,7 @@ def _is_plain_adam(objective: Objective | None, config: Mapping[str, Any]) -> bo
 
 
 def _edge(readings: Mapping[str, Series]) -> Series:
-    """Curvature over threshold where it was measured: the larger of lambda_max and lambda_grad, lower bounds both."""
+    """Curvature over threshold where measured: the larger of lambda_max and lambda_grad, both lower bounds."""
     threshold = readings.get("curvature_threshold", NOTHING)
     ratios = [
         _joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)
@@ -319,7 +319,7 @@ def _edge(readings: Mapping[str, Series]) -> Series:
 
 
 def _joined(a: Series, b: Series, make: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Series:
-    """``make`` of both where both were read."""
+    """``make`` applied where both were read."""
     steps_N, in_a, in_b = np.intersect1d(a.step_N, b.step_N, return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return series(steps_N, make(a.value_N[in_a], b.value_N[in_b]))

@@ -1,4 +1,4 @@
-"""What rules the part of a map that is not stable: the leading mechanism of each of its cells."""
+"""Which mechanism dominates each cell of a map that is not stable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[Any, Any]
 class Ruling:
     """What rules a cell: a mechanism, or UNEXPLAINED; and whether measured curvature might tell more.
 
-    Without the evidence, whose curves would be too much to keep for every cell.
+    It does not hold the evidence, whose curves would be too large to keep for every cell.
     """
 
     mechanism: str
@@ -30,13 +30,13 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A map, and for each of its cells that is not stable what rules its most typical trial."""
+    """A map, and the mechanism of the most typical trial in each cell that is not stable."""
 
     stability: StabilityMap
     rulings: Mapping[Key, Ruling]
 
     def ruling(self, key: Key) -> str | None:
-        """The mechanism that rules the cell ``key``, UNEXPLAINED where none is supported, None where it is stable."""
+        """The mechanism that rules the cell ``key``, UNEXPLAINED if none is supported, None where it is stable."""
         return self.rulings[key].mechanism if key in self.rulings else None
 
 
@@ -46,10 +46,11 @@ def explain(
     y: str | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Explanation:
-    """The map over axes ``x`` and ``y`` (by default the first two), and what rules its cells that are not stable.
+    """The map over axes ``x`` and ``y`` (by default the first two), and the mechanisms of its cells that are not
+    stable.
 
-    Where there are more axes, their worst cell stands for them on the map, and the most typical of all their trials
-    is diagnosed. Raises InputError as ``stability_map`` does.
+    With more axes, the map shows their worst cell, and the most typical of all their trials is diagnosed. Raises
+    InputError as ``stability_map`` does.
     """
     stability = stability_map(ledger, x, y)
     rows = ledger.trials()

@@ -32,7 +32,7 @@ def explanation_lines(found: Explanation) -> Iterator[str]:
 
 
 def _where(stability: StabilityMap, cells: Sequence[Key]) -> Iterator[str]:
-    """Stretches of x at which values of y these cells are; rows that have the same ones together."""
+    """The ranges of x, by value of y, that these cells cover; rows with the same ranges together."""
     if stability.is_sampled:
         for x, y in cells:
             yield _at(stability.x.name, [x]) + (f", {_at(stability.y.name, [y])}" if stability.y else "")
@@ -51,7 +51,7 @@ def _where(stability: StabilityMap, cells: Sequence[Key]) -> Iterator[str]:
 
 
 def _stretches(values: Sequence[Any], all_values: Sequence[Any]) -> list[list[Any]]:
-    """``values`` parted where they leave one of ``all_values`` out."""
+    """``values`` split where they skip one of ``all_values``."""
     parts: list[list[Any]] = []
     for value in values:
         if parts and _follow(all_values, parts[-1][-1], value):

@@ -1,4 +1,4 @@
-"""A number over steps, as far as it was read: what a curve or a column of telemetry says when asked."""
+"""A number over steps, where it was read: a curve or a column of telemetry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Finite readings ``value_N`` at ascending ``step_N``. Where nothing was read, what is asked is None."""
+    """Finite readings ``value_N`` at ascending ``step_N``. Queries return None where nothing was read."""
 
     step_N: np.ndarray
     value_N: np.ndarray
@@ -35,7 +35,7 @@ class Series:
         return float(self.value_N[place - 1]) if place else None
 
     def median(self) -> float | None:
-        """The middle one of the values."""
+        """The median of the values."""
         return float(np.median(self.value_N)) if len(self) else None
 
     def smallest(self) -> float | None:
@@ -47,16 +47,16 @@ class Series:
         return float(self.value_N.max()) if len(self) else None
 
     def share(self, holds: Callable[[np.ndarray], np.ndarray]) -> float | None:
-        """The share of the values, 0 to 1, for which ``holds`` says so."""
+        """The share of the values, 0 to 1, for which ``holds`` is true."""
         return float(holds(self.value_N).mean()) if len(self) else None
 
     def first(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
-        """The first step at which ``holds`` says so."""
+        """The first step at which ``holds`` is true."""
         steps = self.step_N[holds(self.value_N)]
         return int(steps[0]) if len(steps) else None
 
     def began(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
-        """The first step of the last stretch of readings for which ``holds`` says so."""
+        """The first step of the last run of readings for which ``holds`` is true."""
         is_so_N = holds(self.value_N)
         if not is_so_N.any():
             return None
@@ -65,7 +65,7 @@ class Series:
         return int(self.step_N[others[-1] + 1 if len(others) else 0])
 
     def smoothed(self, size: int) -> Series:
-        """Medians of ``size`` readings in a row, each at the step of its last one; fewer at the beginning."""
+        """Running medians of ``size`` readings, each at the step of its last one; fewer at the beginning."""
         if len(self) == 0:
             return self
         padded = np.concatenate([np.full(size - 1, np.nan), self.value_N])
@@ -77,7 +77,7 @@ NOTHING = Series(np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 def series(step_N: np.ndarray, value_N: np.ndarray) -> Series:
-    """The finite ones of the values that were read at ``step_N``, (N,) each."""
+    """The finite values that were read at ``step_N``, (N,) each."""
     value_N = np.asarray(value_N, dtype=np.float64)
     is_finite_N = np.isfinite(value_N)
     return Series(np.asarray(step_N)[is_finite_N], value_N[is_finite_N])

@@ -1,4 +1,4 @@
-"""The small sweep file that answers what a sweep has no cell for."""
+"""The small sweep file that answers a question for which the sweep has no cell."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import build_sweep, read_document
 from orchestrator.sweepfile.strict_yaml import Document
 
-CURVATURE_EVERY = 20  # steps; dear, but these sweeps are small
-_LONGEST_NAME, _LONGEST = 28, 64  # letters of the sweep's own name, and of that of a small one
+CURVATURE_EVERY = 20  # steps; expensive, but these sweeps are small
+_LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a small one's, and of the latter
 _SHOWN_OF_ID = 6
 
 
 def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
-    """A sweep file of the trial's cell and the same with other ``values`` of ``setting``, its curvature measured.
+    """A sweep file with the trial's cell and the same cell with other ``values`` of ``setting``; it measures curvature.
 
-    Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name has the
-    ``change`` that it tries, raise or lower, and the beginning of the trial's id. Without a ``setting`` it trains the
-    cell alone. None where the file is gone, or its trainer does not take the setting.
+    Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name contains
+    ``change``, raise or lower, and the start of the trial's id. Without a ``setting`` it trains the cell alone. None
+    where the file is missing, or its trainer does not accept the setting.
     """
     try:
         document = _document(folder, trial)
@@ -52,24 +52,24 @@ def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, valu
 
 
 def _inert(trial: Row) -> set[str]:
-    """The fields that do not act in the trial, which a sweep of its own may not name."""
+    """The fields that do not act in the trial, which its own sweep file may not name."""
     objective = OBJECTIVES.get(trial["objective"])
     if objective is None:
         return set()
     try:
         return inert_fields(objective.config_class.model_validate(trial["config"], strict=False))
-    except ValidationError:  # the configuration of an older version
+    except ValidationError:  # a configuration of an older version
         return set()
 
 
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The section ``key``; nothing where it is none, which is for ``build_sweep`` to refuse where it matters."""
+    """The section ``key``; empty if it is not a mapping, which ``build_sweep`` rejects where it matters."""
     section = data.get(key)
     return section if isinstance(section, Mapping) else {}
 
 
 def _document(folder: Path, trial: Row) -> Document:
-    """The sweep file of ``folder``; without one, what the trial of a built-in objective says. Raises InputError."""
+    """The sweep file of ``folder``, or for a built-in objective one made from the trial. Raises InputError."""
     objective = OBJECTIVES.get(trial["objective"])
     if (folder / FROZEN_SWEEP).is_file() or objective is None:
         return read_document(folder / FROZEN_SWEEP)

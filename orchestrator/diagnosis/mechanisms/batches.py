@@ -1,4 +1,4 @@
-"""A single bad batch: the loss of one step stands out, and the step after it is as before."""
+"""A single bad batch: the loss of one step stands out, and the next step is as before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.diagnosis.mechanisms.moves import CLIP, Move, just, whole
 from orchestrator.diagnosis.series import Series
 
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
-_TINY = 1e-12  # the noise of losses that are all the same
+_TINY = 1e-12  # the noise of identical losses
 
 
 def bad_batch(evidence: Evidence, found: MakeFinding) -> Finding:
@@ -58,7 +58,7 @@ def bad_batch(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def jump_near(loss: Series, onset: int) -> int | None:
-    """The step within reach of the onset at which the loss jumps away from those before it, if one does."""
+    """The step near the onset at which the loss jumps away from those before it, if any."""
     near = range(max(0, onset - at.JUMP_REACH), onset + at.JUMP_REACH + 1)
     return next((step for step in near if jumps_at(loss, step)), None)
 
@@ -66,7 +66,7 @@ def jump_near(loss: Series, onset: int) -> int | None:
 def jumps_at(loss: Series, step: int) -> bool | None:
     """Whether the loss at ``step`` is far above those before it, and the last of these are not.
 
-    None without enough of a past.
+    None without enough history.
     """
     past = loss.between(step - at.JUMP_HISTORY, step)
     here = loss.between(step, step + 1)
@@ -78,7 +78,7 @@ def jumps_at(loss: Series, step: int) -> bool | None:
 
 
 def _noise(past: Series) -> float:
-    """The robust deviation of ``past`` from the line through it: a descent is no noise."""
+    """The robust deviation of ``past`` from the line through it: a descent is not noise."""
     steps_N = past.step_N - past.step_N[-1]
     slope, level = np.polyfit(steps_N, past.value_N, 1)
     rest_N = past.value_N - (level + slope * steps_N)
@@ -86,7 +86,7 @@ def _noise(past: Series) -> float:
 
 
 def _falls_back(loss: Series, step: int) -> bool:
-    """Whether soon after ``step`` half of its jump is gone, and no loss until then was much higher."""
+    """Whether half of the jump is gone soon after ``step``, and no loss until then was much higher."""
     past, here = loss.between(step - at.LEAST_HISTORY, step).median(), loss.at(step)
     after = loss.between(step + 1, step + 1 + at.FALLS_BACK_STEPS)
     if past is None or here is None or len(after) == 0:

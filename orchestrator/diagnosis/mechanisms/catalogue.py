@@ -1,8 +1,8 @@
-"""The mechanisms by which training becomes unstable: the table that everybody looks them up in.
+"""The table of the mechanisms by which training becomes unstable.
 
-The order is the one in which they lead: what comes first brings about, or takes along, what comes after it. Steps
-that grow by themselves make losses jump; a batch that jumps makes the second moment lag; a step over the edge makes the
-logits grow. A new mechanism is a file, or a part of one, with all that is known of it, and a line in the table.
+The order is that of priority: an earlier mechanism causes, or comes with, the later ones. Steps that grow by themselves
+make losses jump; a batch that jumps makes the second moment lag; a step over the edge makes the logits grow. A new
+mechanism is a file, or a part of one, with all its facts, and a line in the table.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ MECHANISMS: dict[str, Mechanism] = {
 
 
 def title_of(key: str) -> str:
-    """What a person calls the mechanism ``key``."""
+    """The title of the mechanism ``key``."""
     return MECHANISMS[key].title

@@ -17,9 +17,9 @@ _FOLLOWS = "that v lags at the peak is what any gradient that grows brings about
 def preconditioner_decay(evidence: Evidence, found: MakeFinding) -> Finding:
     """The spike of Bai et al. (arXiv 2506.04805), from |g|^2 / sum(vhat), the curvature and the rise of the gradient.
 
-    Supported where v had decayed on its own before the onset, or a little while the curvature is known to have
-    crossed its threshold, and the gradient then grew over several steps until v lagged behind it. Excluded where
-    one of these is known not to be so.
+    Supported where v only decayed before the onset, or decayed a little while the curvature is known to have crossed
+    its threshold, and the gradient then grew over several steps until v lagged behind it. Excluded where one of these
+    is known to be false.
     """
     onset, peak = evidence.onset, evidence.peak
     if onset is None or peak is None:
@@ -61,9 +61,9 @@ def preconditioner_decay(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def growth_steps(norm: Series, onset: int, reach: int) -> int | None:
-    """Steps in which the gradient norm rose from twice its past median to its peak about the onset.
+    """Steps in which the gradient norm rose from twice its past median to its peak near the onset.
 
-    None where not every step's norm is there.
+    None unless the norm of every step is known.
     """
     past = norm.between(onset - at.DECAY_WINDOW, onset - at.NEIGHBOURS).median()
     rise = norm.between(onset - at.DECAY_WINDOW, reach)
@@ -75,7 +75,7 @@ def growth_steps(norm: Series, onset: int, reach: int) -> int | None:
 
 
 def _crossings(evidence: Evidence, first: int, end: int) -> str:
-    """When each of the two curvatures was first over the threshold of its step."""
+    """When each of the two curvatures first exceeded the threshold of its step."""
     threshold = evidence.column("curvature_threshold")
     said = []
     for name in ("lambda_max", "lambda_grad"):

@@ -15,13 +15,12 @@ from orchestrator.space import format_value, is_number
 
 
 def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
-    """The learning rate is too high for the loss from the first steps that have it.
+    """The learning rate is too high for the loss from the first steps at full rate.
 
-    Supported where the run leaves its trend (or never finds one) soon after the learning rate is full, and either
-    the curvature is over the threshold at most readings or the same run with a lower rate is stable; also where
-    it is over the threshold at most readings for longer. Excluded where a longer warmup gets it through its start,
-    where more bits do so, where it trained long and under the threshold before, or where the curvature never came
-    near it.
+    Supported where the run leaves its trend (or never finds one) soon after the learning rate is full, and either the
+    curvature is over the threshold at most readings or the same run with a lower rate is stable; also where it is over
+    the threshold at most readings for longer. Excluded where a longer warmup or more bits get the run through its
+    start, where it trained long and below the threshold before, or where the curvature never came near the threshold.
     """
     if evidence.onset is None:
         return found("excluded", "the loss never left its trend upwards")
@@ -61,12 +60,12 @@ def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def warmup_too_short(evidence: Evidence, found: MakeFinding) -> Finding:
-    """The learning rate is high while the second moment has seen few gradients: steps of its full size, by sign.
+    """The learning rate is high while the second moment has seen few gradients, so steps are of full size, by sign.
 
-    Supported where the onset falls within 1 / (1 - beta2) steps, the warmup is shorter than the rule of Ma and
-    Yarats (arXiv 1910.04209), the direction was near sign descent at a high learning rate, and the same run with a
-    longer warmup is stable or fails much later, or the curvature is under the threshold once v is older. Excluded
-    where one of the first three does not hold, or where a warmup by the rule does not help.
+    Supported where the onset is within 1 / (1 - beta2) steps, the warmup is shorter than the rule of Ma and Yarats
+    (arXiv 1910.04209), the direction was near sign descent at a high learning rate, and the same run with a longer
+    warmup is stable or fails much later, or the curvature is below the threshold once v is older. Excluded where one of
+    the first three does not hold, or where a warmup by the rule does not help.
     """
     warmup, memory = evidence.number("warmup"), evidence.memory
     if evidence.onset is None:
@@ -106,14 +105,14 @@ def warmup_too_short(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def with_longer_warmup(evidence: Evidence) -> list[Neighbour]:
-    """The cells with a longer warmup, all else equal, the nearest first."""
+    """The cells with a longer warmup and otherwise the same settings, the nearest first."""
     return [cell for cell in above(evidence.cells("warmup"), evidence.config.get("warmup")) if is_number(cell.value)]
 
 
 def helped_by_warmup(evidence: Evidence) -> Neighbour | None:
-    """The nearest cell with a longer warmup, all else equal, that gets through its warmup and the time after it.
+    """The nearest cell with only a longer warmup that gets through its warmup and the time after it.
 
-    All its seeds are stable, or leave their trend so much later that it is another story.
+    All its seeds are stable, or leave their trend so much later that the cause is another one.
     """
     young = max(evidence.memory or 0.0, at.LEAST_YOUNG)
 
@@ -124,7 +123,7 @@ def helped_by_warmup(evidence: Evidence) -> Neighbour | None:
 
 
 def has_learned(evidence: Evidence) -> bool:
-    """Whether the loss had fallen by a good part of its start before the onset."""
+    """Whether the loss had fallen by a good part of its initial value before the onset."""
     initial, best = evidence.trial["initial_loss"], evidence.loss.between(0, evidence.until).smallest()
     return initial is not None and best is not None and initial - best > at.LEARNED * abs(initial)
 
@@ -132,7 +131,7 @@ def has_learned(evidence: Evidence) -> bool:
 def sign_descent(evidence: Evidence) -> float:
     """The largest RMS of mhat / sqrt(vhat) shortly before the onset, at half of the full learning rate or more.
 
-    Adam's first step is the sign of the gradient whatever the gradient is, which needs no reading.
+    Adam's first step is the sign of the gradient for any gradient, so it needs no reading.
     """
     first = max(evidence.rate_step(at.HALF_RATE), evidence.until - at.START_STEPS)
     read = evidence.column(f"direction_rms/{ALL}").between(first, evidence.until + 1).largest()
@@ -147,7 +146,7 @@ def _age_text(evidence: Evidence) -> str:
 
 
 def _cells_text(setting: str, cells: Sequence[Neighbour]) -> list[str]:
-    """What the nearest cell says, and the nearest stable one."""
+    """The results of the nearest cell and of the nearest stable one."""
     nearest_stable = next((cell for cell in cells if cell.is_stable), None)
     shown = [*cells[:1], *([nearest_stable] if nearest_stable not in (None, *cells[:1]) else [])]
     return [f"with {setting} {format_value(cell.value)}: {seeds_text(cell)}" for cell in shown]

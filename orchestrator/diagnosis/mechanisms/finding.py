@@ -1,4 +1,4 @@
-"""What a mechanism has to say about one trial."""
+"""The finding of a mechanism about one trial."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Verdict = Literal["supported", "excluded", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether the evidence supports or excludes a mechanism, or is not enough to say: ``unknown``.
+    """Whether the evidence supports or excludes a mechanism, or does not suffice: ``unknown``.
 
-    ``reason`` is a sentence without its stop, ``numbers`` are what was measured, in words. ``began_step`` is when it
-    began, where it did; ``onset_step`` that of the trial, to tell before from after.
+    ``reason`` is a sentence without a full stop; ``numbers`` are measurements, in words. ``began_step`` is the start of
+    the mechanism's effect, if it had one; ``onset_step`` is that of the trial.
     """
 
     mechanism: str
@@ -30,7 +30,7 @@ class Finding:
 
     @property
     def when(self) -> str:
-        """When it began relative to the onset, in words; nothing where it did not."""
+        """When it began relative to the onset, in words; empty if it did not."""
         if self.began_step is None:
             return ""
         if self.onset_step is None:
@@ -41,16 +41,16 @@ class Finding:
 
 
 class MakeFinding(Protocol):
-    """Makes findings of one mechanism on one trial's evidence."""
+    """Creates findings of one mechanism on one trial's evidence."""
 
     def __call__(
         self, verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None
     ) -> Finding:
-        """The finding, with what was measured and the step at which it began."""
+        """The finding, with measurements and the step at which it began."""
 
 
 def finding_for(key: str, evidence: Evidence) -> MakeFinding:
-    """What makes findings of the mechanism ``key`` on this evidence: verdict, reason, numbers, began_step."""
+    """The function that creates findings of the mechanism ``key`` on this evidence."""
 
     def make(verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None) -> Finding:
         return Finding(key, verdict, reason, tuple(numbers or ()), began, evidence.onset)

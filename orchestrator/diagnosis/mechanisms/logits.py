@@ -1,4 +1,4 @@
-"""Logits that grow: of the attention, or of the output."""
+"""Growing logits: of the attention, or of the output."""
 
 from __future__ import annotations
 

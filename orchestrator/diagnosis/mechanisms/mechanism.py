@@ -1,4 +1,4 @@
-"""What a mechanism is: everything that is known of one way in which training becomes unstable."""
+"""A mechanism: all facts about one way in which training becomes unstable."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, finding_for
 from orchestrator.diagnosis.mechanisms.moves import Move
 
-# A setting, and the values of a small sweep whose cells would tell.
+# A setting, and the values of a small sweep whose cells would decide.
 Probe = tuple[str, Sequence[Any]]
 
 
 def no_probe(evidence: Evidence) -> Probe | None:
-    """No cell would tell."""
+    """No cell would decide."""
     return None
 
 
@@ -23,10 +23,10 @@ def no_probe(evidence: Evidence) -> Probe | None:
 class Mechanism:
     """A way in which training becomes unstable.
 
-    ``find`` looks for it in the evidence, and makes its findings with the function that it is given. ``label`` and
-    ``colour`` are those of a cell of a map that it rules; a short label tells mechanisms apart without colour.
-    ``moves`` are what may help against it, the best first. ``probe`` says which cells would tell where the evidence
-    is not enough. A ``is_companion`` goes with an instability and is not the cause of one.
+    ``find`` looks for it in the evidence, and creates its findings with the function passed to it. ``label`` and
+    ``colour`` mark the cells of a map that it rules; a short label distinguishes mechanisms without colour. ``moves``
+    are possible remedies, the best first. ``probe`` names cells that would decide where the evidence does not suffice.
+    A mechanism with ``is_companion`` accompanies an instability and is not a cause.
     """
 
     key: str
@@ -39,5 +39,5 @@ class Mechanism:
     is_companion: bool = False
 
     def look(self, evidence: Evidence) -> Finding:
-        """What the evidence says of it."""
+        """Its finding on the evidence."""
         return self.find(evidence, finding_for(self.key, evidence))

@@ -1,9 +1,9 @@
-"""A second moment that forgets before the momentum does: steps grow where a gradient fades, until epsilon ends it.
+"""A second moment with a shorter memory than the momentum: steps grow where a gradient fades, up to epsilon's limit.
 
-After a coordinate's gradient has faded m shrinks by beta1 a step and sqrt(v) by sqrt(beta2), so that m / sqrt(v) grows
-without a bound where beta2 < beta1^2. Where it is above, m / sqrt(v) stays below (1 - beta1) / sqrt((1 - beta2) (1 -
-beta1^2 / beta2)) whatever the gradients are (Cauchy and Schwarz). That beta1 < sqrt(beta2) is what proofs of Adam's
-convergence ask for: Zhang et al. (arXiv 2208.09632).
+After a coordinate's gradient has faded, m shrinks by beta1 per step and sqrt(v) by sqrt(beta2), so m / sqrt(v) grows
+without bound where beta2 < beta1^2. Where beta2 is larger, m / sqrt(v) stays below (1 - beta1) / sqrt((1 - beta2) (1 -
+beta1^2 / beta2)) for any gradients (Cauchy and Schwarz). Proofs of Adam's convergence require beta1 < sqrt(beta2):
+Zhang et al. (arXiv 2208.09632).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from orchestrator.diagnosis.mechanisms.moves import HIGHER_EPS, Move, scaled
 from orchestrator.maps.neighbours import above, below
 from orchestrator.space import format_value
 
-_ROUNDING = 1e-9  # of beta1^2 beside a beta2 that was meant to be the same
+_ROUNDING = 1e-9  # of beta1^2, for a beta2 that is meant to equal it
 
 
 def short_memory(evidence: Evidence, found: MakeFinding) -> Finding:
-    """Momentum that outlives the second moment: beta2 < beta1^2, and steps much longer than those of sign descent.
+    """Momentum with a longer memory than the second moment: beta2 < beta1^2, and steps much longer than sign descent.
 
-    Supported where shortly before the onset the RMS of the update was a few times the learning rate, of which sign
-    descent is one. Excluded where the memory is long enough, where the optimizer divides by no such average, or where
-    steps were not that long so shortly before the onset that they cannot have grown so far since.
+    Supported where the RMS of the update was a few times the learning rate shortly before the onset; in sign descent it
+    is one. Excluded where the second moment's memory is long enough, where the optimizer divides by no such average, or
+    where steps were so short shortly before the onset that they cannot have grown enough since.
     """
     onset, beta1, beta2 = evidence.onset, evidence.beta1, evidence.beta2
     if onset is None:
@@ -44,7 +44,7 @@ def short_memory(evidence: Evidence, found: MakeFinding) -> Finding:
     growth = beta1 / math.sqrt(beta2) if beta2 > 0 else math.inf
     text = f"beta2 {format_value(beta2)} < beta1^2 = {beta1**2:.4g}"
     numbers = [f"{text}: m / sqrt(v) grows {growth:.3g} times a step where g is gone"]
-    # The first step is sign descent, whatever the memory is, and that of the onset comes after its loss.
+    # The first step is sign descent for any memory, and the step of the onset comes after its loss.
     before = evidence.step_size.between(1, onset)
     if len(before) == 0:
         return found("unknown", "no step between the start and the onset was read", numbers)
@@ -64,9 +64,9 @@ def short_memory(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def longest_after(size: float, num_steps: int, beta1: float, beta2: float) -> float:
-    """What the RMS of m / sqrt(v), now ``size``, may be after so many more steps, whatever their gradients are.
+    """The largest possible RMS of m / sqrt(v), now ``size``, after ``num_steps`` more steps, for any gradients.
 
-    A step makes its square at most beta1^2 / beta2 times as large and adds (1 - beta1)^2 / (1 - beta2), by Cauchy and
+    A step multiplies its square by at most beta1^2 / beta2 and adds at most (1 - beta1)^2 / (1 - beta2), by Cauchy and
     Schwarz; without beta2 it may be anything.
     """
     if beta2 == 0:
@@ -76,12 +76,12 @@ def longest_after(size: float, num_steps: int, beta1: float, beta2: float) -> fl
     for _ in range(num_steps):
         square = ratio * square + added
         if square > at.LONG_STEP**2:
-            break  # it only grows from here, to no number in the end
+            break  # it only grows from here, until it overflows
     return math.sqrt(square)
 
 
 def _cells_text(evidence: Evidence) -> list[str]:
-    """What the nearest stable cells with a longer memory and with less momentum say."""
+    """The results of the nearest stable cells with a longer memory and with less momentum."""
     memory = evidence.memory_setting
     sides = {
         memory: above(evidence.cells(memory), evidence.config.get(memory)),
@@ -96,13 +96,13 @@ def _cells_text(evidence: Evidence) -> list[str]:
 
 
 def _remembering_longer(evidence: Evidence) -> list[float]:
-    """For twice and four times as long as the momentum."""
+    """Values of beta2 with a memory of two and four times that of the momentum."""
     beta1 = evidence.beta1
     return [] if beta1 is None else [float(f"{1 - (1 - beta1**2) / factor:.12g}") for factor in (2, 4)]
 
 
 def _less_momentum(evidence: Evidence) -> list[float]:
-    """For nine tenths of what this v remembers for as long as, and half of it."""
+    """Nine tenths and half of the largest beta1 that this v supports, sqrt(beta2)."""
     beta2 = evidence.beta2
     return [] if beta2 is None else [float(f"{factor * beta2**0.5:.3g}") for factor in (0.9, 0.5)]
 

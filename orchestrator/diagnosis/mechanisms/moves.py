@@ -1,4 +1,4 @@
-"""Moves: changes of one setting that may help against a mechanism, and the values that a small sweep would try."""
+"""Moves: changes of one setting that may help against a mechanism, with values for a small sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = Callable[[Evidence], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A change of one setting that may help against a mechanism; ``values`` are those that a small sweep would try."""
+    """A change of one setting that may help against a mechanism; ``values`` are those for a small sweep."""
 
     setting: str
     direction: Direction
@@ -24,7 +24,7 @@ class Move:
 
 
 def scaled(setting: str, *factors: float) -> Values:
-    """Multiples of the trial's own value, in three digits."""
+    """Multiples of the trial's value, to three digits."""
 
     def values(evidence: Evidence) -> list[float]:
         own = evidence.number(setting)
@@ -34,12 +34,12 @@ def scaled(setting: str, *factors: float) -> Values:
 
 
 def whole(setting: str, *factors: int) -> Values:
-    """Whole multiples of the trial's own value."""
+    """Whole multiples of the trial's value."""
     return lambda evidence: [int(value) for value in scaled(setting, *factors)(evidence)]
 
 
 def just(*values: Any) -> Values:
-    """These, whatever the trial has."""
+    """These values, whatever the trial's is."""
     return lambda evidence: values
 
 
@@ -60,7 +60,7 @@ def forgetting_faster(evidence: Evidence) -> list[float]:
 
 
 def warmups(evidence: Evidence) -> list[int]:
-    """Half of what the rule of Ma and Yarats asks for and all of it, or twice and four times the trial's own."""
+    """Half and all of the warmup by the rule of Ma and Yarats, or two and four times the trial's warmup."""
     needed, most = WARMUP_RULE * (evidence.memory or 50.0), int(evidence.trial["steps"]) // 2
     own = int(evidence.number("warmup") or 0)
     wanted = (round(needed / 2), round(needed)) if own < needed / 2 else (2 * own, 4 * own)

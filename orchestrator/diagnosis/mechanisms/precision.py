@@ -1,4 +1,4 @@
-"""Half precision: numbers beyond what 16 bits hold, in a run that is otherwise calm."""
+"""Half precision: numbers beyond the range of 16 bits, in a run that is otherwise calm."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WIDER = ("float32", "tf32", "bfloat16")
 
 
 def half_precision_overflow(evidence: Evidence, found: MakeFinding) -> Finding:
-    """Losses or gradients that are not finite in float16, while they are calm.
+    """Non-finite losses or gradients in float16, in a run that was calm.
 
-    Supported where updates were skipped about the onset, the loss scale collapsed, or the loss broke off: from one
-    step to the next while it was no higher than at first, or at all where more bits are stable. Excluded in other
+    Supported where updates were skipped near the onset, the loss scale collapsed, or the loss became non-finite: either
+    within one step from no higher than its initial value, or in any way if more bits are stable. Excluded in other
     precisions, where nothing overflowed, or where the same run is not stable with more bits either.
     """
     precision = evidence.config.get("precision")
@@ -55,19 +55,19 @@ def half_precision_overflow(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def cells_with_more_bits(evidence: Evidence) -> list[Neighbour]:
-    """The same cell in wider precisions, of a trial in float16."""
+    """For a trial in float16, the same cell in wider precisions."""
     if evidence.config.get("precision") != HALF:
         return []
     return [cell for cell in evidence.cells("precision") if cell.value in _WIDER]
 
 
 def stable_with_more_bits(evidence: Evidence) -> Neighbour | None:
-    """The same cell in a wider precision, of a trial in float16, that is stable."""
+    """For a trial in float16, the same cell in a wider precision, if that is stable."""
     return next((cell for cell in cells_with_more_bits(evidence) if cell.is_stable), None)
 
 
 def _broken_off(evidence: Evidence) -> str | None:
-    """In words, that the loss or the gradient was not finite at last; None where both were."""
+    """In words, that the loss or the gradient was not finite at the end; None where both were."""
     loss, norm = evidence.loss, evidence.grad_norm
     last = min((int(readings.step_N[-1]) for readings in (loss, norm) if len(readings)), default=None)
     if last is None or not evidence.has_every_step or last + 1 >= evidence.end:

@@ -15,8 +15,8 @@ from orchestrator.space import format_value
 def epsilon_floor(evidence: Evidence, found: MakeFinding) -> Finding:
     """Gradients so small that epsilon, not the second moment, sets the step (Wortsman et al., arXiv 2309.14322).
 
-    Supported where RMS(g) < 10 eps in a layer group at the last readings before the onset, or over the whole of a
-    run without one. Without telemetry |g| alone can support it, as RMS(g) <= |g|.
+    Supported where RMS(g) < 10 eps in a layer group at the last readings before the onset, or over the whole run if it
+    has none. Without telemetry |g| alone can support it, as RMS(g) <= |g|.
     """
     eps = evidence.number("eps")
     if evidence.is_adam is False:
@@ -77,7 +77,7 @@ def layers_out_of_step(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def clipping_saturated(evidence: Evidence, found: MakeFinding) -> Finding:
-    """Nearly every gradient is shortened to a small part: the threshold has become the gradient's size."""
+    """Nearly every gradient is clipped to a small part: the threshold sets the gradient's size."""
     factor = clip_factor(evidence)
     if not len(factor):
         return found(*_without_clipping(evidence))
@@ -93,7 +93,7 @@ def clipping_saturated(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
-    """Clipping is set and did nothing, not even to the gradients of the instability."""
+    """Clipping is on but had no effect, not even on the gradients of the instability."""
     factor, largest = clip_factor(evidence), evidence.grad_norm.between(0, evidence.reach).largest()
     if not len(factor):
         return found(*_without_clipping(evidence))
@@ -105,7 +105,7 @@ def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
 
 
 def clip_factor(evidence: Evidence) -> Series:
-    """What clipping multiplied the gradients by up to the peak; nothing where there is none, or it is unknown."""
+    """The clipping factors of the gradients up to the peak; empty without clipping, or if unknown."""
     clip, norm = evidence.number("clip"), evidence.grad_norm.between(0, evidence.reach)
     if clip is None:
         return NOTHING
@@ -123,7 +123,7 @@ def _without_clipping(evidence: Evidence) -> tuple[Verdict, str]:
 
 
 def recent(readings: Series, evidence: Evidence) -> Series:
-    """The last readings before the onset; all of them in a run without one."""
+    """The last readings before the onset; all of them if the run has none."""
     before = readings.between(0, evidence.until)
     return before if evidence.onset is None else (before if len(before) else readings).last(at.RECENT_READINGS)
 

@@ -1,6 +1,6 @@
-"""Every number that a diagnosis rests on, with its source; docs/diagnosis.md repeats them.
+"""All thresholds of a diagnosis, with their sources; docs/diagnosis.md repeats them.
 
-"Ours" marks a number that was chosen on planted runs of the built-in objectives, not taken from a paper.
+"Ours" marks a number that was chosen on built-in objectives with planted causes, not taken from a paper.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 # --- the edge of stability -----------------------------------------------------------------------
 # Curvature over threshold. Above 1 a step overshoots: Cohen et al. (arXiv 2207.14484), Bai et al. (arXiv 2506.04805).
 EDGE = 1.0
-# What is measured is a lower bound, and seldom: it excludes a step over the edge only where it is below this. Ours.
+# Measurements are lower bounds and rare: they exclude a step over the edge only where below this. Ours.
 NEAR_EDGE = 0.5
-# Share of the readings at the full learning rate that are above it, when a run is over the edge throughout. Ours.
+# Share of the readings at the full learning rate that exceed it, in a run over the edge throughout. Ours.
 MOSTLY_OVER, SELDOM_OVER = 0.5, 0.2
 # Readings count from where the learning rate is this share of the highest before the onset. Ours.
 HALF_RATE = 0.5
-# A run that has trained this many steps at its full learning rate was not over the edge from the start. Ours.
+# A run that trained this many steps at its full learning rate was not over the edge from the start. Ours.
 START_STEPS = 50
-# A run whose loss has not fallen by this share before its onset never got away from its start. Ours.
+# A run whose loss had not fallen by this share before its onset never left its start. Ours.
 LEARNED = 0.15
 
 # --- the second moment ---------------------------------------------------------------------------
-# |g|^2 / sum(vhat): well below 1 v decays on its own. Measured: 0.001 to 0.08 twenty steps before a spike's peak on
-# the regression of Bai et al., and 5 to 15 at the peak. Below the first limit v decays on its own, above the second
-# it keeps up; between them the curvature must tell. At the peak it must be above the third. All three are ours.
+# |g|^2 / sum(vhat): well below 1, v only decays. Measured: 0.001 to 0.08 twenty steps before a spike's peak on the
+# regression of Bai et al., and 5 to 15 at the peak. Below the first limit v only decays, above the second it keeps up;
+# in between the curvature must decide. At the peak it must exceed the third. All three are ours.
 DECAYED, KEPT_UP, LAGGING = 0.1, 0.5, 1.0
 # Steps before the onset in which v must have decayed, and readings whose median is taken. Ours.
 DECAY_WINDOW, DECAY_SMOOTHING = 50, 5
@@ -30,7 +30,7 @@ DECAY_WINDOW, DECAY_SMOOTHING = 50, 5
 GROWTH_STEPS, GROWTH_LEVEL = 3, 2.0
 # Warmup that Adam needs, in units of 1 / (1 - beta2): Ma and Yarats (arXiv 1910.04209).
 WARMUP_RULE = 2.0
-# v is young before 1 / (1 - beta2) steps; a run is not judged to have died young in fewer than this. Ours.
+# v is young before 1 / (1 - beta2) steps; with fewer steps than this a run is not said to have died young. Ours.
 LEAST_YOUNG = 10
 # RMS of mhat / sqrt(vhat): 1 is sign descent, 0.23 what independent gradients give at beta1 = 0.9. The limit is ours.
 SIGN_DESCENT = 0.5
@@ -40,9 +40,9 @@ SIGN_DESCENT = 0.5
 LONG_STEP = 2.0
 
 # --- epsilon and the layers ----------------------------------------------------------------------
-# RMS(g) / eps below which epsilon takes part in the step: Wortsman et al. (arXiv 2309.14322).
+# RMS(g) / eps below which epsilon affects the step: Wortsman et al. (arXiv 2309.14322).
 EPSILON_FLOOR = 10.0
-# Coordinates of a model are fewer than this: bounds RMS(g) from below where only |g| is known. Ours.
+# Upper bound on a model's coordinates: bounds RMS(g) from below where only |g| is known. Ours.
 MOST_COORDINATES = 1e12
 # Relative update of the deep layers over that of the shallow ones (after Molybog et al., arXiv 2304.09871). Ours.
 OUT_OF_STEP = 100.0
@@ -56,27 +56,27 @@ ATTENTION_LOST, ATTENTION_HIGH, ATTENTION_CALM = 1e4, 1e3, 100.0
 LOG_Z_HIGH, LOG_Z_CALM = 5.0, 2.0
 
 # --- clipping ------------------------------------------------------------------------------------
-# The gradient is shortened to less than this, on this share of steps. Ours.
+# The gradient is clipped to less than this, on this share of steps. Ours.
 SATURATED_FACTOR, SATURATED_SHARE = 0.1, 0.9
 
 # --- single batches ------------------------------------------------------------------------------
-# Robust deviations of the losses before it by which one step jumps, and its last neighbours do not. Ours, after the 6
+# Robust deviations above the losses before it by which one step jumps and its last neighbours do not. Ours, after the 6
 # deviations of OLMo-core's monitor.
 JUMP, CALM_BEFORE = 6.0, 3.0
 JUMP_HISTORY, NEIGHBOURS = 50, 3
 LEAST_HISTORY = 20
-# Steps in which half of the jump is gone again. Ours.
+# Steps in which half of the jump must be gone. Ours.
 FALLS_BACK_STEPS, FALLS_BACK = 5, 0.5
 # The jump may be this far from the onset. Ours.
 JUMP_REACH = 2
-# Readings of the curvature before the jump whose median tells whether the run was over the edge.
+# Readings of the curvature before the jump whose median decides whether the run was over the edge.
 EDGE_READINGS = 5
-# Share of the trials that saw the same batch and jump with it. Ours.
+# Share of the trials with the same batch that jump at it. Ours.
 SHARED_JUMP = 0.5
 
 # --- half precision ------------------------------------------------------------------------------
-# Skipped updates around the onset that are more than the search for a loss scale. Ours.
+# Skipped updates around the onset, beyond those of the search for a loss scale. Ours.
 SKIPPED = 5
-# A loss scale that has fallen this far has found no gradient that fits. Ours.
+# A loss scale that has fallen to this has found no gradient that fits. Ours.
 LEAST_SCALE = 1.0
 OVERFLOW_WINDOW = 20
