@@ -58,7 +58,7 @@ def replay(
     check_output(json_file, "--json")
     is_own = figures == results / REPLAYS
     if is_own:
-        refuse_links(figures)
+        refuse_links(results / REPLAYS)
     elif figures is not None and not figures.is_dir():
         check_output(figures, "--figures")
     sweeps = [folder for path in paths if (folder := _sweep_folder(path, results))]
@@ -143,13 +143,14 @@ def _read_all(
             except InputError as error:
                 (others if is_folder else problems).append(error)
         if is_folder and num_logs:
-            unclear = [error for error in others if "--loss" in str(error)]
-            for error in unclear[:_UNCLEAR_SHOWN]:
-                notes.append(f"left out: {error}")
+            unclear = [one for one in others if "--loss" in str(one)]
+            notes.extend(f"left out: {one}" for one in unclear[:_UNCLEAR_SHOWN])
             if len(others) > len(unclear):
                 notes.append(f"left out: {len(others) - len(unclear)} files in {path} that are no logs")
         elif is_folder:
-            problems.append(InputError(Problem(path, "", f"none of its {len(others)} files is a log"), *others[:3]))
+            problems.append(
+                InputError(Problem(path, "", f"none of its {len(others)} files is a log"), *map(str, others[:3]))
+            )
 
 
 def _with_progress(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:

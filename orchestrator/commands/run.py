@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.commands.live import LiveView, counts_line, text_map
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.refusals import refuse_what_cannot_run
-from orchestrator.driver.runner import Summary, run_sweep
+from orchestrator.driver.runner import Observer, Summary, run_sweep
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -30,7 +30,7 @@ def run(
     folder = results / sweep.name
     refuse_what_cannot_run(sweep, folder)
     mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
-    observers = [LiveView(Console()), *([mirror] if mirror else [])]
+    observers: list[Observer] = [LiveView(Console()), *([mirror] if mirror else [])]
     yield f"{sweep.name}: {len(sweep.trials)} trials of {sweep.objective.name}, {sweep.steps} steps each"
 
     def announced() -> Executor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.config import MetricsConfig
+from orchestrator.search.sampled import METHODS
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
@@ -26,11 +28,20 @@ class AxisSection(BaseModel):
     num: int | None = Field(None, ge=1, le=100_000)
 
 
+def _known_method(name: str) -> str:
+    if name not in METHODS:
+        *some, last = map(repr, METHODS)
+        raise PydanticCustomError(
+            "unknown_method", "Input should be {known}", {"known": f"{', '.join(some)} or {last}"}
+        )
+    return name
+
+
 class SampleSection(BaseModel):
     """Sampled cells in place of a grid."""
 
     model_config = _STRICT
-    method: Literal["random", "sobol"]
+    method: Annotated[str, AfterValidator(_known_method)]
     num: int = Field(ge=1, le=1_000_000)
     seed: int = Field(0, ge=0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -166,3 +168,40 @@ def test_no_test_below_unit_starts_a_process(refused_starts: list[str]) -> None:
             start()
     assert len(refused_starts) == 3
     refused_starts.clear()
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+# To add a ...: the kind, its files, and the line that it needs.
+ADDITIONS = re.findall(
+    r"^\| ([a-z ]+) \| (.+) \| (.+) \|$",
+    CONTRIBUTING.partition("## To add a ...")[2].partition("\n## ")[0],
+    re.MULTILINE,
+)[1:]
+
+
+def test_contributing_says_how_to_add_each_kind_of_part() -> None:
+    kinds = ["tracker", "optimizer", "executor", "mechanism", "objective", "search method", "command"]
+    assert [kind for kind, _, _ in ADDITIONS] == kinds
+
+
+@pytest.mark.parametrize(("kind", "files", "line"), ADDITIONS, ids=[kind for kind, _, _ in ADDITIONS])
+def test_what_an_addition_touches_exists_and_its_table_has_entries(kind: str, files: str, line: str) -> None:
+    places = [name for name in re.findall(r"`([^`]+)`", f"{files} {line}") if "/" in name]
+    assert all((ROOT / name).exists() for name in places), places
+    assert len(re.findall(r"\b(?:a module|its \w+|a function)\b", files)) <= 2
+    table = re.match(r"`([A-Z]+)` in `([^`]+)`$", line)
+    if table is None:
+        assert kind == "command"
+        assert "@app.command()" in (ROOT / places[-1]).read_text()
+        return
+    module = table[2].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    entries = getattr(importlib.import_module(module), table[1])
+    assert entries
+    assert all(isinstance(name, str) for name in entries)
+
+
+def test_contributing_lists_every_room() -> None:
+    rows = set(re.findall(r"^\| `(\w+)/(\w*)(?:/|\.py)?` \|", CONTRIBUTING, re.MULTILINE))
+    for package in PACKAGES:
+        rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert rooms <= {room for where, room in rows if where == package}

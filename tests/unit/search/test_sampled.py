@@ -7,7 +7,7 @@ import numpy as np
 import optuna
 import pytest
 
-from orchestrator.search.sampled import sample_cells
+from orchestrator.search.sampled import METHODS, sample_cells
 from orchestrator.space import Axis
 
 AXES = [
@@ -18,14 +18,14 @@ AXES = [
 ]
 
 
-@pytest.mark.parametrize("method", ["random", "sobol"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_larger_number_begins_with_the_same_cells(method: str) -> None:
     large = sample_cells(AXES, method, 40, seed=3)
     assert sample_cells(AXES, method, 11, seed=3) == large[:11]
     assert sample_cells(AXES, method, 11, seed=4) != large[:11]
 
 
-@pytest.mark.parametrize("method", ["random", "sobol"])
+@pytest.mark.parametrize("method", METHODS)
 def test_cells_are_even_on_each_axis_own_scale(method: str) -> None:
     cells = sample_cells(AXES, method, 256, seed=0)
     lr, beta2 = (np.array([cell[name] for cell in cells]) for name in ("lr", "beta2"))
@@ -58,7 +58,7 @@ def test_optuna_proposes_the_same_when_it_is_asked_one_trial_after_the_other() -
     assert sample_cells(AXES, "sobol", 30, seed=5) == cells
 
 
-@pytest.mark.parametrize("method", ["random", "sobol"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_work_for_a_cell_does_not_grow_with_their_number(method: str) -> None:
     def num_calls(num: int) -> int:
         calls = 0
