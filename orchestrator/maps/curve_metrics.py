@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.spike_score import spike_score
 from orchestrator.messages import Trace
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that metrics are read off
+
+# Of the spike score.
+WINDOW = 128
+SIGMAS = 6.0
+_LEAST_DEVIATION = 1e-10
+_STEPS_AT_ONCE = 1024  # all windows of these take a megabyte
 
 Measured = Mapping[str, Mapping[str, float]]  # metric -> trial_id -> value
 
@@ -55,3 +60,69 @@ def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str
             continue
         found[name] = {t: value for t, value in values.items() if value is not None}
     return found
+
+
+def spike_score(curves: Iterable[np.ndarray], window: int = WINDOW, sigmas: float = SIGMAS) -> float | None:
+    """Share of steps, 0 to 1, at which any of ``curves``, (N,) each, is over mean + ``sigmas`` deviations.
+
+    The spike score of OLMo-core's StabilityMonitorCallback (6 deviations of the last 128 losses or gradient norms); it
+    does not count episodes: a spike of thirty steps is one episode, and as many steps of the score as its window takes
+    to get used to it. Mean and population deviation are of the ``window`` values before the step. Steps without a full
+    and finite window never count as spikes. None where no step has a full window.
+    """
+    curves = [np.asarray(curve, dtype=np.float64) for curve in curves]
+    if not curves or len(curves[0]) <= window:
+        return None
+    num_spikes, num_steps = 0, len(curves[0])
+    for start in range(0, num_steps - window, _STEPS_AT_ONCE):
+        end = min(start + _STEPS_AT_ONCE, num_steps - window) + window
+        num_spikes += int(np.any([_is_spike(curve[start:end], window, sigmas) for curve in curves], axis=0).sum())
+    return num_spikes / num_steps
+
+
+def _is_spike(curve_N: np.ndarray, window: int, sigmas: float) -> np.ndarray:
+    """Which of the steps from ``window`` on are over mean + ``sigmas`` deviations of the ``window`` before them."""
+    is_spike_M = _may_be_spike(curve_N, window, sigmas)
+    past_MW = np.lib.stride_tricks.sliding_window_view(curve_N[:-1], window)
+    is_spike_M[is_spike_M] = _is_over(curve_N[window:][is_spike_M], past_MW[is_spike_M], sigmas)
+    return is_spike_M
+
+
+def _is_over(value_M: np.ndarray, past_MW: np.ndarray, sigmas: float) -> np.ndarray:
+    """Whether each value is over mean + ``sigmas`` deviations of its window.
+
+    Each window is measured from its first value and in units of its largest distance from it, so that neither a
+    large offset nor huge values cost digits. A constant window has no unit, and flags nothing.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        value_M, past_MW = value_M / 4, past_MW / 4  # a difference of two finite numbers is finite then
+        first_M = past_MW[:, 0].copy()
+        past_MW -= first_M[:, None]
+        unit_M = np.abs(past_MW).max(axis=1)
+        past_MW /= unit_M[:, None]
+        mean_M, deviation_M = past_MW.mean(axis=1), past_MW.std(axis=1)
+        is_over_M = (value_M - first_M) / unit_M > mean_M + sigmas * deviation_M
+        return is_over_M & (deviation_M * unit_M > _LEAST_DEVIATION / 4)
+
+
+def _may_be_spike(curve_N: np.ndarray, window: int, sigmas: float) -> np.ndarray:
+    """Which steps from ``window`` on cannot be ruled out by running sums, whose rounding is allowed for."""
+    is_finite_N = np.isfinite(curve_N)
+    with np.errstate(invalid="ignore", over="ignore"):
+        kept_N = np.where(is_finite_N, curve_N, 0.0)
+        kept_N = np.where(is_finite_N, kept_N - kept_N.mean(), 0.0)
+        square_N = np.square(kept_N)
+        # The error of a sum of n numbers is below n roundings of the sum of their sizes; of a difference of two, twice.
+        rounding = 8 * len(curve_N) * np.finfo(np.float64).eps / window
+        mean_M = _sums(kept_N, window) / window
+        at_most_M = np.abs(mean_M) + rounding * np.abs(kept_N).sum()
+        variance_M = _sums(square_N, window) / window - rounding * square_N.sum() - np.square(at_most_M)
+        bound_M = mean_M - rounding * np.abs(kept_N).sum() + sigmas * np.sqrt(np.maximum(variance_M, 0.0))
+        is_ruled_out_M = np.where(is_finite_N, kept_N, curve_N)[window:] <= bound_M
+    return ~is_ruled_out_M & (_sums(~is_finite_N, window) == 0)
+
+
+def _sums(value_N: np.ndarray, window: int) -> np.ndarray:
+    """The sum of the ``window`` values before each step from ``window`` on."""
+    total_N = np.concatenate([[0], np.cumsum(value_N)])
+    return total_N[window:-1] - total_N[: -window - 1]

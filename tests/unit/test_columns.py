@@ -18,8 +18,7 @@ from orchestrator.columns import (
     names,
 )
 from orchestrator.detection.detector import SpikeDetector
-from orchestrator.maps.curve_metrics import CURVE_METRICS
-from orchestrator.maps.spike_score import SIGMAS, WINDOW
+from orchestrator.maps.curve_metrics import CURVE_METRICS, SIGMAS, WINDOW
 from orchestrator.maps.stability import stability_map
 from orchestrator.maps.tables import map_table, trial_table
 

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+from math import isfinite
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_cases import learning, noise, peak_bytes
 
-from orchestrator.maps.curve_metrics import edge_crossings
+from benchmarks.detection_rules import six_sigma
+from orchestrator.maps.curve_metrics import edge_crossings, spike_score
 
 
 def crossings(ratios: list[float]) -> int | None:
@@ -24,3 +32,113 @@ def crossings(ratios: list[float]) -> int | None:
 )
 def test_rises_above_the_threshold_are_counted_in_the_second_half(ratios, expected) -> None:
     assert crossings(ratios) == expected
+
+
+# --- the spike score ---
+
+
+def test_the_spike_score_is_the_share_of_steps_that_the_published_rule_flags() -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        loss = learning(600, seed, changes=[(300, 303, 2.0), (450, 470, 0.7)])
+        norm = np.abs(1 + 0.1 * rng.standard_normal(600))
+        norm[rng.integers(200, 600, size=3)] = 9.0
+        flags, _ = six_sigma(loss.tolist(), norm.tolist())
+        assert spike_score([loss, norm]) == pytest.approx(sum(flags) / 600)
+        assert spike_score([loss, norm]) > 0
+
+
+def test_windows_with_what_is_not_finite_tell_nothing() -> None:
+    loss = noise(400)
+    loss[[150, 300]] = np.nan, np.inf
+    flags, _ = six_sigma(loss.tolist(), None)
+    assert spike_score([loss]) == pytest.approx(sum(flags) / 400)
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 128])
+def test_a_curve_without_a_full_window_has_no_score(num_steps: int) -> None:
+    assert spike_score([np.ones(num_steps)]) is None
+    assert spike_score([]) is None
+
+
+def test_a_flat_curve_never_spikes() -> None:
+    loss = np.ones(300)
+    loss[200] = 5.0
+    assert spike_score([loss]) == 0.0, "without deviation there is no unit to measure in"
+
+
+# --- against the definition, in exact arithmetic -------------------------------------------------
+
+_NEAR = Fraction(1, 10**9)
+
+
+def by_definition(curves: Sequence[np.ndarray], window: int, sigmas: int) -> tuple[int, int]:
+    """The least and the most steps that may be flagged, as what is at the threshold may be rounded to either side."""
+    surely, maybe = 0, 0
+    for step in range(window, len(curves[0])):
+        each = [_flags(curve[step - window : step], curve[step], sigmas) for curve in curves]
+        surely += any(low for low, _ in each)
+        maybe += any(high for _, high in each)
+    return surely, maybe
+
+
+def _flags(past: np.ndarray, value: float, sigmas: int) -> tuple[bool, bool]:
+    if not all(map(isfinite, past)) or np.isnan(value) or value == -np.inf:
+        return False, False
+    numbers = [Fraction(float(one)) for one in past]
+    mean = sum(numbers) / len(numbers)
+    variance = sum((one - mean) ** 2 for one in numbers) / len(numbers)
+    least = Fraction(1e-10) ** 2
+    if value == np.inf:
+        return variance > least * (1 + _NEAR), variance > least * (1 - _NEAR)
+    over = Fraction(float(value)) - mean
+    low, high = (
+        over > 0 and over**2 > sigmas**2 * variance * (1 + side) and variance > least * (1 + side)
+        for side in (_NEAR, -_NEAR)
+    )
+    return low, high
+
+
+@st.composite
+def some_curve(draw, num_steps: int) -> np.ndarray:
+    """A constant, noise around an offset, or anything; with some values replaced by what should not be there."""
+    offset = draw(st.sampled_from([0.0, 0.1, 2.0, 1e8 + 1 / 3, -1e8, 1e15, 1e300]))
+    spread = draw(st.sampled_from([0.0, 1e-12, 1e-9, 1e-3, 1.0, 1e5, 1e200, 1e307]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    curve = offset + spread * rng.standard_normal(num_steps)
+    odd = st.sampled_from([np.nan, np.inf, -np.inf, 1.7e308, -1.7e308, 5e-324, 0.0, 10.0, 1e8 + 5, 1e15 + 9])
+    for _ in range(draw(st.integers(0, 3))):
+        curve[draw(st.integers(0, num_steps - 1))] = draw(odd)
+    return curve
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@given(st.data(), st.sampled_from([(2, 1), (7, 2), (20, 4)]), st.integers(1, 2))
+def test_the_score_is_what_exact_arithmetic_makes_of_the_definition(data, rule, num_curves) -> None:
+    window, sigmas = rule
+    num_steps = data.draw(st.integers(window + 1, 70))
+    curves = [data.draw(some_curve(num_steps)) for _ in range(num_curves)]
+    surely, maybe = by_definition(curves, window, sigmas)
+    assert surely <= round(spike_score(curves, window, sigmas) * num_steps) <= maybe
+
+
+def test_a_constant_curve_that_jumps_is_no_spike_whatever_its_offset() -> None:
+    """Rounding of the mean of equal values is no deviation."""
+    for level in (0.1, 1e8 + 1 / 3, 1e15 + 1 / 3, 1e300):
+        loss = np.full(300, level)
+        loss[200] = 2 * level
+        assert spike_score([loss]) == 0.0
+
+
+@pytest.mark.parametrize("num_steps", [129, 1151, 1152, 1153, 2500])
+def test_where_a_long_curve_is_cut_into_parts_does_not_matter(num_steps: int) -> None:
+    loss = learning(num_steps, 3)
+    loss[128::97] += 1.0
+    norm = np.abs(noise(num_steps, 4))
+    flags, _ = six_sigma(loss.tolist(), norm.tolist())
+    assert spike_score([loss, norm]) == pytest.approx(sum(flags) / num_steps)
+
+
+def test_memory_does_not_grow_with_the_length_of_a_curve() -> None:
+    loss = noise(300_000)
+    assert peak_bytes(lambda: spike_score([loss])) < 8 * 2**20, "its 128 values for each step are 300 MB"
