@@ -1,1 +1,1 @@
-"""Training logs of any origin, whole files or lines as they come: steps, losses and gradient norms."""
+"""Training logs of any origin, as whole files or as lines arrive: steps, losses and gradient norms."""

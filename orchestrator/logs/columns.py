@@ -1,6 +1,6 @@
-"""Which column of a log is the step, which the training loss, which the gradient norm.
+"""Which column of a log is the step, the training loss or the gradient norm.
 
-Columns are known by their usual names, or named by the user. Where several may be meant, nothing is guessed.
+Columns are found by their usual names, or named by the user. Where several are possible, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPARED_COLUMNS = 50
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the columns of a log; None where they are to be found, or where there is none."""
+    """Names of the columns of a log; None for a column to be found, or one that does not exist."""
 
     step: str | None = None
     loss: str | None = None
@@ -40,9 +40,9 @@ class Columns:
 
 
 def choose(where: str, names: list[str], rows_of: Callable[[str], np.ndarray], wanted: Columns) -> Columns:
-    """The columns that count among ``names``, the fullest first; ``rows_of`` says which rows have a value in one.
+    """The columns to use among ``names``, the fullest first; ``rows_of`` gives the rows with a value in a column.
 
-    Raises InputError, which names ``where``, when a name that is wanted is missing or the loss cannot be told.
+    Raises InputError, which names ``where``, when a wanted name is missing or the loss is ambiguous.
     """
     if not names:
         problem = Problem(where, "", "holds no numbers with names", "a line such as `step 10 loss 3.2` is a log")
@@ -60,38 +60,38 @@ def choose(where: str, names: list[str], rows_of: Callable[[str], np.ndarray], w
 
 @lru_cache(4096)
 def plain_name(name: str) -> str:
-    """``name`` as names are compared: in lower case, words joined by underscores."""
+    """``name`` in the form in which names are compared: lower case, words joined by underscores."""
     return re.sub(r"[\s\-.]+", "_", name.strip().lower())
 
 
 def find_name(names: Collection[str], wanted: str) -> str | None:
-    """``wanted`` among ``names``, or else what differs in case and the like only."""
+    """``wanted`` among ``names``, or a name that differs only in case and separators."""
     if wanted in names:
         return wanted
     return next((name for name in names if plain_name(name) == plain_name(wanted)), None)
 
 
 def first_usual(usual: Iterable[str], names: list[str]) -> str | None:
-    """The first of the ``usual`` names that is among ``names``, as it is written there."""
+    """The first of the ``usual`` names that is among ``names``, in the spelling found there."""
     plain = {plain_name(n): n for n in reversed(names)}
     return next((plain[candidate] for candidate in usual if candidate in plain), None)
 
 
 def training_losses(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that can be a training loss, usual name or not."""
+    """The ``names`` that can be a training loss, usual name or not."""
     candidates = [n for n in names if "loss" in plain_name(n) and not _NOT_TRAINING.search(plain_name(n))]
     return [n for n in candidates if "train" in plain_name(n)] or candidates
 
 
 def may_be_loss(name: str, wanted: str | None) -> bool:
-    """Whether ``name`` is the loss that the user named or, where none was named, can be a training loss."""
+    """Whether ``name`` is the loss that the user named, or without one can be a training loss."""
     if wanted is not None:
         return plain_name(name) == plain_name(wanted)
     return plain_name(name) in LOSS_NAMES or bool(training_losses([name]))
 
 
 def listed(names: list[str]) -> str:
-    """``names`` for a message: the first dozen, and how many more there are."""
+    """``names`` for a message: the first dozen, and the number of others."""
     more = f" and {len(names) - _SHOWN_COLUMNS} more" if len(names) > _SHOWN_COLUMNS else ""
     return ", ".join(names[:_SHOWN_COLUMNS]) + more
 
@@ -105,7 +105,7 @@ def _named(where: str, option: str, wanted: str | None, names: list[str]) -> str
 
 
 def _only_loss(where: str, names: list[str]) -> str:
-    """The one column that can be a training loss by its name."""
+    """The only column whose name can be that of a training loss."""
     candidates = training_losses(names)
     if len(candidates) == 1:
         return candidates[0]

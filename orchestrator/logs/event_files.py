@@ -1,4 +1,4 @@
-"""TensorBoard's event files: records in frames, and the scalars that they hold, as they come."""
+"""TensorBoard event files: their record frames and the scalars in them, as they arrive."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-LONGEST_RECORD = 64 * 1024**2  # beyond it is damage, where the size of the file is not known
-_HEAD = 64  # bytes that tell an event file
-_FRAME = struct.Struct("<QI")  # length of a record and a checksum of it; the record; another checksum
+LONGEST_RECORD = 64 * 1024**2  # a longer one counts as damage if the file's size is unknown
+_HEAD = 64  # bytes that identify an event file
+_FRAME = struct.Struct("<QI")  # length of a record and its checksum; then the record and another checksum
 _CHECKSUM_SIZE = 4
 
 
 class Events:
-    """Scalars of event files, those of a step in one row.
+    """Scalars of event files, with those of one step in one row.
 
-    What comes late, after a later step has begun, is a row of its own. A name that comes twice in a step
-    begins another row.
+    A late scalar, after a later step has begun, gets its own row. A name that occurs twice in a step starts another
+    row.
     """
 
     def __init__(self, longest: int = LONGEST_RECORD) -> None:
@@ -29,7 +29,7 @@ class Events:
         self._row: dict[str, float] = {}
 
     def rows(self, content: bytes) -> Iterator[dict[str, float]]:
-        """Rows of the steps that ``content`` ends."""
+        """Rows of the steps that are complete with ``content``."""
         if self._is_lost:
             return
         self._buffer += content
@@ -54,7 +54,7 @@ class Events:
             self._buffer.clear()
 
     def finish(self) -> Iterator[dict[str, float]]:
-        """The row of the last step; a record that was cut off is left out."""
+        """The row of the last step; a truncated record is left out."""
         if self._buffer:
             self.num_odd += 1
             self._buffer.clear()
@@ -79,24 +79,24 @@ class Events:
 
 
 def begins_as_events(content: bytes) -> bool | None:
-    """Whether an event file begins like that; None while it cannot be told."""
+    """Whether the content starts like an event file; None while undecided."""
     if not _may_become_event_file(content):
         return False
     return is_event_file(content) or (None if len(content) < _HEAD else False)
 
 
 def is_event_file(head: bytes) -> bool:
-    """Whether the first record is the one in which TensorBoard writes its version."""
+    """Whether the first record is the one with TensorBoard's version."""
     return len(head) > _FRAME.size and b"brain.Event:" in head[:_HEAD]
 
 
 def _may_become_event_file(head: bytes) -> bool:
-    """Whether it begins with the length of a short record; so nothing that is text is waited for."""
+    """Whether it starts with the length of a short record; never true for text, so text is not delayed."""
     return not head[2:8].strip(b"\0")
 
 
 def event_frames(content: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Where the frame of each record begins and ends; the last may end beyond ``content``."""
+    """Start and end of the frame of each record; the last may end beyond ``content``."""
     begin = 0
     while begin + _FRAME.size <= len(content):
         length, _ = _FRAME.unpack_from(content, begin)
@@ -106,13 +106,13 @@ def event_frames(content: bytes | bytearray) -> Iterator[tuple[int, int]]:
 
 
 def _scalars(frame: bytes) -> tuple[int, list[tuple[str, float]]]:
-    """Step, names and numbers of the record in ``frame``. Raises ValueError where it is damaged."""
-    from tensorboardX.proto.event_pb2 import Event  # comes with Ray
+    """Step, names and numbers of the record in ``frame``. Raises ValueError if it is damaged."""
+    from tensorboardX.proto.event_pb2 import Event  # installed with Ray
 
     length, _ = _FRAME.unpack_from(frame)
     try:
         event = Event.FromString(frame[_FRAME.size : _FRAME.size + length])
-    except Exception as error:  # the protobuf runtime names its errors differently in each version
+    except Exception as error:  # each version of the protobuf runtime has other error types
         raise ValueError(str(error)) from None
     scalars = ((value.tag, _scalar(value)) for value in event.summary.value)
     return event.step, [(tag, number) for tag, number in scalars if number is not None]

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.event_files import LONGEST_RECORD, begins_as_events, event_frames
 
-_NEWS = 4 * 1024**2  # bytes of one call
-_NUM_COMPARED = 64  # bytes before what is new, which tell that a file is still the same
+_NEWS = 4 * 1024**2  # bytes per call
+_NUM_COMPARED = 64  # bytes before the new ones, which show that a file is still the same
 
 
 @dataclass(slots=True)
 class _Followed:
-    """How far a file was read, and the last of it."""
+    """How far a file was read, and the last bytes read."""
 
     identity: tuple[int, int]
     position: int = 0
@@ -25,12 +25,11 @@ class _Followed:
 
 
 class FileTail:
-    """What is appended to a file, or to the files of a glob, that may not exist yet.
+    """What is appended to a file, or to the files of a glob, which may not exist yet.
 
-    Files of a glob are read in the order of their names. One that shrinks, is replaced or is written
-    anew is read from its beginning. What follows another file's unfinished line begins a line of its
-    own. Of event files only whole records are read, and of several files of text only whole lines, so
-    that what two of them get at a time does not mix.
+    Files of a glob are read in the order of their names. A file that shrinks, is replaced or is rewritten is read from
+    its beginning. Content after another file's unfinished line starts a new line. Of event files only whole records are
+    read, and of several text files only whole lines, so that pieces of two files do not mix.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -39,10 +38,10 @@ class FileTail:
         self._before: _Followed | None = None
 
     def read(self) -> bytes:
-        """What is new since the last call, of one file and at most 4 MiB or one record; nothing where nothing is.
+        """New content since the last call, of one file and at most 4 MiB or one record; empty if there is none.
 
-        Raises InputError for a file that may not be read and, where it is named itself, for a folder or
-        a device. Other errors of a file system may pass: they count as no news.
+        Raises InputError for a file that may not be read and, if it is named itself, for a folder or a device. Other
+        errors of a file system may be temporary: they count as no content.
         """
         is_named = os.path.lexists(self._pattern)
         paths = [self._pattern] if is_named else sorted(glob.glob(self._pattern, recursive=True))
@@ -85,7 +84,7 @@ class FileTail:
         return self._after(seen, _whole(content, seen.is_events, is_alone))
 
     def _after(self, seen: _Followed, content: bytes) -> bytes:
-        """``content``, which is read now, apart from the line that another file may have ended in."""
+        """The new ``content``, separated from an unfinished line of another file."""
         if not content:
             return b""
         seen.position += len(content)
@@ -97,7 +96,7 @@ class FileTail:
 
 
 def _missing_of_record(content: bytes, size: int) -> int:
-    """Bytes of a first record that is larger than what was read, where ``size`` bytes hold all of it."""
+    """Missing bytes of a first record that is larger than what was read, if ``size`` bytes hold all of it."""
     _, end = next(event_frames(content), (0, 0))
     return max(0, end - len(content)) if end <= min(size, LONGEST_RECORD) else 0
 

@@ -1,7 +1,7 @@
-"""Anyone's training log, a whole file -> steps, losses and gradient norms.
+"""A whole training log of any origin -> steps, losses and gradient norms.
 
-The format is detected from the beginning of the file. It is then read as a log that grows is, by the reader of its
-format; which columns count is decided once all of it is known.
+The format is detected from the beginning of the file. The file is then read by the streaming reader of its format; the
+columns are chosen once all of it is known.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from orchestrator.logs.separated import Csv, delimiter_of
 from orchestrator.logs.tables import Log, Table, make_log
 
 MAX_BYTES = 1024**3
-_BLOCK = 1024**2  # bytes that are cut into lines at a time
-_HEAD = 64 * 1024  # bytes that tell whether it is text
+_BLOCK = 1024**2  # bytes split into lines at a time
+_HEAD = 64 * 1024  # bytes that show whether it is text
 _LOG_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", ".err")
 
 
 def find_logs(path: Path) -> list[Path]:
-    """The files that may be logs: ``path`` itself, or those in a folder and below, in order."""
-    if not os.path.exists(path):  # a name that is too long is no error for it
+    """The files that may be logs: ``path`` itself, or those in a folder and its subfolders, in order."""
+    if not os.path.exists(path):  # unlike pathlib, no error for a name that is too long
         raise InputError(Problem(str(path), "", "no such file or folder", "give a log, a folder, or a sweep's name"))
     if not path.is_dir():
         return [path]
@@ -52,8 +52,7 @@ def _may_be_log(path: Path) -> bool:
 def read_log(path: Path, wanted: Columns) -> Log:
     """The training run in the file at ``path``.
 
-    Raises InputError, naming the file and what was found in it, when it is no log or its columns
-    cannot be told.
+    Raises InputError, naming the file and what was found in it, when it is not a log or its columns are ambiguous.
     """
     try:
         table = _read_table(path, wanted)
@@ -71,7 +70,7 @@ def _read_table(path: Path, wanted: Columns) -> Table:
         shown = f"{size / 1024**3:.1f} GiB"
         raise InputError(Problem(str(path), "", f"is {shown}, more than the 1 GiB that is read", "thin it first"))
     with open(path, "rb") as file:
-        head = file.read(2 * LONGEST_LINE)  # two lines, by which a table is told
+        head = file.read(2 * LONGEST_LINE)  # two lines, which identify a table
         file.seek(0)
         if is_event_file(head):
             return _read_events(file, size)
@@ -87,12 +86,12 @@ def _read_table(path: Path, wanted: Columns) -> Table:
 
 def _encoding(head: bytes) -> str | None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"  # what a redirect writes on Windows
+        return "utf-16"  # written by a redirect on Windows
     return None if b"\0" in head else "utf-8-sig"
 
 
 def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
-    """The reader of the format that ``head`` shows; None for a JSON document."""
+    """The reader of the format seen in ``head``; None for a JSON document."""
     text = without_colours(head).lstrip()
     lines = re.split(r"[\r\n]+", text)
     if text.startswith(("{", "[")):
@@ -132,7 +131,7 @@ def _blocks(file: BinaryIO, encoding: str) -> Iterator[bytes]:
 
 
 def _read_events(file: BinaryIO, size: int) -> Table:
-    """Scalars of a TensorBoard event file; a record that was cut off ends it."""
+    """Scalars of a TensorBoard event file, up to a truncated record."""
     table, events = Table(), Events(longest=size)
     while block := file.read(_BLOCK):
         for row in events.rows(block):

@@ -1,6 +1,6 @@
-"""What lines of a log say: rows of named numbers, as they come. One reader a format, tables apart.
+"""Lines of a log -> rows of named numbers, as they arrive. One reader per format; tables are elsewhere.
 
-A log that grows and one that is complete are read by the same readers.
+Growing and complete logs use the same readers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from orchestrator.logs.separated import Csv, delimiter_of, header_of, names_of
 
 
 class Text(Reader):
-    """Lines such as `step 10 | loss 3.21`. Names that the user gave are looked for beside the usual ones."""
+    """Lines such as `step 10 | loss 3.21`. Searches for names given by the user besides the usual ones."""
 
-    _LONGEST = 16_000  # bytes; fewer characters are searched
-    _NUM_READ = 1000  # lines with numbers that are read whatever words they have, for the names in the note
+    _LONGEST = 16_000  # bytes searched in a line; fewer in characters
+    _NUM_READ = 1000  # lines with numbers to read without filtering by words, for the names in the note
     _WORDS = (b"loss", b"nll", b"entropy", b"norm", b"step", b"iter", b"update", b"batch")
-    _SHORT_STEPS = frozenset({"it", "i"})  # names that are in most words; searched for where a log has them
+    _SHORT_STEPS = frozenset({"it", "i"})  # part of most words; searched for only if a log has them
 
     def __init__(self, named: Iterable[str] = ()) -> None:
         self._words = {*self._WORDS, *map(_longest_word, named)}
         self._num_read = 0
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of lines that are not empty."""
+        """Rows of nonempty lines."""
         lines = _with_numbers(lines)
         first = lines[: self._NUM_READ - self._num_read]
         self._num_read += len(first)
@@ -48,15 +48,15 @@ class Text(Reader):
 
 
 def _longest_word(name: str) -> bytes:
-    """What every line with ``name`` has in it, in lower case. Only of ASCII can that be told in bytes."""
+    """The longest word in every line with ``name``, in lower case. Only for ASCII can bytes decide this."""
     return max(re.split("[_/]", plain_name(name)), key=len).encode() if name.isascii() else b""
 
 
 def _with_words(lines: Sequence[bytes], words: Collection[bytes]) -> Iterator[bytes]:
-    """Lines with one of ``words`` at least: a search for names takes longer than all the rest."""
+    """Lines with at least one of ``words``: searching for names costs more than everything else."""
     lower = b"\n".join(lines).lower()
     words = [word for word in words if word in lower]
-    for line, lower_line in zip(lines, lower.split(b"\n"), strict=False):  # of no lines there is an empty one
+    for line, lower_line in zip(lines, lower.split(b"\n"), strict=False):  # splitting no lines gives one empty line
         for word in words:
             if word in lower_line:
                 yield line
@@ -67,7 +67,7 @@ _DIGITS = b"0123456789"
 
 
 def _with_numbers(lines: Sequence[bytes]) -> Sequence[bytes]:
-    """The few of many lines that are worth more than a glance."""
+    """The few of many lines that may contain a number."""
     text = b"\n".join(lines)
     may_name_number = _may_name_number(text)
     if not may_name_number and text.translate(None, _DIGITS) == text:
@@ -76,16 +76,16 @@ def _with_numbers(lines: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _may_name_number(text: bytes) -> bool:
-    """Whether there may be a number without digits: not in `INFO`, which is in every line of some logs."""
+    """Whether there may be a number without digits (nan, inf); not `INFO`, which is in every line of some logs."""
     lower = text.lower()
     return b"nan" in lower or lower.count(b"inf") > lower.count(b"info")
 
 
 class JsonLines(Reader):
-    """A JSON object a line; other lines say nothing."""
+    """One JSON object per line; other lines are ignored."""
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of lines that are not empty."""
+        """Rows of nonempty lines."""
         for text in texts_of(lines):
             found = _json_object(text)
             if found is None:
@@ -105,7 +105,7 @@ def _json_object(text: str) -> dict | None:
 
 
 class Mixed(Text):
-    """Lines of text, among them JSON objects."""
+    """Lines of text with JSON objects among them."""
 
     def _row(self, line: bytes) -> Row:
         found = _json_object(line.decode(errors="replace")) if b"{" in line else None
@@ -113,15 +113,15 @@ class Mixed(Text):
 
 
 class Pattern(Reader):
-    """Lines in which a regular expression is found; its groups are the columns."""
+    """Lines that match a regular expression, whose groups are the columns."""
 
-    _LONGEST = 64 * 1024  # bytes that are searched: an expression may take long for each
+    _LONGEST = 64 * 1024  # bytes searched in a line: an expression may be slow
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of lines that are not empty."""
+        """Rows of nonempty lines."""
         for line in lines:
             match = self._pattern.search(text_of(line[: self._LONGEST]))
             found = match.groupdict() if match else {}
@@ -131,7 +131,7 @@ class Pattern(Reader):
 
 
 class Auto(Reader):
-    """A table where the first two lines are a header with a loss and numbers; else each line as it looks."""
+    """A table if the first two lines are a header with a loss and numbers; otherwise each line by its form."""
 
     def __init__(self, is_loss: Callable[[str], bool], named: Iterable[str] = ()) -> None:
         self._is_loss = is_loss
@@ -140,7 +140,7 @@ class Auto(Reader):
         self._first: bytes | None = None
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of lines that are not empty."""
+        """Rows of nonempty lines."""
         for i, line in enumerate(lines):
             if self._told is not None:
                 yield from self._told.rows(lines[i:])
@@ -148,7 +148,7 @@ class Auto(Reader):
             yield from self._read(line)
 
     def finish(self) -> Iterable[Row]:
-        """Rows of what was held back."""
+        """Rows of the lines held back."""
         if self._told is not None:
             return self._told.finish()
         return () if self._first is None else self._tell([self._first])
@@ -167,7 +167,7 @@ class Auto(Reader):
         return self._told.rows(lines)
 
     def _may_be_header(self, line: bytes) -> bool:
-        """Whether to wait for a second line; never after one that has a loss already."""
+        """Whether to wait for a second line; never after a line with a loss."""
         text = text_of(line)
         if line.lstrip().startswith(b"{") or any(self._is_loss(name) for name, _ in text_pairs(text)):
             return False

@@ -1,4 +1,4 @@
-"""Bytes as they come -> lines, for the reader of a format."""
+"""Bytes as they arrive -> lines, for the reader of a format."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from orchestrator.logs.named_numbers import without_colours
 
 NUM_LAST_LINES = 30
-LONGEST_LINE = 1024**2  # bytes; what is longer is cut
-_LAST_BYTES = 8000  # of each of the last lines, with colours
-_MARK = b"\xef\xbb\xbf"  # of UTF-8, where a file begins
+LONGEST_LINE = 1024**2  # bytes; longer lines are truncated
+_LAST_BYTES = 8000  # of each of the last lines, including colour codes
+_MARK = b"\xef\xbb\xbf"  # UTF-8 byte order mark at the start of a file
 
 Row = Mapping[str, float]
 
 
 class Reader(ABC):
-    """What lines say. ``num_odd`` counts those that a format with a strict form does not understand."""
+    """Turns lines into rows. ``num_odd`` counts lines that do not fit a strict format."""
 
     num_odd = 0
 
     @abstractmethod
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of lines that are not empty."""
+        """Rows of nonempty lines."""
 
     def finish(self) -> Iterable[Row]:
-        """Rows of what was held back."""
+        """Rows of the lines held back."""
         return ()
 
 
 class Lines:
-    """Lines of what is fed, ended by newlines or the carriage returns of progress bars, for a reader.
+    """Splits incoming bytes at newlines and the carriage returns of progress bars, and passes lines to a reader.
 
-    Lines are cut to ``longest`` bytes: nothing of that length is a line of a log.
+    Lines are truncated to ``longest`` bytes: no line of a log is that long.
     """
 
     def __init__(self, reader: Reader, longest: int = LONGEST_LINE) -> None:
@@ -44,7 +44,7 @@ class Lines:
         self._rest = bytearray()
 
     def rows(self, content: bytes) -> Iterable[Row]:
-        """Rows of the lines that ``content`` ends."""
+        """Rows of the lines that are complete with ``content``."""
         lines = content.replace(b"\r", b"\n").split(b"\n")
         if len(lines) > 1:
             lines[0] = bytes(self._rest + lines[0])
@@ -53,7 +53,7 @@ class Lines:
         return self._read([line[: self._longest] for line in lines if line])
 
     def finish(self) -> Iterator[Row]:
-        """Rows of the line that nothing ended, and of lines that the reader held back."""
+        """Rows of the unterminated last line, and of lines that the reader held back."""
         yield from self.rows(b"\n")
         yield from self._reader.finish()
 
@@ -66,10 +66,10 @@ class Lines:
 
 
 def text_of(line: bytes) -> str:
-    """A line as text without colours."""
+    """A line as text without colour codes."""
     return without_colours(line.decode(errors="replace"))
 
 
 def texts_of(lines: Sequence[bytes]) -> list[str]:
-    """Lines as text without colours; many are decoded faster together."""
+    """Lines as text without colour codes; decoding many together is faster."""
     return text_of(b"\n".join(lines)).split("\n") if lines else []

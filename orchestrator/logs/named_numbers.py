@@ -10,11 +10,11 @@ from typing import Any
 from orchestrator.logs.columns import plain_name
 
 LONGEST_NAME = 250  # characters of a metric's name, as in MLflow
-_LONGEST_TEXT = 4000  # characters of a line that are searched
+_LONGEST_TEXT = 4000  # characters searched in a line
 
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
-# A name of up to three words; a colon or an equals sign, maybe; a number, maybe with a unit. Both may be quoted.
+# A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
 _PAIR = re.compile(
     rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=])[\"']?\s*+(?:\([^)]*+\))?+\s*+[:=]?\s*+[\"']?"
     rf"({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
@@ -25,18 +25,18 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def without_colours(text: str) -> str:
-    """``text`` without the codes that colour it on a terminal."""
+    """``text`` without terminal colour codes."""
     return _COLOURS.sub("", text) if "\x1b" in text else text
 
 
 def text_pairs(line: str) -> Iterator[tuple[str, float]]:
-    """Names in their plain form, and the numbers that follow them."""
+    """Names in their plain form, with the numbers that follow them."""
     for match in _PAIR.finditer(line[:_LONGEST_TEXT]):
         yield plain_name(match[1]), float(match[2].replace(",", ""))
 
 
 def number_of(cell: str) -> float | None:
-    """The number that is all of ``cell``, maybe quoted; None for anything else."""
+    """The number that fills ``cell``, possibly quoted; None for anything else."""
     try:
         return float(cell) if "_" not in cell else None
     except ValueError:
@@ -45,7 +45,7 @@ def number_of(cell: str) -> float | None:
 
 
 def json_numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    """Names and numbers of a JSON object; nested names are joined with a slash, and the first of two counts."""
+    """Names and numbers of a JSON object; nested names are joined by a slash; the first of two duplicates counts."""
     row: dict[str, float] = {}
     _add_numbers(row, found, "")
     return row

@@ -1,4 +1,4 @@
-"""Comma, tab or semicolon separated values: lines of a table -> rows, as they come."""
+"""Comma, tab or semicolon separated values: lines of a table -> rows, as they arrive."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _DELIMITERS = ("\t", ",", ";")
 
 
 class Csv(Reader):
-    """A header, and rows of as many cells; empty cells were not logged.
+    """A header, and rows with the same number of cells; empty cells were not logged.
 
-    Where the ``delimiter`` is known, the first line is the header. Columns of a first line of numbers alone are named
-    column_1, column_2 and so on. A later line of words alone is a header again, where it has a loss or the one so
-    far has none: a banner may come first, and of several files each has its own. A quoted cell may have several lines.
+    With a known ``delimiter`` the first line is the header. If the first line has only numbers, columns are named
+    column_1, column_2 and so on. A later line of words only is a new header if it has a loss or the present one has
+    none: a banner may come first, and each of several files has its own header. A quoted cell may span several lines.
     """
 
-    _MOST_HELD = 100  # lines of one row; where a quote is not ended by then, quotes join lines no longer
-    _LONGEST_HELD = 100_000  # characters; the csv module reads no longer cell
+    _MOST_HELD = 100  # lines of one row; if a quote is not closed by then, quotes no longer join lines
+    _LONGEST_HELD = 100_000  # characters; the csv module rejects longer cells
 
     def __init__(self, is_loss: Callable[[str], bool], delimiter: str | None = None) -> None:
         self._is_loss = is_loss
@@ -31,7 +31,7 @@ class Csv(Reader):
         self._quotes_join = True
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
-        """Rows of lines that are not empty."""
+        """Rows of nonempty lines."""
         for text in texts_of(lines):
             if self._held or '"' in text:
                 yield from self._joined(text)
@@ -39,13 +39,13 @@ class Csv(Reader):
                 yield row
 
     def finish(self) -> Iterator[Row]:
-        """Rows of lines that a quote holds which was not ended: each by itself."""
+        """Rows of the lines held by an unclosed quote, each on its own."""
         held, self._held = self._held, []
         self._quotes_join = False
         yield from filter(None, map(self._row, held))
 
     def _joined(self, text: str) -> Iterator[Row]:
-        """The row of ``text`` and the lines that are held, once no quote is open."""
+        """The row of ``text`` and the held lines, once no quote is open."""
         is_odd = text.count('"') % 2 == 1
         if self._held:
             self._held.append(text)
@@ -83,7 +83,7 @@ class Csv(Reader):
         return self._numbers(self._header, cells) if all(number_of(cell) is not None for cell in cells) else {}
 
     def _begins_again(self, text: str) -> bool:
-        """Whether ``text`` is the header of what follows."""
+        """Whether ``text`` is a new header."""
         found = header_of(text)
         if found is None:
             return False
@@ -94,7 +94,7 @@ class Csv(Reader):
         return True
 
     def _numbers(self, header: list[str], cells: list[str]) -> Row:
-        if self._delimiter == ";":  # what a spreadsheet writes where the comma is the decimal point
+        if self._delimiter == ";":  # written by spreadsheets where the comma is the decimal point
             cells = [cell.replace(",", ".") for cell in cells]
         row: dict[str, float] = {}
         for name, cell in zip(header, cells, strict=True):
@@ -113,21 +113,21 @@ def _cells(text: str, delimiter: str) -> list[str]:
 
 
 def _ends_in_quotes(text: str, delimiter: str | None) -> bool:
-    """Whether the last cell is quoted and goes on in the next line."""
+    """Whether the last cell has an open quote that continues in the next line."""
     if delimiter is None or text.startswith("#"):
         return False
     return "".join(_cells(f"{text}\n", delimiter)[-1:]).endswith("\n")
 
 
 def names_of(cells: list[str]) -> list[str]:
-    """Names of columns by the cells of a first line; columns whose name is empty are left out."""
+    """Column names from the cells of the first line; columns with an empty name are left out."""
     if all(number_of(cell) is not None for cell in cells):
         return [f"column_{i + 1}" for i in range(len(cells))]
     return [cell.strip() if len(cell) <= LONGEST_NAME else "" for cell in cells]
 
 
 def header_of(text: str) -> tuple[str, list[str]] | None:
-    """Delimiter and cells of two words or more, of a word and empty cells, or of numbers alone."""
+    """Delimiter and cells of a header: two words or more, a word and empty cells, or numbers only."""
 
     def num_words(cells: list[str]) -> int:
         return sum(bool(cell.strip()) and number_of(cell) is None for cell in cells)
@@ -144,7 +144,7 @@ def header_of(text: str) -> tuple[str, list[str]] | None:
 
 
 def delimiter_of(lines: Sequence[str]) -> str | None:
-    """What separates the columns of a table that begins with ``lines``, or None for other text."""
+    """The delimiter of a table that starts with ``lines``, or None for other text."""
     if not lines:
         return None
     for delimiter in _DELIMITERS:

@@ -1,7 +1,7 @@
-"""What a training script writes while it runs -> points: a step, a loss and a gradient norm.
+"""The output of a running training script -> points: a step, a loss and a gradient norm.
 
-Bytes come in pieces of any size, from standard output or from files that grow. Which name is the loss is decided
-from the first few rows, by the same names as in a log that is complete, or said by the user.
+Bytes arrive in pieces of any size, from standard output or from growing files. The loss column is chosen from the first
+few rows, by the same names as in a complete log, or named by the user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader,
 from orchestrator.logs.named_numbers import without_colours
 from orchestrator.logs.separated import Csv
 
-_BLOCK = 1024**2  # bytes that are cut into lines at a time
+_BLOCK = 1024**2  # bytes split into lines at a time
 _LAST_LINE = 500  # characters
 _NUM_HELD = 5  # rows from which the columns are detected
 _MAX_NAMES = 1000  # that are remembered
@@ -41,9 +41,9 @@ _MAX_NAMES = 1000  # that are remembered
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a curve. Loss and norm may be anything that a float can.
+    """One step of a curve. Loss and norm may be any float, including NaN and infinities.
 
-    Where no gradient norm came since the last point, the last one that was finite stands for it.
+    Without a gradient norm since the last point, the last finite one is used.
     """
 
     step: int
@@ -53,9 +53,9 @@ class Point:
 
 
 class MetricStream:
-    """Points out of all that a run writes, as it comes. How it is split makes no difference.
+    """Points from all output of a run, as it arrives. How it is split into pieces makes no difference.
 
-    Raises InputError for a pattern that is no regular expression or has no group for the loss.
+    Raises InputError for a pattern that is not a regular expression or has no group for the loss.
     """
 
     def __init__(self, metrics: MetricsConfig, longest_line: int = LONGEST_LINE) -> None:
@@ -67,12 +67,12 @@ class MetricStream:
 
     @property
     def num_lines(self) -> int:
-        """Lines so far, empty ones left out; records of events are none."""
+        """Nonempty lines so far; event records do not count."""
         return self._lines.num_lines
 
     @property
     def last_lines(self) -> deque[str]:
-        """The last lines as text without colours, each cut to what fits on a few rows."""
+        """The last lines as text without colour codes, each truncated to a few rows of a terminal."""
         texts = (without_colours(line.decode(errors="replace")) for line in self._lines.last)
         return deque((text[:_LAST_LINE] for text in texts), NUM_LAST_LINES)
 
@@ -83,7 +83,7 @@ class MetricStream:
         return "; ".join(filter(None, [self._columns.note(), damage]))
 
     def feed(self, content: bytes) -> list[Point]:
-        """Points that ``content`` completes; it may end in the middle of a line or of a character."""
+        """Points that are complete with ``content``, which may end within a line or a character."""
         points: list[Point] = []
         for at in range(0, len(content), _BLOCK):
             for row in self._rows(content[at : at + _BLOCK]):
@@ -106,7 +106,7 @@ class MetricStream:
         return self._lines.rows(content) if self._events is None else self._events.rows(content)
 
     def _told(self) -> bytes:
-        """What was held back until it could be told whether it is an event file."""
+        """Content held back until it is known whether it is an event file."""
         content, self._head = self._head or b"", None
         if begins_as_events(content):
             self._events = Events()
@@ -150,7 +150,7 @@ _Role = Literal["step", "loss", "grad_norm", ""]
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A row with a loss; steps and norms are its own and those of rows since the last one."""
+    """A row with a loss; steps and norms include those of rows since the previous one."""
 
     row: Row
     steps: Row
@@ -158,7 +158,7 @@ class _Held:
 
 
 class _Columns:
-    """Rows in, points out, once it is known which columns count."""
+    """Rows in, points out, once the columns are chosen."""
 
     def __init__(self, step: str | None, loss: str | None, grad_norm: str | None) -> None:
         self._wanted = {"step": step, "loss": loss, "grad_norm": grad_norm}
@@ -174,14 +174,14 @@ class _Columns:
         self._numbering = _Numbering()
 
     def choose_among(self, names: list[str]) -> None:
-        """Settle at once on some of ``names``, which are all that will come."""
+        """Choose immediately among ``names``, which are final."""
         self._wanted["loss"] = self._wanted["loss"] or "loss"
         if self._wanted["step"] is None:
             self._wanted["step"] = first_usual(STEP_NAMES, names)
         self._is_settled = True
 
     def is_loss(self, name: str) -> bool:
-        """Whether a column may be the loss by its name."""
+        """Whether a column's name may be that of the loss."""
         return self._role(name) == "loss"
 
     def take(self, row: Row) -> list[Point]:
@@ -215,7 +215,7 @@ class _Columns:
         return self._release()
 
     def note(self) -> str:
-        """Which columns count, or why none does."""
+        """Which columns are used, or why none is."""
         if self._numbering.last is not None:
             wanted = self._wanted
             step = f"step: {wanted['step']}" if wanted["step"] else "no column of steps: points are numbered from 0"
@@ -234,7 +234,7 @@ class _Columns:
         return printable(f"no line with a loss: names seen: {listed(names)}")
 
     def _is_clear(self, row: Row) -> bool:
-        """Whether no later row can name a better loss, and this one has one name for its step."""
+        """Whether no later row can have a better loss column, and this one has a single name for its step."""
         names = [plain_name(name) for name in row]
         return (
             self._wanted["loss"] is None and LOSS_NAMES[0] in names and sum(name in STEP_NAMES for name in names) == 1
@@ -259,10 +259,10 @@ class _Columns:
         return plain in usual if wanted is None else plain == plain_name(wanted)
 
     def _release(self) -> list[Point]:
-        """Points of the held rows; none where it cannot be told which column is the loss."""
+        """Points of the held rows; none if the loss column is ambiguous."""
         held, self._held = self._held, []
         if held and not self._is_settled and not self._choose(held):
-            return []  # only a new name can tell, so these rows will never be points
+            return []  # only a new name can resolve this, so these rows never become points
         return [point for one in held if (point := self._point(one)) is not None]
 
     def _choose(self, held: list[_Held]) -> bool:
@@ -300,12 +300,12 @@ class _Columns:
 
 
 def _count(names: Iterable[str], counts: Counter[str]) -> None:
-    """Add ``names`` to ``counts``, of which there is a limited number."""
+    """Add ``names`` to ``counts``, whose size is limited."""
     counts.update(name for name in names if name in counts or len(counts) < _MAX_NAMES)
 
 
 def _usual_step(held: list[_Held]) -> str | None:
-    """The usual step that most of the rows name, or else one that was named between each of them and the next."""
+    """The usual step name in most of the rows, or else one that occurred between each of them and the next."""
     own = Counter(name for one in held for name in one.steps if name in one.row)
     between = Counter(name for one in held for name in one.steps)
     counts = own or Counter({name: num for name, num in between.items() if num == len(held) > 1})
@@ -313,7 +313,7 @@ def _usual_step(held: list[_Held]) -> str | None:
 
 
 class _Numbering:
-    """Steps that increase, out of what rows say."""
+    """Increasing steps from the numbers in rows."""
 
     def __init__(self) -> None:
         self.last: int | None = None
@@ -324,8 +324,8 @@ class _Numbering:
     def place(self, value: float | None, epoch: float | None) -> int | None:
         """Step of the next point, or None where it is not above the last one's.
 
-        A row without a whole number is numbered on. Where rows count from the beginning again in a later
-        epoch, their steps go on from those of the one before.
+        A row without an integer step gets the next number. Where steps restart in a later epoch, they continue from the
+        epoch before.
         """
         last = -1 if self.last is None else self.last
         if value is None or not abs(value) < 2**53 or abs(value - round(value)) > 1e-6:
@@ -347,7 +347,7 @@ class _Numbering:
         return step
 
     def notes(self, has_steps: bool) -> Iterator[str]:
-        """What was done beyond taking steps as they are."""
+        """How steps were changed, if at all."""
         if has_steps and self._num_numbered:
             yield f"{self._num_numbered} points without a whole number of steps were numbered on"
         if self._offset:

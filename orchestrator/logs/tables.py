@@ -1,7 +1,7 @@
 """Named columns of numbers, each with gaps -> one training run: its steps, losses and gradient norms.
 
-All of a log is known here, so that a run that was resumed counts from where it went back to, and a gradient norm may
-stand below the loss of its step.
+All of a log is known here, so a resumed run is counted from the step it returned to, and a gradient norm may follow the
+loss of its step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ _INFINITE = 1e100
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One training run: steps that increase, a loss for each, gradient norms or None.
+    """One training run: increasing steps, a loss for each, gradient norms or None.
 
-    Where a loss has no gradient norm beside it, the last one that was logged stands for it. ``notes``
-    say what was left out on the way.
+    Where a loss has no gradient norm, the last one logged before is used. ``notes`` say what was left out.
     """
 
     name: str
@@ -34,12 +33,12 @@ class Log:
 
 
 class Table:
-    """Named columns of numbers, each with gaps: what one file holds."""
+    """Named columns of numbers, each with gaps: the content of one file."""
 
     def __init__(self) -> None:
         self.num_odd_lines = 0
         self._num_rows = 0
-        # Rows with the same names, of which a log has few kinds, stand together: their places, and their values.
+        # Rows with the same names, of which a log has few kinds, are stored together: their places and values.
         self._kinds: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
 
     def add(self, row: Mapping[str, float]) -> None:
@@ -53,7 +52,7 @@ class Table:
         self._num_rows += 1
 
     def columns(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """By name, the fullest first: rows that have a value in the column, and the values."""
+        """By name, the fullest first: rows with a value in the column, and the values."""
         parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for names, (rows, values) in self._kinds.items():
             places, table = np.asarray(rows), np.asarray(values).reshape(-1, max(len(names), 1))
@@ -73,7 +72,7 @@ _Cells = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def make_log(name: str, table: Table, wanted: Columns) -> Log:
-    """The log in ``table``. Raises InputError, which names ``name``, when its columns cannot be told."""
+    """The log in ``table``. Raises InputError, which names ``name``, when its columns are ambiguous."""
     cells = table.columns()
     chosen = choose(name, list(cells), lambda column: cells[column][0], wanted)
     assert chosen.loss is not None, "a log without a loss is refused"
@@ -83,7 +82,7 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     notes = [note] if note else []
     step = None if note else chosen.step
     if step is not None and (counted_on := _counted_on(steps, _epochs_of(cells, loss_rows))) is not None:
-        # Norms are then matched by their place: the steps of those without a loss are not known.
+        # Norms are then matched by position: the steps of rows without a loss are unknown.
         step, steps = None, counted_on
         notes.append("steps begin again with each epoch: they are counted on")
     if len(_kept(steps)) <= len(steps) // 2:
@@ -99,7 +98,7 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
         place_N, norms = cells[chosen.grad_norm]
         wanted_N = loss_rows[kept]
         norm_steps, norm_note = _steps_of(cells, step, place_N)
-        if not norm_note:  # losses and norms of one step need not be of one line
+        if not norm_note:  # losses and norms of one step may be on different lines
             kept_norms = _kept(norm_steps)
             place_N, norms, wanted_N = norm_steps[kept_norms], norms[kept_norms], steps[kept]
         grad_norms = _last_of(place_N, _unbounded(norms), wanted_N)
@@ -107,7 +106,7 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
 
 
 def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.ndarray, str]:
-    """The step of each loss, and a note. A step counts for the lines below it that name none."""
+    """The step of each loss, and a note. A step applies to the lines below it without one."""
     numbered = np.arange(len(loss_rows), dtype=np.int64)
     if step is None:
         return numbered, "no column of steps: points are numbered from 0"
@@ -121,7 +120,7 @@ def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[n
 
 
 def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
-    """The epoch that the row of each loss names, nan where it names none."""
+    """The epoch in the row of each loss, nan if it has none."""
     epoch_N = np.full(len(loss_rows), np.nan)
     if (name := find_name(cells, EPOCH)) is not None:
         rows, values = cells[name]
@@ -131,25 +130,25 @@ def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
 
 
 def _counted_on(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:
-    """Steps that begin again in each later epoch, counted on from the epoch before; None where none does so."""
+    """Steps that restart in each later epoch, continued from the epoch before; None if none restarts."""
     begins_N = np.append(False, (step_N[1:] <= np.minimum(step_N[:-1], step_N[0])) & (epoch_N[1:] > epoch_N[:-1]))
     if not begins_N.any():
         return None
     gap_N = np.append(1, np.diff(step_N))
     gap_N[begins_N] = 0
     last_gap_N = gap_N[np.maximum.accumulate(np.where(begins_N, 0, np.arange(len(gap_N))))]
-    # Each epoch begins one gap after the last step of the one before.
+    # Each epoch starts one gap after the last step of the one before.
     jump_N = np.append(0, step_N[:-1] + last_gap_N[:-1] - step_N[1:])
     return step_N + np.cumsum(np.where(begins_N, jump_N, 0))
 
 
 def _unbounded(value_N: np.ndarray) -> np.ndarray:
-    """``value_N`` with infinity for what is next to it, as MLflow stores it."""
+    """``value_N`` with values next to infinity, as stored by MLflow, replaced by infinity."""
     return np.where(np.abs(value_N) > _INFINITE, np.copysign(np.inf, value_N), value_N)
 
 
 def _last_of(place_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> np.ndarray:
-    """The value at each wanted place; where there is none the last before it that is finite."""
+    """The value at each wanted place, or else the last finite one before it."""
     last_N = np.maximum(np.searchsorted(place_N, wanted_N, side="right") - 1, 0)
     finite = np.flatnonzero(np.isfinite(value_N))
     if len(finite):
@@ -159,6 +158,6 @@ def _last_of(place_N: np.ndarray, value_N: np.ndarray, wanted_N: np.ndarray) -> 
 
 
 def _kept(steps: np.ndarray) -> np.ndarray:
-    """Points to keep: a run that went back to an earlier step wrote what follows again."""
+    """Points to keep: a run that went back to an earlier step wrote the following steps again."""
     lowest_later = np.minimum.accumulate(steps[::-1])[::-1]
     return np.flatnonzero(np.append(steps[:-1] < lowest_later[1:], True))

@@ -1,4 +1,4 @@
-"""From values to colours: the range of a metric's colours over the cells of maps, and the ink that reads on them."""
+"""From values to colours: the colour range of a metric over the cells of maps, and readable ink on a colour."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.pictures.style import (
 
 
 def fraction_colours() -> Colormap:
-    """Colours of fractions of stable seeds, from 0 to 1."""
+    """Colour map for fractions of stable seeds, from 0 to 1."""
     return LinearSegmentedColormap.from_list("stable", FRACTION_COLOURS, N=NUM_COLOURS)
 
 
 def value_colours() -> Colormap:
-    """Colours of a metric, from its lowest to its highest value."""
+    """Colour map for a metric, from its lowest to its highest value."""
     return matplotlib.colormaps[VALUE_COLOURS].resampled(NUM_COLOURS)
 
 
@@ -41,7 +41,7 @@ def ink(colour: Any) -> str:
 
 
 def colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
-    """Range of colours: diverged cells must not flatten the differences of the others, where these have any."""
+    """Range of the colour scale: diverged cells must not flatten differences between the others, if there are any."""
     calm = [value for cell, value in _values(maps) if STATES[cell.state].sets_colours]
     values = calm if len(set(calm)) > 1 else [value for _, value in _values(maps)] or [0.0, 1.0]
     low, high = min(values), max(values)
@@ -49,13 +49,13 @@ def colour_range(maps: Sequence[StabilityMap]) -> tuple[float, float]:
 
 
 def is_clipped(maps: Sequence[StabilityMap]) -> bool:
-    """Whether some value lies outside of the range of colours."""
+    """Whether some value is outside the colour range."""
     low, high = colour_range(maps)
     return any(not low <= value <= high for _, value in _values(maps))
 
 
 def value_norm(maps: Sequence[StabilityMap]) -> Normalize:
-    """From a metric's value to its place among the colours, 0 to 1; what is outside takes the nearest end."""
+    """From a metric's value to its place on the colour scale, 0 to 1; values outside get the nearest end."""
     low, high = colour_range(maps)
     if low > 0 and high / low > LOG_COLOURS_FROM:
         return LogNorm(low, high, clip=True)

@@ -30,15 +30,15 @@ from orchestrator.pictures.style import (
 from orchestrator.pictures.thinning import thinned
 from orchestrator.space import format_value
 
-_BEFORE, _AFTER = 120, 60  # steps about the onset that are drawn beside the whole run
-_FAR = 2  # times as long as that a run must be
-_DOTS_BELOW = 60  # readings that are drawn as dots too
+_BEFORE, _AFTER = 120, 60  # steps around the onset that are drawn beside the whole run
+_FAR = 2  # a run must be longer than that by this factor
+_DOTS_BELOW = 60  # number of readings below which dots are drawn too
 
-Window = tuple[int, int]  # of steps: the first, and one more than the last
+Window = tuple[int, int]  # of steps: first, and last + 1
 
 
 def diagnosis_figure(found: Diagnosis, file_format: str) -> bytes:
-    """The five curves under each other, episodes shaded, the onset and where the cause began as lines.
+    """The five curves one below the other, with episodes shaded and lines at the onset and the start of the cause.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
@@ -46,7 +46,7 @@ def diagnosis_figure(found: Diagnosis, file_format: str) -> bytes:
 
 
 def _draw(found: Diagnosis) -> Figure:
-    """The whole run, and beside it what happened about the onset where that is a small part of it."""
+    """The whole run, and beside it the steps around the onset if they are a small part of it."""
     evidence = found.evidence
     windows = [(0, max(2, evidence.end))]
     if evidence.onset is not None and evidence.end > _FAR * _BEFORE:
@@ -105,7 +105,7 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
         return
     for name, colour in (("lambda_max", LINE), ("lambda_grad", SECOND_LINE)):
         readings = evidence.column(name).between(*window)
-        # What is negative has no place on this scale: a gap.
+        # Negative values have no place on a log scale: a gap.
         shown_N = np.where(readings.value_N > 0, readings.value_N, np.nan)
         axes.plot(readings.step_N, shown_N, ".-", color=colour, linewidth=0.8, markersize=3, label=name)
     looks = {"color": LIMIT, "linewidth": 1.0, "markersize": 1}
@@ -138,7 +138,7 @@ def _curve(axes: Axes, values: Series, window: Window, label: str, none: str = "
 
 def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
-    axes.minorticks_off()  # over ten decades they are a grey edge, and take longer than all the rest
+    axes.minorticks_off()  # over ten decades they merge into a grey edge, and dominate the drawing time
 
 
 def _limit(axes: Axes, value: float, text: str, linestyle: str = "--") -> None:
@@ -155,7 +155,7 @@ def _nothing(axes: Axes, text: str) -> None:
 
 
 def _mark(axes: Axes, found: Diagnosis, window: Window) -> None:
-    """Shade the episodes, and draw where the onset is, where the cause began and where the loss broke off."""
+    """Shade the episodes, and mark the onset, the start of the cause, and a non-finite end of the loss."""
     evidence, (first, end) = found.evidence, window
 
     def line(step: int | None, label: str, **looks: Any) -> None:

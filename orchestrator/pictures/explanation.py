@@ -1,4 +1,4 @@
-"""The picture of an explanation: a map whose cells have the colour and the name of the mechanism that rules them."""
+"""The picture of an explanation: a map whose cells have the colour and label of the mechanism that rules them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
 
 _STABLE = FRACTION_COLOURS[-1]
-# What no mechanism rules: colour, label and title.
+# Cells that no mechanism rules: colour, label and title.
 _UNEXPLAINED_LOOK = ("#BBBBBB", "?", UNEXPLAINED)
 
 
 def looks() -> dict[str, tuple[str, str, str]]:
-    """The colour of a cell that a mechanism rules, the label in it, and what the legend says."""
+    """For each mechanism: the colour of its cells, their label, and its title in the legend."""
     known = {key: (mechanism.colour, mechanism.label, mechanism.title) for key, mechanism in MECHANISMS.items()}
     return {**known, UNEXPLAINED: _UNEXPLAINED_LOOK}
 
 
 def explanation_figure(found: Explanation, file_format: str) -> bytes:
-    """The map with the edge of stability, its cells coloured by what rules them.
+    """The map with the edge of stability, and cells coloured by mechanism.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """

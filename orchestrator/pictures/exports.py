@@ -1,4 +1,4 @@
-"""Files that are made from the ledger, and can be made again: map, picture, report."""
+"""Files made from the ledger, which can be made again at any time: map, picture, report."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def export_heatmap(
     facet: str | None = None,
     output: Path | None = None,
 ) -> Path:
-    """Write the stability map of the sweep in ``folder`` and return where; csv writes its table.
+    """Write the stability map of the sweep in ``folder`` and return its path; csv writes its table.
 
-    The format is that of the ending of ``output``, or png. With ``facet`` there is a map for each value of that axis.
-    Raises InputError for an axis or metric that the sweep does not have, and as ``output_format`` does.
+    The format is the suffix of ``output``, or png. With ``facet`` there is one map for each value of that axis. Raises
+    InputError for an axis or metric that the sweep does not have, and as ``output_format`` does.
     """
     file_format = output_format(output, MAP_FORMATS, file_format)
     if output is None:
@@ -72,7 +72,7 @@ def export_heatmap(
 
 
 def _table(maps: Sequence[StabilityMap]) -> pd.DataFrame:
-    """The maps below one another, each with its facet's value in the first column."""
+    """The maps' tables concatenated, with the facet's value in the first column."""
     tables = [map_table(stability) for stability in maps]
     for table, stability in zip(tables, maps, strict=True):
         if stability.facet is not None:
@@ -81,7 +81,7 @@ def _table(maps: Sequence[StabilityMap]) -> pd.DataFrame:
 
 
 def are_current(folder: Path) -> bool:
-    """Whether the exports show what the ledger holds and the sweep says; no clock is asked."""
+    """Whether the exports match the ledger and the sweep file; independent of any clock."""
     marker = folder / EXPORTED
     if not (folder / REPORT).is_file() or not marker.is_file():
         return False
@@ -90,7 +90,7 @@ def are_current(folder: Path) -> bool:
 
 
 def existing_exports(folder: Path) -> list[Path]:
-    """The exports that are there."""
+    """The exports that exist."""
     return [path for name in (HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT) if (path := folder / name).is_file()]
 
 
@@ -104,7 +104,7 @@ def export_all(folder: Path) -> list[Path]:
         try:
             stability = stability_map(ledger)
         except InputError:
-            stability = None  # a sweep of seeds alone has no axes and no map
+            stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
             written[HEATMAP] = heatmap(stability, "png")
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
@@ -115,5 +115,5 @@ def export_all(folder: Path) -> list[Path]:
     refuse_links(folder)
     for name, content in written.items():
         atomic_write(folder / name, content)
-    atomic_write(folder / EXPORTED, state)  # last: it vouches for the others
+    atomic_write(folder / EXPORTED, state)  # last, since it marks the others as complete
     return [folder / name for name in written]

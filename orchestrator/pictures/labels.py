@@ -1,4 +1,4 @@
-"""Texts on figures: short numbers, ticks that read as a person writes them, and text that matplotlib takes as it is."""
+"""Texts on figures: short numbers, readable ticks, and text that matplotlib shows unchanged."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TICK_DIGITS = {"log": 3, "log1m": 2}
 
 
 def plain(text: str) -> str:
-    """``text`` that matplotlib takes as it is: no formulas, no characters that its font lacks."""
+    """``text`` that matplotlib shows unchanged: no formulas, no characters missing from its font."""
     shown = "".join(c if c.isascii() else "?" for c in printable(text))
     return shown.replace("$", r"\$")
 
 
 def short_number(value: float) -> str:
-    """Three significant digits where the number is from 0.01 to 1000, else two and a power of ten."""
+    """Three significant digits from 0.01 to 1000, else two and a power of ten."""
     rounded = float(f"{value:.3g}")
     if value == 0 or 0.01 <= abs(rounded) < 1000:
         return f"{rounded:g}"
@@ -32,7 +32,7 @@ def short_number(value: float) -> str:
 
 
 def fraction_text(cell: MapCell) -> str:
-    """Stable seeds of the finished ones, as 2/3, and how many were asked for where that is more."""
+    """Stable out of finished seeds, as 2/3, plus the number of all seeds if that is larger."""
     if not cell.num_finished:
         return ""
     share = f"{cell.outcomes.get('stable', 0)}/{cell.num_finished}"
@@ -40,7 +40,7 @@ def fraction_text(cell: MapCell) -> str:
 
 
 def value_text(cell: MapCell) -> str:
-    """The value of the map's metric in few characters; nothing without one."""
+    """The value of the map's metric in few characters; empty without one."""
     return "" if cell.value is None else short_number(cell.value)
 
 
@@ -51,12 +51,12 @@ def scale_label(axis: Axis) -> str:
 
 
 def tick_texts(axis: Axis, values: Sequence[Any]) -> list[str]:
-    """Values of an axis in few digits, no two alike."""
+    """Values of an axis in few digits, all different."""
     return value_labels(values, _TICK_DIGITS.get(axis.scale, 6))
 
 
 def tick_labels(axis: Axis, values: Sequence[Any]) -> list[str]:
-    """``tick_texts`` as a person writes them: powers of ten on a log axis in mathematical type."""
+    """``tick_texts``, with powers of ten on a log axis in mathematical notation."""
     labels = tick_texts(axis, values)
     if axis.scale != "log":
         return labels
@@ -64,13 +64,13 @@ def tick_labels(axis: Axis, values: Sequence[Any]) -> list[str]:
 
 
 def _power_of_ten(value: float) -> str:
-    """``value`` as a power of ten in mathematical type; nothing where it is none."""
+    """``value`` as a power of ten in mathematical notation; empty if it is not one."""
     exponent = math.log10(value)
     return f"$10^{{{round(exponent)}}}$" if math.isclose(exponent, round(exponent), abs_tol=1e-9) else ""
 
 
 def label_ranks(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
-    """Label one of a panel's axes on which each of ``values`` stands at its rank."""
+    """Label an axis of a panel on which each of ``values`` is placed at its rank."""
     every = max(1, math.ceil(len(values) / 24))
     labels = tick_labels(axis, values)[::every]
     ticks.set_ticks(list(range(0, len(values), every)), labels)
@@ -78,12 +78,12 @@ def label_ranks(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
 
 
 def axis_place(axis: Axis, value: Any, values: Sequence[Any]) -> float:
-    """Where a value stands on the axis's own scale; its rank in ``values`` on an axis without one."""
+    """The place of a value on the axis's scale; its rank in ``values`` on an axis without a scale."""
     return axis.position(value) if axis.ends else float(list(values).index(value))
 
 
 def label_positions(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
-    """Label one of a panel's axes on which values stand at their ``axis_place``."""
+    """Label an axis of a panel on which values are placed at their ``axis_place``."""
     shown = [axis.at(unit) for unit in np.linspace(0, 1, 6)] if axis.ends else list(values)
     labels = tick_labels(axis, shown)
     ticks.set_ticks([axis_place(axis, value, values) for value in shown], labels)

@@ -48,7 +48,7 @@ _STABLE_COLOURS = fraction_colours()
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One way to colour a map's cells and write into them."""
+    """One way to colour a map's cells and to write into them."""
 
     title: str
     colours: Colormap
@@ -59,7 +59,7 @@ class Panel:
 
 
 def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str) -> bytes:
-    """The map as a picture: fraction of stable seeds beside a panel of the map's metric; facets in columns.
+    """The map as a picture: fraction of stable seeds, and a panel of the map's metric beside it; facets in columns.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
@@ -68,7 +68,7 @@ def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str) -> by
 
 
 def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
-    """Maps of several sweeps over the same cells, and below each how it differs from the first."""
+    """Maps of several sweeps over the same cells, and below each its difference from the first."""
     return saved(lambda: _draw_comparison(maps), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
@@ -185,13 +185,13 @@ def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
 
 
 def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
-    """One rectangle per cell, at its rank on each axis; every value is written at the axis."""
+    """One rectangle per cell, at its rank on each axis; every value is a tick label."""
     columns = {value: i for i, value in enumerate(stability.x_values)}
     rows = {value: i for i, value in enumerate(stability.y_values)}
     has_room = len(stability.cells) <= TEXT_ROOM
     size = 8 if len(columns) <= 12 and len(rows) <= 14 else 5
     squares: dict[bool, list[Rectangle]] = {True: [], False: []}  # by whether there is a result
-    partly: list[Rectangle] = []  # over the colour of what is known so far
+    partly: list[Rectangle] = []  # drawn over the colour of the results so far
     colours, marks = [], defaultdict(list)
     for cell in stability.cells.values():
         value = panel.value(cell)
@@ -212,7 +212,7 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     there = {(cell.x, cell.y) for cell in stability.cells.values()}
     missing = [(columns[x], rows[y]) for x in columns for y in rows if (x, y) not in there]
     squares[False] += [Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in missing]
-    # One thing to draw for all of a kind: a map of ten thousand cells would take minutes otherwise.
+    # One collection per kind: otherwise a map of ten thousand cells would take minutes.
     axes.add_collection(_hatched(squares[False], "white"))
     axes.add_collection(PatchCollection(squares[True], facecolors=colours, edgecolors="white", linewidths=0.8))
     over = [
@@ -233,14 +233,14 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
 
 
 def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
-    """A line wherever a stable cell meets one that is not; nothing next to cells that are not known."""
+    """A line between a stable cell and a neighbour that is not; none beside cells that are not known."""
     is_stable = {
         (column, row): stability.state((x, y)) == "stable"
         for column, x in enumerate(stability.x_values)
         for row, y in enumerate(stability.y_values)
         if is_known(stability.state((x, y)))
     }
-    x, y = [], []  # pieces of one line, with a gap after each
+    x, y = [], []  # segments of one line, with a gap after each
     for (column, row), stable in is_stable.items():
         if is_stable.get((column + 1, row), stable) != stable:
             x += [column + 0.5, column + 0.5, math.nan]
@@ -253,7 +253,7 @@ def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
 
 
 def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
-    """One point per sampled cell, where it lies on each axis's own scale."""
+    """One point per sampled cell, at its place on each axis's scale."""
     places, colours, marks = [], [], defaultdict(list)
     for cell in stability.cells.values():
         value = panel.value(cell)
@@ -277,12 +277,12 @@ def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
 
 
 def _hatched(squares: Sequence[Rectangle], colour: str) -> PatchCollection:
-    """Cells in which results are missing."""
+    """Cells with missing results."""
     return PatchCollection(squares, facecolors=colour, edgecolors=HATCH_COLOUR, hatch=HATCH, linewidths=0)
 
 
 def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
-    """Handles that explain the marks of the outcomes in ``maps``."""
+    """Legend handles for the marks of the outcomes in ``maps``."""
     states = {cell.state for stability in maps for cell in stability.cells.values()}
     has_gaps = any(not s.is_sampled and len(s.cells) < len(s.x_values) * len(s.y_values) for s in maps)
     handles: list[Any] = [

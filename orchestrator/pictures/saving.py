@@ -1,4 +1,4 @@
-"""A figure as the bytes of a file, the same ones each time."""
+"""A figure as the bytes of a file, reproducibly."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from orchestrator.files import PICTURES
 from orchestrator.pictures.style import FONT_SIZE
 
-# What would differ between two files of one picture: who wrote it, and when.
+# Metadata that would differ between two files of one picture: program version and date.
 _WITHOUT = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
 def saved(draw: Callable[[], Figure], file_format: str, dpi: int, **settings: Any) -> bytes:
-    """What ``draw`` draws, as png (``dpi`` dots per inch), svg or pdf; ``settings`` are matplotlib's, _ for a dot.
+    """The figure of ``draw`` as png (``dpi`` dots per inch), svg or pdf; ``settings`` are matplotlib's, _ for a dot.
 
     Raises ValueError for an unknown format.
     """

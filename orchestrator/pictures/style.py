@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, ORANGE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#F0E442", "#000000"
 GREY, PALE, WHITE = "#999999", "#F6E8C3", "#ffffff"
@@ -16,10 +16,10 @@ GREY, PALE, WHITE = "#999999", "#F6E8C3", "#ffffff"
 class StateLook:
     """How one state of a cell is shown.
 
-    ``label`` stands in the key of figures and page, ``marker`` is matplotlib's, ``sign`` a character of the page;
-    ``letter``, ``colour`` and ``word`` are those of a terminal, where letters are ASCII. Marks differ without colour.
-    A state that ``sets_colours`` counts for the range of a metric's colours: values of diverged cells would flatten
-    the differences of the others. One that is not ``is_painted`` has no result to colour.
+    ``label`` is for the key of figures and page, ``marker`` is matplotlib's, ``sign`` a character on the page;
+    ``letter`` (ASCII), ``colour`` and ``word`` are for a terminal. Marks differ without colour. A state that
+    ``sets_colours`` counts for a metric's colour range: values of diverged cells would flatten the differences of the
+    others. A state that is not ``is_painted`` has no result to colour.
     """
 
     label: str
@@ -33,7 +33,7 @@ class StateLook:
     is_painted: bool = True
 
 
-# In the order of keys.
+# In the order of the key.
 STATES: Mapping[str, StateLook] = {
     "stable": StateLook("no mark: all seeds stable", "", "", "o", "blue", "all stable", sets_colours=True),
     "diverged": StateLook("diverged (never came back, or not finite)", "x", "✕", "X", "red", "diverged"),
@@ -47,7 +47,7 @@ STATES: Mapping[str, StateLook] = {
         "$?$", "?", "?", "default", "seeds missing", is_hatched=True,
     ),
     "not_run": StateLook("not run", "", "", ".", "bright_black", "not run", is_hatched=True, is_painted=False),
-    "running": StateLook("running", "", "", ":", "default", "running"),  # on a terminal alone
+    "running": StateLook("running", "", "", ":", "default", "running"),  # on a terminal only
 }  # fmt: skip
 
 # The colours of a panel from its lowest to its highest value; names are matplotlib's.
@@ -60,14 +60,14 @@ BLANK = WHITE  # a cell without a value
 EDGE_LABEL = "edge of stability"
 EDGE_LINE: Mapping[str, Any] = {"color": "black", "linewidth": 1.8, "solid_capstyle": "projecting"}
 HATCH, HATCH_COLOUR, HATCH_WIDTH = "////", GREY, 0.5
-TEXT_ROOM = 400  # numbers are written into cells up to this many of them
+TEXT_ROOM = 400  # largest number of cells for which numbers are written into them
 
 # Curves of runs.
 LINE, SECOND_LINE, EPISODE, LIMIT, BROKEN = BLUE, GREEN, ORANGE, VERMILION, BLACK
 SEED_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, "#8a8a8a")
-SEED_DASHES = ("", "6 3", "2 2", "8 3 2 3")  # of the page, in its units; a dash for each round of the colours
+SEED_DASHES = ("", "6 3", "2 2", "8 3 2 3")  # SVG dashes on the page; one pattern for each round of the colours
 LOG_CURVES_FROM = 20.0  # ratio of the highest to the lowest value from which a curve's axis is logarithmic
-MAX_POINTS = 4000  # of a drawn line; more cannot be seen
+MAX_POINTS = 4000  # of a drawn line; more are not visible
 
 FONT_SIZE = 9
 DPI = {"map": 160, "curves": 120}

@@ -1,4 +1,4 @@
-"""Fewer points of a curve for the eye, without losing a peak."""
+"""Fewer points of a curve for display, without losing a peak."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 
 
 def thinned(value_N: np.ndarray, max_points: int) -> np.ndarray:
-    """Which points to draw, at most about ``max_points``: the lowest and the highest of each stretch.
+    """Which points to draw, at most about ``max_points``: the lowest and the highest of each interval.
 
-    Returns ascending indices. Points that are not finite are left out where there are too many.
+    Returns ascending indices. Non-finite points are dropped where there are too many points.
     """
     num = len(value_N)
     if num <= max_points:

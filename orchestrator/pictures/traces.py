@@ -1,4 +1,4 @@
-"""Matplotlib figures of single runs: the loss and gradient norm over steps, with their episodes shaded."""
+"""Matplotlib figures of single runs: loss and gradient norm over steps, with episodes shaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.replay.replay import Replayed
 
 
 def trace_figure(replayed: Replayed) -> bytes:
-    """The run as a PNG picture: shaded episodes, a line where it would have been stopped."""
+    """The run as a PNG picture: shaded episodes, and a line where it would have been stopped."""
     return saved(lambda: _draw(replayed), "png", DPI["curves"])
 
 

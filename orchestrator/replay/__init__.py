@@ -1,1 +1,1 @@
-"""Looking back: the detector over curves that exist already, and how often stopping early was wrong."""
+"""The detector over existing curves, and how often early stopping was wrong."""

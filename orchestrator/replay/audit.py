@@ -1,4 +1,4 @@
-"""What stopping early saved, and how often it was wrong: some trials that would be stopped run on."""
+"""What early stopping saved and how often it was wrong, from trials that train on after a verdict."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from orchestrator.intervals import wilson
 class Audit:
     """The balance of early stopping in one sweep. Steps are member-steps.
 
-    Of the ``num_chosen`` audited trials, and of all those of a sweep that stops none, ``num_judged`` trained
-    on after the verdict that they were lost; ``wrong`` are those of them that came back. ``wrong_rate`` has
-    a 95 % Wilson interval; both are None where none was judged.
-    ``seconds_saved`` is of one worker's time, None where no speed was measured.
+    ``num_judged`` of the ``num_chosen`` audited trials (all trials if the sweep stops none) trained on after the
+    verdict of lost; ``wrong`` are those that recovered. ``wrong_rate`` has a 95 % Wilson interval; both are None if
+    none was judged. ``seconds_saved`` is time of one worker, None if no speed was measured.
     """
 
     num_finished: int
@@ -38,17 +37,17 @@ class Audit:
 
     @property
     def net_steps_saved(self) -> int:
-        """Steps saved less those that the audit trained."""
+        """Steps saved minus the steps spent on the audit."""
         return self.steps_saved - self.steps_audited
 
 
 def audit(trials: Sequence[Mapping[str, Any]], member_steps_per_second: float | None) -> Audit:
     """The audit of a sweep from the rows of its ledger."""
     finished = [row for row in trials if row["outcome"] is not None]
-    # Who trained on after a verdict: audited, or all without early stopping; not what is not finite.
+    # Trials that trained on after a verdict: audited, or all without early stopping; without non-finite ones.
     lost = [row for row in finished if row.get("verdict_step") is not None]
     judged = [row for row in lost if row["steps_done"] > row["verdict_step"] + 1]
-    # Their outcomes were judged at their end, with all that came after the verdict.
+    # Their outcomes were judged at the end, including all steps after the verdict.
     wrong = tuple(row for row in judged if row["outcome"] not in ("diverged", "stalled"))
     stopped = [row for row in finished if row["steps_done"] < row["steps"]]
     saved = sum(row["steps"] - row["steps_done"] for row in stopped)

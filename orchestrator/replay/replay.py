@@ -1,4 +1,4 @@
-"""The detector over curves that exist already: anyone's logs, or a finished sweep under other settings."""
+"""The detector over existing curves: any logs, or a finished sweep under other settings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
-_STEPS_TOGETHER = 16_000_000  # of the curves that are in memory at once: 384 MB and more where steps were taken back
+_STEPS_TOGETHER = 16_000_000  # of curves in memory at once: 384 MB, more with rollbacks
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Steps of one run and its ``columns`` of JUDGED, (N,) each; whether it trains on after a verdict."""
+    """Steps of one run and its ``columns`` of JUDGED, (N,) each; and whether it trains on after a verdict."""
 
     step_N: np.ndarray
     columns: Mapping[str, np.ndarray]
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One log and what the detector says of it, having seen all of it."""
+    """One complete log and the detector's result on it."""
 
     log: Log
     record: MemberRecord
@@ -44,19 +44,19 @@ class Replayed:
 
     @property
     def is_wrong_stop(self) -> bool:
-        """Whether the run came back after the verdict that would have stopped it."""
+        """Whether the run recovered after the verdict that would have stopped it."""
         return self.record.lost is not None and self.verdict.outcome not in ("diverged", "stalled")
 
     @property
     def share_saved(self) -> float:
-        """Share of the log's steps that stopping at the verdict would have saved, right or wrong."""
+        """Share of the log's steps that stopping at the verdict would have saved, rightly or wrongly."""
         steps = self.log.step_N
         if self.record.lost_step is None or steps[-1] == steps[0]:
             return 0.0
         return float(steps[-1] - self.record.lost_step) / float(steps[-1] - steps[0])
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that replay knows, for a JSON file. Numbers are finite or null."""
+        """All results of a replay, for a JSON file. Numbers are finite or null."""
         record, verdict = self.record, self.verdict
         episodes = [
             {**asdict(e), "peak_loss": e.peak_loss if math.isfinite(e.peak_loss) else None} for e in record.episodes
@@ -83,7 +83,7 @@ class Replayed:
 
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
-    """What the detector says of each log, all of which it sees."""
+    """The detector's result on each complete log."""
     curves = [Curve(log.step_N, _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N})) for log in logs]
     records = detect(curves, config.model_copy(update={"early_stop": False}))
     return [Replayed(log, record, judge(record, config)) for log, record in zip(logs, records, strict=True)]
@@ -91,7 +91,7 @@ def replay_logs(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTrial:
-    """A finished trial under other settings; its new outcome is unknown where it was stopped before."""
+    """A finished trial under other settings; its new outcome is unknown if it was stopped earlier."""
 
     trial_id: str
     cell: Mapping[str, Any]
@@ -104,7 +104,7 @@ class ReplayedTrial:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the new settings tell something else of it."""
+        """Whether the new settings give another result."""
         return self.outcome != self.new_outcome
 
 
@@ -115,7 +115,7 @@ def replay_sweep(ledger: LedgerReader, config: StoppingConfig) -> list[ReplayedT
 
 
 def in_parts(rows: Iterable[Mapping[str, Any]], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[Mapping[str, Any]]]:
-    """Finished trials a few at a time, with curves of at most ``max_steps`` together where one alone is not longer."""
+    """Finished trials in batches with curves of at most ``max_steps`` together, or a single longer one."""
     part: list[Mapping[str, Any]] = []
     num_steps = 0
     for row in rows:
@@ -138,7 +138,7 @@ def _replayed_trials(
 
 
 def _curve_of(row: Mapping[str, Any], trace: Trace) -> Curve:
-    # A flag that is never set takes memory for nothing.
+    # A flag that is never set would waste memory.
     columns = {
         name: values
         for name, values in trace.items()
@@ -155,7 +155,7 @@ def _replayed_trial(
 ) -> ReplayedTrial:
     verdict = judge(record, config)
     outcome, reason = verdict.outcome, verdict.reason
-    # A custom trainer decides itself how many steps it takes, and where it counts from.
+    # A custom trainer chooses its number of steps and its first step.
     is_own = row["objective"] in OWN_KINDS
     last_step = int(curve.step_N[-1])
     was_stopped = row["steps_done"] < row["steps"]
@@ -182,7 +182,7 @@ def _replayed_trial(
 
 
 def detect(curves: Sequence[Curve], config: StoppingConfig) -> list[MemberRecord]:
-    """The detector's record of each curve up to its end by ``config``, many of them at a time."""
+    """The detector's record of each curve up to its end under ``config``, computed for many at a time."""
     records: dict[int, MemberRecord] = {}
     longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))
     for start in range(0, len(curves), _AT_ONCE):
@@ -211,7 +211,7 @@ def _detect_together(curves: Sequence[Curve], config: StoppingConfig) -> list[Me
 
 
 def _points(curves: Sequence[Curve], first: int, num_points: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Steps and columns from point ``first`` on, (T, K) each; what a curve has no column for was sound."""
+    """Steps and columns from point ``first`` on, (T, K) each; a missing column counts as healthy."""
     part, shape = slice(first, first + num_points), (num_points, len(curves))
     step_TK = np.zeros(shape, dtype=np.int64)
     names = dict.fromkeys(name for curve in curves for name in curve.columns)

@@ -1,1 +1,1 @@
-"""The report of a sweep: one page that loads nothing."""
+"""The report of a sweep: one HTML page that loads nothing."""

@@ -1,4 +1,4 @@
-"""What the page knows of cells: their states, numbers, order and looks. The page itself judges nothing."""
+"""Cell data of the page: states, numbers, order and looks. The page itself judges nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.pictures.colours import colour_table, fraction_colours, ink, v
 from orchestrator.pictures.labels import fraction_text, short_number
 from orchestrator.space import Axis
 
-# The panel of fractions has the cells that a map of this metric has.
+# The panel of fractions shows the cells of a map of this metric.
 _METRIC = "final_loss"
 
 
@@ -24,8 +24,8 @@ def cells_and_panels(
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     """The cells over all axes of the sweep, and what can be shown of each.
 
-    Which of several cells stands on a map of fewer axes follows from a panel's ``rank``, the place of each cell in
-    ``from_best``, and from REDUCTIONS alone.
+    Which of several cells a map of fewer axes shows follows only from a panel's ``rank``, the index of each cell in
+    ``from_best``, and from REDUCTIONS.
     """
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
     members: dict[tuple[int, ...], list[int]] = {}
@@ -68,12 +68,12 @@ def _panel(
         "texts": texts,
         "rank": [rank[id(cell)] for cell in cells],
         "colours": "value",
-        "range": None,  # that of the cells on the map
+        "range": None,  # computed from the cells on the map
     }
 
 
 def page_look() -> dict[str, Any]:
-    """Everything by which the page draws what figures draw too."""
+    """All looks that page and figures have in common."""
     states = {
         name: {
             "sign": look.sign,
@@ -90,7 +90,7 @@ def page_look() -> dict[str, Any]:
     tables = {"fraction": colour_table(fraction_colours()), "value": colour_table(value_colours())}
     return {
         "states": states,
-        "gap": "not_run",  # where a grid has no cell
+        "gap": "not_run",  # a grid position without a cell
         "colours": {name: {"paint": table, "ink": [ink(colour) for colour in table]} for name, table in tables.items()},
         "blank": {"paint": style.BLANK, "ink": ink(style.BLANK)},
         "log_colours_from": style.LOG_COLOURS_FROM,
@@ -104,7 +104,7 @@ def page_look() -> dict[str, Any]:
 
 
 def style_sheet() -> str:
-    """The colours that the page's style sheet asks for."""
+    """The colours that the page's style sheet uses."""
     colours = {
         "stable": style.FRACTION_COLOURS[-1],
         "hatch": style.HATCH_COLOUR,

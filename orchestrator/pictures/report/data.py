@@ -1,4 +1,4 @@
-"""What the report's page knows of a sweep: axes, trials, thinned curves and their episodes, as JSON."""
+"""The data of the report's page: axes, trials, thinned curves and their episodes, as JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.pictures.thinning import thinned
 from orchestrator.space import Axis
 
 CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
-# Of the seeds of a cell: the columns that are shown, by the words at their heads.
+# Columns shown for the seeds of a cell, by their headings.
 _SEED_COLUMNS = {
     "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
     "final_loss": "final loss", "reason": "why",
 }  # fmt: skip
-# The page stays below 10 MB: what all curves may take, and what one of them is worth.
+# The page stays below 10 MB: the bytes for all curves, and for one curve.
 _BYTES_FOR_CURVES = 6_000_000
 _BYTES_PER_POINT = 8 * 4 / 3
 _POINTS = (24, 400)
@@ -39,7 +39,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
     measured: dict[str, dict[str, float]] = {name: {} for name in CURVE_METRICS}
     curves = []
     for row in rows:
-        # The curves of one trial at a time: those of all of them may be larger than the memory.
+        # The curves of one trial at a time: all together may exceed the memory.
         trial_id = row["trial_id"]
         trace = ledger.trace(trial_id, CURVES) if row["outcome"] else {}
         telemetry = ledger.telemetry(trial_id) if row["outcome"] else {}
@@ -76,7 +76,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
 
 
 def as_script(data: Mapping[str, Any]) -> str:
-    """The data as JSON that may stand in a <script> element, whatever texts it holds."""
+    """The data as JSON that is safe in a <script> element, whatever texts it contains."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -121,6 +121,6 @@ def _packed(values: np.ndarray, dtype: str) -> str:
     with np.errstate(over="ignore"):
         numbers = values.astype(dtype)
     if dtype == "<f4":
-        # A finite double may be beyond float32, whose largest number draws at the same place: the top.
+        # A finite double may exceed float32; the largest float32 is drawn at the same place, the top.
         numbers = np.clip(numbers, np.finfo(np.float32).min, np.finfo(np.float32).max)
     return base64.b64encode(numbers.tobytes()).decode()

@@ -1,4 +1,4 @@
-"""The self-contained HTML report of a sweep: opens from disk, loads nothing from anywhere."""
+"""The self-contained HTML report of a sweep: opens from disk and loads nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from orchestrator.replay.audit import audit, audit_lines
 from orchestrator.space import format_value
 
 _SCRIPTS = ("elements.js", "cells.js", "map.js", "curves.js", "controls.js")  # one script, in this order
-# The browser itself refuses whatever the page might try to load.
+# The browser itself blocks anything that the page might try to load.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
-    """The report as one HTML page; all text that comes from a configuration is escaped."""
+    """The report as one HTML page; all text from a configuration is escaped."""
     facts, rows = ledger.facts(), ledger.trials()
     name = html.escape(facts.get("name", ""))
     counts: dict[str, int] = {}
@@ -81,7 +81,7 @@ _MAP = """<h2>Stability map</h2>
 
 
 def _answers(ledger: LedgerReader, stability: StabilityMap) -> str:
-    """Boundary, recommendation, sensitivity and the map's numbers, or why there is none of them."""
+    """Boundary, recommendation, sensitivity and the map's numbers, or why one of them is missing."""
     note = f" ({stability.note})" if stability.note else ""
     answers = [
         (f"Boundary along {stability.x.name}{note}", lambda: boundary_lines(stability)),
@@ -104,7 +104,7 @@ def _page(name: str) -> str:
 
 
 def facts_to_show(facts: Mapping[str, str]) -> dict[str, str]:
-    """The facts that a reader asks for."""
+    """The facts that are of interest to a reader."""
     wanted = ("objective", "sweep_version", "git_commit", "stopping")
     return {key: facts[key] for key in wanted if facts.get(key)}
 
