@@ -130,9 +130,9 @@ def _has_losses(ledger_file: Path) -> bool:
 def _run_of_ledger(ledger_file: Path, began: float, wall_s: float, first_step_at: float | None) -> Run:
     with LedgerReader(ledger_file) as ledger:
         rows = ledger.trials()
-        curves = {trial_key(row["cell"], row["seed"]): ledger.trace(row["trial_id"])["loss"].tolist() for row in rows}
-    finished = [(row["cell"], row["finished_at"]) for row in rows]
-    member_steps = sum(row["steps_done"] for row in rows)
+        curves = {trial_key(row.cell, row.seed): ledger.trace(row.trial_id)["loss"].tolist() for row in rows}
+    finished = [(row.cell, row.finished_at) for row in rows]
+    member_steps = sum(row.steps_done for row in rows)
     first_step_s = None if first_step_at is None else first_step_at - began
     return Run(wall_s, first_step_s, first_cell(finished) - began, member_steps, curves)
 

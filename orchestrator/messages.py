@@ -1,4 +1,4 @@
-"""What travels between driver and workers: a pack to train, and reports on its members."""
+"""What travels between driver, workers and ledger: a pack to train, reports on its members, rows of what is known."""
 
 from __future__ import annotations
 
@@ -172,3 +172,65 @@ class PackLost:
 
 
 Event = PackStarted | Report | PackLost
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """What the ledger knows of one trial; the fields are the columns of its table."""
+
+    trial_id: str
+    cell: Mapping[str, Any]  # axis -> value, in the order of the axes
+    seed: int
+    config: Mapping[str, Any] = field(repr=False)  # the full resolved configuration
+    objective: str
+    status: str
+    steps: int  # that it is meant to train
+    position: int | None = None  # order in the sweep; None once the sweep no longer has the trial
+    num_attempts: int = 0
+    outcome: str | None = None  # None without a result
+    onset_step: int | None = None  # when it first left its trend
+    num_spikes: int | None = None
+    steps_done: int | None = None
+    initial_loss: float | None = None
+    best_loss: float | None = None
+    final_loss: float | None = None
+    peak_loss: float | None = None  # highest loss within its spikes
+    validation_loss: float | None = None
+    verdict_step: int | None = None  # when it was found lost, if it was
+    is_audited: bool = False  # trains on after that
+    episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each time off its trend
+    reason: str | None = None  # why this outcome, or what went wrong
+    error: str | None = None  # tail of the traceback of an errored trial
+    pack_id: str | None = None  # the last attempt
+    started_at: float | None = None  # seconds since 1970, of the last attempt
+    finished_at: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The outcome, or the status where there is none."""
+        return self.outcome or self.status
+
+
+@dataclass(frozen=True, slots=True)
+class PackRow:
+    """What the ledger knows of one try at training some trials together."""
+
+    pack_id: str
+    trial_ids: tuple[str, ...]
+    executor: str
+    started_at: float  # seconds since 1970
+    ended_at: float | None
+    ended: str | None  # done, errored, lost or interrupted; None while it runs
+    member_steps: int
+    seconds: float
+    environment: Mapping[str, str] = field(repr=False)
+    resumed_from: str | None  # the earlier attempt whose checkpoint it began with
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A file in ``checkpoints/`` and the steps that each trial has behind it there."""
+
+    name: str
+    sha256: str
+    ages: Mapping[str, int]

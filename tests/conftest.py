@@ -17,6 +17,7 @@ from orchestrator.driver.runner import Summary, run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -85,10 +86,10 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
+def rows(tmp_path: Path) -> Callable[[str], list[TrialRow]]:
     """The ledger's rows of a sweep below tmp_path."""
 
-    def read(name: str) -> list[dict]:
+    def read(name: str) -> list[TrialRow]:
         with LedgerReader(tmp_path / name / LEDGER) as ledger:
             return ledger.trials()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Finished, Report
+from orchestrator.messages import Finished, Report, TrialRow
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -32,21 +31,21 @@ _EVERY, _CURVATURE = 10, 20
 
 
 def row_of(
-    outcome: str, onset: int | None = None, config: Mapping[str, Any] | None = None, **changes
-) -> dict[str, Any]:
+    outcome: str | None, onset: int | None = None, config: Mapping[str, Any] | None = None, **changes
+) -> TrialRow:
     """A finished trial's row with unremarkable numbers."""
     full = {**CONFIG, **(config or {})}
     last = changes.get("steps_done", full["steps"])
-    episodes = [] if outcome in ("stable", "stalled") or onset is None else [[onset, None]]
+    episodes = () if outcome in ("stable", "stalled") or onset is None else ((onset, None),)
     if outcome == "spiked":
-        episodes = [[onset, min(onset + 30, last - 1)]]
+        episodes = ((onset, min(onset + 30, last - 1)),)
     row = {
         "trial_id": "0123456789abcdef", "cell": {"lr": full["lr"], "beta2": full["beta2"]}, "seed": 0, "config": full,
         "objective": "gpt", "status": "finished", "outcome": outcome, "onset_step": onset, "num_spikes": 0,
         "steps": full["steps"], "steps_done": last, "initial_loss": 5.5, "best_loss": 2.5, "final_loss": 2.6,
-        "peak_loss": None, "validation_loss": None, "episodes": json.dumps(episodes), "reason": "because",
+        "peak_loss": None, "validation_loss": None, "episodes": episodes, "reason": "because",
     }  # fmt: skip
-    return {**row, **changes}
+    return TrialRow(**{**row, **changes})
 
 
 def noise(num: int, seed: int = 0) -> np.ndarray:
@@ -58,10 +57,10 @@ def noise(num: int, seed: int = 0) -> np.ndarray:
 class Case:
     """A trial in the making: a calm run of which parts are replaced."""
 
-    row: dict[str, Any]
+    row: TrialRow
     trace: dict[str, np.ndarray]
     telemetry: dict[str, np.ndarray]
-    sisters: tuple[dict[str, Any], ...] = ()
+    sisters: tuple[TrialRow, ...] = ()
     same_data: tuple[Series, ...] = ()
 
     def evidence(self, **options: Any) -> Evidence:
@@ -70,10 +69,9 @@ class Case:
 
     def sister(self, outcome: str, onset: int | None = None, seed: int = 0, **config: Any) -> Case:
         """The same case beside a trial with other settings."""
-        changes = {**self.row["config"], **config}
+        changes = {**self.row.config, **config}
         other = row_of(outcome, onset, changes, seed=seed, trial_id=f"{len(self.sisters) + 1:016x}")
-        other = {**other, "objective": self.row["objective"]}
-        return replace(self, sisters=(*self.sisters, other))
+        return replace(self, sisters=(*self.sisters, replace(other, objective=self.row.objective)))
 
     def with_trace(self, **columns: np.ndarray) -> Case:
         """Other curves."""
@@ -93,7 +91,7 @@ class Case:
 def calm(outcome: str = "stable", onset: int | None = None, config: Mapping[str, Any] | None = None, **changes) -> Case:
     """A healthy run: the loss falls from 5.5 to 2.5, curvature is at 0.3 of its threshold, all groups move alike."""
     row = row_of(outcome, onset, config, **changes)
-    full, num = row["config"], row["steps_done"]
+    full, num = row.config, row.steps_done
     step_N = np.arange(num)
     lr_N = full["lr"] * np.minimum(1.0, (step_N + 1) / max(1, full["warmup"]))
     loss_N = 2.5 + 3.0 * np.exp(-step_N / 20) + 0.05 * noise(num)
@@ -277,9 +275,8 @@ def record_cases(folder: Path, sweep: Sweep, cases: Sequence[Case | None]) -> Pa
                 continue
             (pack,) = make_packs(sweep, [trial], 1)
             ledger.start_pack(pack, "test")
-            names = [field.name for field in fields(Finished) if field.name in case.row]
-            result = {name: case.row[name] for name in names}
-            result |= {"trial_id": trial.trial_id, "episodes": tuple(map(tuple, json.loads(case.row["episodes"])))}
+            result = {field.name: getattr(case.row, field.name) for field in fields(Finished)}
+            result |= {"trial_id": trial.trial_id}
             telemetry = {trial.trial_id: case.telemetry} if case.telemetry else {}
             ledger.record(
                 Report(

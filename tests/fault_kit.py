@@ -84,9 +84,9 @@ def results_of(folder: Path, name: str = "edge") -> dict[str, tuple]:
     found = {}
     with LedgerReader(folder / "results" / name / LEDGER) as ledger:
         for row in ledger.trials():
-            trace = ledger.trace(row["trial_id"])
+            trace = ledger.trace(row.trial_id)
             curve = hashlib.sha256(b"".join(trace[column].tobytes() for column in sorted(trace))).hexdigest()
-            found[row["trial_id"]] = (*(row[column] for column in _NUMBERS), curve)
+            found[row.trial_id] = (*(getattr(row, column) for column in _NUMBERS), curve)
     return found
 
 
@@ -96,7 +96,7 @@ def statuses(folder: Path, name: str = "edge") -> list[str]:
     if not path.is_file():
         return []
     with suppress(StorageError), LedgerReader(path) as ledger:  # its tables may be on their way
-        return [row["status"] for row in ledger.trials()]
+        return [row.status for row in ledger.trials()]
     return []
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 from orchestrator.driver.runner import run_sweep
 from orchestrator.ledger.reader import LedgerReader
@@ -59,10 +61,10 @@ def reports_of(sweep: Sweep, folder: Path, wants_pause: Callable[[], bool] = lam
     return list(run_pack(only_pack(sweep, folder), wants_pause))
 
 
-def trained(sweep: Sweep, folder: Path) -> list[dict]:
-    """Rows of the ledger after the sweep was run, in this process."""
+def trained(sweep: Sweep, folder: Path) -> list[SimpleNamespace]:
+    """Rows of the ledger after the sweep was run, in this process, each with its ``curve``."""
     from orchestrator.executors.inline import InlineExecutor
 
     run_sweep(sweep, folder / "results" / sweep.name, InlineExecutor)
     with LedgerReader(folder / "results" / sweep.name / "ledger.db") as ledger:
-        return [{**row, "curve": ledger.trace(row["trial_id"])} for row in ledger.trials()]
+        return [SimpleNamespace(**asdict(row), curve=ledger.trace(row.trial_id)) for row in ledger.trials()]

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import tracemalloc
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Finished, Report
+from orchestrator.messages import Finished, Report, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -129,7 +130,13 @@ def sweep_with(*sets: str) -> Sweep:
     return build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=sets))
 
 
-def numbers(rows: list[dict]) -> list[tuple]:
+def trial_row(**fields: Any) -> TrialRow:
+    """A planned trial's row, with other fields as given."""
+    plain = {"trial_id": "t", "cell": {}, "seed": 0, "config": {}, "objective": "quadratic", "status": "planned"}
+    return TrialRow(**{**plain, "steps": 20, **fields})
+
+
+def numbers(rows: Sequence[TrialRow]) -> list[tuple]:
     """What a row says about training, without times and attempts."""
     keys = ("trial_id", "status", "outcome", "onset_step", "steps_done", "final_loss", "num_spikes", "verdict_step")
-    return [tuple(row[key] for key in keys) for row in rows]
+    return [attrgetter(*keys)(row) for row in rows]

@@ -21,6 +21,6 @@ def audit(folder: Path) -> Answer:
         balance = audit_trials(ledger.trials(), ledger.member_steps_per_second())
     yield from audit_lines(balance)
     for row in balance.wrong[:_WRONG_SHOWN]:
-        cell = " ".join(f"{key}={format_value(value)}" for key, value in row["cell"].items())
-        yield f"  {cell} seed={row['seed']}: lost at step {row['verdict_step']}, ended {row['outcome']}"
+        cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
+        yield f"  {cell} seed={row.seed}: lost at step {row.verdict_step}, ended {row.outcome}"
     return EXIT_OK

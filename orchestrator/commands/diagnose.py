@@ -43,11 +43,11 @@ def diagnose(
         yield "`--trial ID` looks at one all the same"
         return EXIT_OK
     advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
-    path = output or folder / DIAGNOSES / f"{found.trial['trial_id']}.png"
+    path = output or folder / DIAGNOSES / f"{found.trial.trial_id}.png"
     write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)
     yield f"picture: {path}"
-    yield from _small_sweeps(found.trial["trial_id"], advice, path.parent, write)
+    yield from _small_sweeps(found.trial.trial_id, advice, path.parent, write)
     if json_file is not None:
         write_output(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"

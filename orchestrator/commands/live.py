@@ -15,7 +15,7 @@ from orchestrator.driver.runner import Progress
 from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map
-from orchestrator.messages import Finished
+from orchestrator.messages import Finished, TrialRow
 from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis, Trial
 
@@ -94,12 +94,12 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def text_map(rows: Sequence[Mapping[str, Any]]) -> Text | None:
+def text_map(rows: Sequence[TrialRow]) -> Text | None:
     """The stability map over the first two axes as text of at most 80 columns, or None when it would not fit.
 
-    ``rows`` hold, for every trial, its cell, outcome and status; of further axes it shows the worst cell.
+    Of further axes it shows the worst cell.
     """
-    values = axis_values([row["cell"] for row in rows])
+    values = axis_values([row.cell for row in rows])
     names = list(values)
     if not names:
         return None
@@ -131,14 +131,12 @@ def text_map(rows: Sequence[Mapping[str, Any]]) -> Text | None:
     return text
 
 
-def _row(progress: Progress, trial: Trial) -> dict[str, Any]:
-    """What the map asks of a trial."""
-    identity = trial.trial_id
-    return {
-        "cell": trial.cell,
-        "outcome": progress.outcomes.get(identity),
-        "status": progress.statuses[identity],
-    }
+def _row(progress: Progress, trial: Trial) -> TrialRow:
+    """What is known of a trial before the ledger is asked."""
+    identity, sweep = trial.trial_id, progress.sweep
+    status, outcome = progress.statuses[identity], progress.outcomes.get(identity)
+    known = (identity, trial.cell, trial.seed, trial.config, sweep.objective.name, status, sweep.steps)
+    return TrialRow(*known, outcome=outcome)
 
 
 def _state(stability: StabilityMap, key: tuple[Any, Any]) -> str:

@@ -20,17 +20,17 @@ def status(folder: Path) -> Answer:
     with LedgerReader(folder / LEDGER) as ledger:
         rows, facts = ledger.trials(), ledger.facts()
     yield f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}"
-    yield counts_line(Counter(row["outcome"] or row["status"] for row in rows))
+    yield counts_line(Counter(row.label for row in rows))
     if drawing := text_map(rows):
         yield drawing
-    if not is_locked(folder) and (left := sum(row["status"] == "running" for row in rows)):
+    if not is_locked(folder) and (left := sum(row.status == "running" for row in rows)):
         yield f"{left} trials were in training when their driver died; `sweep run` resumes them"
-    failed = [row for row in rows if row["status"] in ("errored", "lost")]
+    failed = [row for row in rows if row.status in ("errored", "lost")]
     for row in failed[:_FAILED_SHOWN]:
-        at = " ".join(f"{key}={value}" for key, value in row["cell"].items())
-        yield f"{row['status']} {row['trial_id']} ({at} seed={row['seed']}): {row['reason']}"
-        if row["error"]:
-            yield "\n".join(f"    {line}" for line in row["error"].splitlines()[-_LINES_OF_ERROR:]).rstrip()
+        at = " ".join(f"{key}={value}" for key, value in row.cell.items())
+        yield f"{row.status} {row.trial_id} ({at} seed={row.seed}): {row.reason}"
+        if row.error:
+            yield "\n".join(f"    {line}" for line in row.error.splitlines()[-_LINES_OF_ERROR:]).rstrip()
     if len(failed) > _FAILED_SHOWN:
         yield f"... and {len(failed) - _FAILED_SHOWN} more"
     return EXIT_SOME_FAILED if failed else EXIT_OK

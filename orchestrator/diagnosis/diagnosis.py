@@ -19,8 +19,8 @@ from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.series import Series, series
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.neighbours import Row
 from orchestrator.maps.stability import sweep_axes, trials_where
+from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
 # The worse outcome first, to break ties.
@@ -29,7 +29,7 @@ _MOST_COMPARED = 8  # other trials whose losses are read
 _SHOWN = 5
 
 # Takes a trial's row and the steps after which it was rolled back.
-BatchTexts = Callable[[Row, np.ndarray], BatchText]
+BatchTexts = Callable[[TrialRow, np.ndarray], BatchText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Diagnosis:
     along: tuple[Finding, ...]
 
     @property
-    def trial(self) -> Row:
+    def trial(self) -> TrialRow:
         """The row of the trial."""
         return self.evidence.trial
 
@@ -58,17 +58,17 @@ class Diagnosis:
         return [finding for finding in self.findings if finding.verdict == verdict]
 
 
-def batch_texts_of_objectives(trial: Row, rollback_step_N: np.ndarray) -> BatchText:
+def batch_texts_of_objectives(trial: TrialRow, rollback_step_N: np.ndarray) -> BatchText:
     """The text of a trial's batches as its objective knows it; each of the rollbacks at (N,) skipped some batches."""
-    objective = OBJECTIVES.get(trial["objective"])
+    objective = OBJECTIVES.get(trial.objective)
     if objective is None:
         return lambda step: None
 
     def text(step: int) -> str | None:
         try:
-            config = objective.config_class.model_validate_json(json.dumps(trial["config"]))
+            config = objective.config_class.model_validate_json(json.dumps(trial.config))
             moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
-            return objective.batch_text(config, trial["seed"], moved_on)
+            return objective.batch_text(config, trial.seed, moved_on)
         except (ValueError, OSError):  # a configuration of an older version, or a text that no longer exists
             return None
 
@@ -95,32 +95,32 @@ def diagnose(
     found = rows
     if cell:
         found, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
-    finished = [row for row in found if row["outcome"] is not None]
+    finished = [row for row in found if row.outcome is not None]
     if not finished:
         raise InputError(Problem(ledger.path.parent.name, "", "no trial of it has finished", "`sweep run` trains it"))
     typical = most_typical(finished)
     if typical is None:
         return examine(ledger, finished[0], "all trials of the cell are stable", rows, batch_texts) if cell else None
-    alike = sum(row["outcome"] == typical["outcome"] for row in finished)
-    common = f"{typical['outcome']}, as are {alike} of {len(finished)} trials of the {'cell' if cell else 'sweep'}"
+    alike = sum(row.outcome == typical.outcome for row in finished)
+    common = f"{typical.outcome}, as are {alike} of {len(finished)} trials of the {'cell' if cell else 'sweep'}"
     chosen = f"the earliest onset of the commonest outcome that is not stable ({common})"
     return examine(ledger, typical, chosen, rows, batch_texts)
 
 
 def examine(
     ledger: LedgerReader,
-    trial: Row,
+    trial: TrialRow,
     chosen: str,
-    rows: Sequence[Row],
+    rows: Sequence[TrialRow],
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
     """The diagnosis of ``trial``, a finished one of ``rows``."""
-    trace = ledger.trace(trial["trial_id"])
+    trace = ledger.trace(trial.trial_id)
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
     evidence = gather(
         trial,
         trace,
-        ledger.telemetry(trial["trial_id"]),
+        ledger.telemetry(trial.trial_id),
         rows,
         _same_data(ledger, trial, rows),
         batch_texts(trial, rollback_step_N),
@@ -140,52 +140,50 @@ def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
     return Diagnosis(sweep, evidence, chosen, findings, cause, tuple(one for one in supported if one is not cause))
 
 
-def most_typical(rows: Sequence[Row]) -> Row | None:
+def most_typical(rows: Sequence[TrialRow]) -> TrialRow | None:
     """The finished trial that best represents those that are not stable; None where all are stable.
 
     Of the most common outcome that is not stable, the one with the earliest onset.
     """
-    counts = Counter(row["outcome"] for row in rows if row["outcome"] in _BAD)
+    counts = Counter(row.outcome for row in rows if row.outcome in _BAD)
     if not counts:
         return None
     commonest = max(_BAD, key=lambda outcome: counts[outcome])
-    of_it = [row for row in rows if row["outcome"] == commonest]
-    return min(of_it, key=lambda row: math.inf if row["onset_step"] is None else row["onset_step"])
+    of_it = [row for row in rows if row.outcome == commonest]
+    return min(of_it, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
 
 
-def trial_by_id(rows: Sequence[Row], beginning: str) -> Row:
+def trial_by_id(rows: Sequence[TrialRow], beginning: str) -> TrialRow:
     """The finished trial whose id equals ``beginning``, or is the only one with it as prefix. Raises InputError."""
-    found = [row for row in rows if row["trial_id"].startswith(beginning)] if beginning else []
-    exact = [row for row in found if row["trial_id"] == beginning]
+    found = [row for row in rows if row.trial_id.startswith(beginning)] if beginning else []
+    exact = [row for row in found if row.trial_id == beginning]
     if len(exact or found) != 1:
         what = f"{len(found)} trials begin with it" if found else "the sweep has no such trial"
-        ids = ", ".join(row["trial_id"] for row in (found or rows)[:_SHOWN])
+        ids = ", ".join(row.trial_id for row in (found or rows)[:_SHOWN])
         remedy = f"give more of the id: {ids}" if found else f"ids are such as {ids}"
         raise InputError(Problem("--trial", beginning, what, remedy))
     (trial,) = exact or found
-    if trial["outcome"] is None:
-        raise InputError(
-            Problem("--trial", beginning, f"has no result, it is {trial['status']}", "`sweep run` trains it")
-        )
+    if trial.outcome is None:
+        raise InputError(Problem("--trial", beginning, f"has no result, it is {trial.status}", "`sweep run` trains it"))
     return trial
 
 
-def _same_data(ledger: LedgerReader, trial: Row, rows: Sequence[Row]) -> list[Series]:
+def _same_data(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> list[Series]:
     """Losses of other trials with the same batches: same seed and data, where the step determines the batch."""
-    has_moved_on = trial["config"].get("rollback") is not None
-    if trial["objective"] in OWN_KINDS or trial["onset_step"] is None or has_moved_on:
+    has_moved_on = trial.config.get("rollback") is not None
+    if trial.objective in OWN_KINDS or trial.onset_step is None or has_moved_on:
         return []
 
-    objective = OBJECTIVES.get(trial["objective"])
+    objective = OBJECTIVES.get(trial.objective)
     fields = ("batch_size", "rollback") if objective is None else (*objective.data_fields, "rollback")
 
-    def data(row: Row) -> list[Any]:
-        return [row["seed"], *(row["config"].get(name) for name in fields)]
+    def data(row: TrialRow) -> list[Any]:
+        return [row.seed, *(row.config.get(name) for name in fields)]
 
     others = [
-        row["trial_id"]
+        row.trial_id
         for row in rows
-        if row["outcome"] is not None and row["trial_id"] != trial["trial_id"] and data(row) == data(trial)
+        if row.outcome is not None and row.trial_id != trial.trial_id and data(row) == data(trial)
     ]
     traces = [ledger.trace(other) for other in others[:_MOST_COMPARED]]
     return [series(trace["step"], trace["loss"]) for trace in traces if "loss" in trace]

@@ -62,9 +62,9 @@ def _wrapped(line: str) -> list[str]:
 def headline(found: Diagnosis) -> str:
     """The trial and its outcome in one line."""
     trial = found.trial
-    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial["cell"].items())
-    onset = "" if trial["onset_step"] is None else f", onset at step {trial['onset_step']}"
-    return f"{found.sweep}: {setting} seed={trial['seed']} ({trial['trial_id']}): {trial['outcome']}{onset}"
+    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
+    onset = "" if trial.onset_step is None else f", onset at step {trial.onset_step}"
+    return f"{found.sweep}: {setting} seed={trial.seed} ({trial.trial_id}): {trial.outcome}{onset}"
 
 
 def diagnosis_json(found: Diagnosis, advice: Sequence[Advice]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def diagnosis_json(found: Diagnosis, advice: Sequence[Advice]) -> dict[str, Any]
     trial = found.trial
     return {
         "sweep": found.sweep,
-        **{name: trial[name] for name in ("trial_id", "cell", "seed", "outcome", "onset_step", "final_loss")},
+        **{name: getattr(trial, name) for name in ("trial_id", "cell", "seed", "outcome", "onset_step", "final_loss")},
         "cause": found.cause.mechanism if found.cause is not None else None,
         "along": [finding.mechanism for finding in found.along],
         "findings": [_finding_json(finding) for finding in found.findings],
@@ -106,15 +106,15 @@ def _numbers(finding: Finding) -> Iterator[str]:
 
 def _what_happened(found: Diagnosis) -> str:
     evidence, trial = found.evidence, found.trial
-    parts = [trial["reason"] or ""]
-    if evidence.onset != trial["onset_step"]:
+    parts = [trial.reason or ""]
+    if evidence.onset != trial.onset_step:
         parts.append(f"it had blown up at step {evidence.onset} already, which is taken for the onset here")
     elif len(evidence.episodes) > 1:
         parts.append(f"{len(evidence.episodes)} times off its trend, and this is about the first")
     if evidence.peak is not None:
         parts.append(f"loss up to {evidence.loss.at(evidence.peak):.4g} at step {evidence.peak}")
-    if trial["final_loss"] is not None:
-        parts.append(f"final loss {trial['final_loss']:.4g} after {trial['steps_done']} steps")
+    if trial.final_loss is not None:
+        parts.append(f"final loss {trial.final_loss:.4g} after {trial.steps_done} steps")
     return "; ".join(part for part in parts if part)
 
 

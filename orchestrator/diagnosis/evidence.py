@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from objectives.base import OBJECTIVES, Objective
 from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, Series, series
-from orchestrator.maps.neighbours import Neighbour, Row, neighbours
+from orchestrator.maps.neighbours import Neighbour, neighbours
+from orchestrator.messages import TrialRow
 from orchestrator.space import is_number
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 from orchestrator.sweepfile.settings import settings_of
@@ -43,8 +43,8 @@ class Evidence:
     other trials with the same batches. ``batch_text`` gives the position of a step's batch in the text.
     """
 
-    trial: Row
-    sisters: tuple[Row, ...]
+    trial: TrialRow
+    sisters: tuple[TrialRow, ...]
     curves: Mapping[str, Series]
     telemetry: Mapping[str, Series]
     v_lag: Series
@@ -57,12 +57,12 @@ class Evidence:
     @property
     def config(self) -> Mapping[str, Any]:
         """The trial's settings, including features that are off."""
-        return settings_of(self.trial["objective"], self.trial["config"])
+        return settings_of(self.trial.objective, self.trial.config)
 
     @property
     def objective(self) -> Objective | None:
         """The objective; None for a custom one."""
-        return OBJECTIVES.get(self.trial["objective"])
+        return OBJECTIVES.get(self.trial.objective)
 
     @property
     def layer_groups(self) -> tuple[str, ...]:
@@ -72,12 +72,12 @@ class Evidence:
     @property
     def is_own_trainer(self) -> bool:
         """Whether a custom trainer made it, whose settings may mean anything."""
-        return self.trial["objective"] in OWN_KINDS
+        return self.trial.objective in OWN_KINDS
 
     @property
     def outcome(self) -> str:
         """stable, spiked, diverged or stalled."""
-        return self.trial["outcome"]
+        return self.trial.outcome
 
     @property
     def is_adam(self) -> bool | None:
@@ -101,7 +101,7 @@ class Evidence:
         The detector has no trend in the first steps, so its onset comes later. None for a run that stayed on its trend,
         or stalled without a blow-up.
         """
-        found, start = self.trial["onset_step"], self.blow_up
+        found, start = self.trial.onset_step, self.blow_up
         if start is None or self.outcome == "stable":
             return found
         first, end = start
@@ -110,7 +110,7 @@ class Evidence:
     @property
     def blow_up(self) -> tuple[int, int] | None:
         """First and last step at which the loss was far above its first one at the start; None without a blow-up."""
-        initial, onset = self.trial["initial_loss"], self.trial["onset_step"]
+        initial, onset = self.trial.initial_loss, self.trial.onset_step
         if initial is None:
             return None
         first = self.loss.between(0, _START).first(lambda loss_N: loss_N > initial + _BLOW_UP * abs(initial))
@@ -129,13 +129,13 @@ class Evidence:
     @property
     def end(self) -> int:
         """One more than the last step."""
-        steps = self.trial["steps_done"]
+        steps = self.trial.steps_done
         return steps if steps is not None else int(self.loss.step_N[-1]) + 1 if len(self.loss) else 0
 
     @property
     def episodes(self) -> list[tuple[int, int | None]]:
         """Onset and recovery of each episode off the trend; recovery is None while it lasts."""
-        return [(onset, recovery) for onset, recovery in json.loads(self.trial.get("episodes") or "[]")]
+        return list(self.trial.episodes)
 
     @property
     def reach(self) -> int:
@@ -221,10 +221,10 @@ class Evidence:
 
 
 def gather(
-    trial: Row,
+    trial: TrialRow,
     trace: Mapping[str, np.ndarray],
     telemetry: Mapping[str, np.ndarray],
-    sisters: Iterable[Row] = (),
+    sisters: Iterable[TrialRow] = (),
     same_data: Sequence[Series] = (),
     batch_text: BatchText = lambda step: None,
 ) -> Evidence:
@@ -240,9 +240,9 @@ def gather(
     norm, rate = curves.get("grad_norm", NOTHING), curves.get("lr", NOTHING)
     has_every_step = len(steps_N) > 0 and bool((steps_N == np.arange(len(steps_N))).all())
     v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
-    objective = OBJECTIVES.get(trial["objective"])
-    if has_every_step and len(norm) and _is_plain_adam(objective, trial["config"]):
-        beta2, clip = beta2_of(objective, trial["config"]), number_of(trial["config"], "clip")
+    objective = OBJECTIVES.get(trial.objective)
+    if has_every_step and len(norm) and _is_plain_adam(objective, trial.config):
+        beta2, clip = beta2_of(objective, trial.config), number_of(trial.config, "clip")
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
@@ -250,7 +250,7 @@ def gather(
         total = _joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
         factor = readings.get("clip_factor", NOTHING)
         v_lag = _joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
-    effective = rate if is_adam(trial["config"]) is False else _joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
+    effective = rate if is_adam(trial.config) is False else _joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
     return Evidence(
         trial=trial,
         sisters=tuple(sisters),

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.detection.outcomes import is_known
 from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.neighbours import Row
 from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.messages import TrialRow
 
 UNEXPLAINED = "not enough evidence"
 
@@ -54,9 +54,9 @@ def explain(
     """
     stability = stability_map(ledger, x, y)
     rows = ledger.trials()
-    grouped: dict[Key, list[Row]] = {}
+    grouped: dict[Key, list[TrialRow]] = {}
     for row in rows:
-        key = (row["cell"][stability.x.name], row["cell"][stability.y.name] if stability.y else None)
+        key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
         grouped.setdefault(key, []).append(row)
     typical = {
         key: most_typical(group)

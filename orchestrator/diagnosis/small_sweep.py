@@ -12,7 +12,7 @@ from objectives.base import OBJECTIVES
 from objectives.fields import inert_fields
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP
-from orchestrator.maps.neighbours import Row
+from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 from orchestrator.sweepfile.settings import settings_of
@@ -24,7 +24,7 @@ _LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a smal
 _SHOWN_OF_ID = 6
 
 
-def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
+def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
     """A sweep file with the trial's cell and the same cell with other ``values`` of ``setting``; it measures curvature.
 
     Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name contains
@@ -34,30 +34,30 @@ def small_sweep(folder: Path, trial: Row, change: str, setting: str | None, valu
     try:
         document = _document(folder, trial)
         data = document.data
-        given, inert = {**_mapping(data, "fixed"), **trial["cell"]}, _inert(trial)
+        given, inert = {**_mapping(data, "fixed"), **trial.cell}, _inert(trial)
         fixed = {name: value for name, value in given.items() if name not in inert}
         axes = {}
         if setting is not None:
-            own = fixed.pop(setting, settings_of(trial["objective"], trial["config"]).get(setting))
+            own = fixed.pop(setting, settings_of(trial.objective, trial.config).get(setting))
             axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
         data = {key: value for key, value in data.items() if key not in ("sample", "max_trials")}
-        if trial["objective"] not in OWN_KINDS:
+        if trial.objective not in OWN_KINDS:
             data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
         document.data = {**data, "axes": axes, "fixed": fixed}
         tried = change if setting is None else f"{change}_{setting}"
-        name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial['trial_id'][:_SHOWN_OF_ID]}"[:_LONGEST]
+        name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial.trial_id[:_SHOWN_OF_ID]}"[:_LONGEST]
         return build_sweep(document, Overrides(name=name)).text
     except InputError:
         return None
 
 
-def _inert(trial: Row) -> set[str]:
+def _inert(trial: TrialRow) -> set[str]:
     """The fields that do not act in the trial, which its own sweep file may not name."""
-    objective = OBJECTIVES.get(trial["objective"])
+    objective = OBJECTIVES.get(trial.objective)
     if objective is None:
         return set()
     try:
-        return inert_fields(objective.config_class.model_validate(trial["config"], strict=False))
+        return inert_fields(objective.config_class.model_validate(trial.config, strict=False))
     except ValidationError:  # a configuration of an older version
         return set()
 
@@ -68,14 +68,14 @@ def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _document(folder: Path, trial: Row) -> Document:
+def _document(folder: Path, trial: TrialRow) -> Document:
     """The sweep file of ``folder``, or for a built-in objective one made from the trial. Raises InputError."""
-    objective = OBJECTIVES.get(trial["objective"])
+    objective = OBJECTIVES.get(trial.objective)
     if (folder / FROZEN_SWEEP).is_file() or objective is None:
         return read_document(folder / FROZEN_SWEEP)
     fields = objective.config_class.model_fields
     wanted = fields.keys() - {"steps", *_inert(trial)}
-    config = {key: value for key, value in trial["config"].items() if key in wanted}
+    config = {key: value for key, value in trial.config.items() if key in wanted}
     fixed = {key: value for key, value in config.items() if value != fields[key].default and value != []}
-    data = {"name": folder.name, "objective": objective.name, "steps": trial["steps"], "fixed": fixed}
-    return Document(str(folder), {**data, "seeds": [trial["seed"]]})
+    data = {"name": folder.name, "objective": objective.name, "steps": trial.steps, "fixed": fixed}
+    return Document(str(folder), {**data, "seeds": [trial.seed]})

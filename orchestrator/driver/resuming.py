@@ -24,7 +24,7 @@ def resumed_pack(
     faults = []
     for found in ledger.checkpoints(pack_id):
         try:
-            content = read_checkpoint(folder, found["name"], found["sha256"])
+            content = read_checkpoint(folder, found.name, found.sha256)
         except StorageError as error:
             faults.append(str(error))
             continue
@@ -32,5 +32,5 @@ def resumed_pack(
         skip = frozenset(member.trial_id for member in members) - set(trial_ids)
         steps_ahead = (len(members) - len(skip)) * sweep.steps
         going_on = pack_of(sweep, members, steps_ahead, width)
-        return replace(going_on, resume=Checkpoint(content, found["ages"]), skip=skip), faults
+        return replace(going_on, resume=Checkpoint(content, found.ages), skip=skip), faults
     return None, faults

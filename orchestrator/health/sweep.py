@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from orchestrator.files import (
 from orchestrator.health.finding import Finding
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.messages import PackRow, TrialRow
 from orchestrator.space import trial_id
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -48,7 +48,7 @@ def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
     yield from (Finding("fault", f"the ledger is damaged: {problem}") for problem in problems)
     if problems:
         return
-    rows, packs = ledger.trials(removed=True), {pack["pack_id"]: pack for pack in ledger.packs()}
+    rows, packs = ledger.trials(removed=True), {pack.pack_id: pack for pack in ledger.packs()}
     yield Finding("ok", f"the ledger holds {len(rows)} trials in {len(packs)} packs, schema {ledger.version}")
     yield from _running(folder, rows)
     for row in rows:
@@ -76,8 +76,8 @@ def _links(folder: Path) -> Iterator[Finding]:
             yield Finding("fault", f"{path} is a link to {os.readlink(path)}", remedy="put the real one there")
 
 
-def _running(folder: Path, rows: list[dict[str, Any]]) -> Iterator[Finding]:
-    running = sum(row["status"] == "running" for row in rows)
+def _running(folder: Path, rows: Sequence[TrialRow]) -> Iterator[Finding]:
+    running = sum(row.status == "running" for row in rows)
     if is_locked(folder):
         yield Finding("ok", f"a driver is at work, {running} trials are in training")
     elif running:
@@ -90,28 +90,29 @@ def _running(folder: Path, rows: list[dict[str, Any]]) -> Iterator[Finding]:
         yield Finding("note", text, release)
 
 
-def _trial(row: Mapping[str, Any], ledger: LedgerReader) -> Iterator[Finding]:
+def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
     """What must be true of every trial."""
-    name = f"trial {row['trial_id']}"
+    name = f"trial {row.trial_id}"
     for column in _NUMBERS:
-        if row[column] is not None and not np.isfinite(row[column]):
-            yield Finding("fault", f"{name}: {column} = {row[column]} is not finite")
-    if (row["status"] == "finished") != (row["outcome"] is not None):
-        yield Finding("fault", f"{name}: status {row['status']}, outcome {row['outcome']}")
-    if row["status"] not in ("finished", "running", "interrupted", "lost"):
+        value = getattr(row, column)
+        if value is not None and not np.isfinite(value):
+            yield Finding("fault", f"{name}: {column} = {value} is not finite")
+    if (row.status == "finished") != (row.outcome is not None):
+        yield Finding("fault", f"{name}: status {row.status}, outcome {row.outcome}")
+    if row.status not in ("finished", "running", "interrupted", "lost"):
         return
     try:
-        steps = ledger.trace(row["trial_id"]).get("step", np.array([]))
+        steps = ledger.trace(row.trial_id).get("step", np.array([]))
     except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
-    if row["objective"] in OWN_KINDS:  # which log what steps they like
+    if row.objective in OWN_KINDS:  # which log what steps they like
         if (np.diff(steps) <= 0).any():
             yield Finding("fault", f"{name}: the steps of its curve do not increase")
     elif not _is_even(steps):
         yield Finding("fault", f"{name}: its curve has holes or steps twice")
-    elif row["status"] == "finished" and (covered := int(steps[-1]) + 1 if len(steps) else 0) != row["steps_done"]:
-        yield Finding("fault", f"{name}: {row['steps_done']} steps done, {covered} in its curve")
+    elif row.status == "finished" and (covered := int(steps[-1]) + 1 if len(steps) else 0) != row.steps_done:
+        yield Finding("fault", f"{name}: {row.steps_done} steps done, {covered} in its curve")
 
 
 def _is_even(steps: np.ndarray) -> bool:
@@ -123,13 +124,13 @@ def _is_even(steps: np.ndarray) -> bool:
     return bool(steps[0] == 0 and (gaps[:-1] == every).all() and (gaps[-1:] > 0).all() and (gaps[-1:] <= every).all())
 
 
-def _mixed(rows: list[dict[str, Any]], packs: Mapping[str, dict[str, Any]]) -> Iterator[Finding]:
+def _mixed(rows: Sequence[TrialRow], packs: Mapping[str, PackRow]) -> Iterator[Finding]:
     """Trials that went on under other versions or on another device than they began with."""
     mixed = 0
     for row in rows:
-        pack = packs.get(row["pack_id"] or "")
-        while pack is not None and (before := packs.get(pack["resumed_from"] or "")) is not None:
-            here, there = pack["environment"], before["environment"]
+        pack = packs.get(row.pack_id or "")
+        while pack is not None and (before := packs.get(pack.resumed_from or "")) is not None:
+            here, there = pack.environment, before.environment
             if here and there and any(here.get(key) != there.get(key) for key in _SAME_RESULTS):
                 mixed += 1
                 break
@@ -148,22 +149,22 @@ def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
 
 
-def _frozen(sweep: Sweep, rows: list[dict[str, Any]]) -> Iterator[Finding]:
+def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
     wanted = [trial.trial_id for trial in sweep.trials]
-    if wanted != [row["trial_id"] for row in rows if row["position"] is not None]:
+    if wanted != [row.trial_id for row in rows if row.position is not None]:
         yield Finding("note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans them anew")
     known, judged_by = set(wanted), sweep.stopping.model_dump(exclude={"audit"})
     for row in rows:
-        identity = trial_id(row["objective"], row["config"], row["seed"], judged_by)
-        if row["trial_id"] in known and identity != row["trial_id"]:
-            yield Finding("fault", f"trial {row['trial_id']}: its configuration is not the one of its id")
+        identity = trial_id(row.objective, row.config, row.seed, judged_by)
+        if row.trial_id in known and identity != row.trial_id:
+            yield Finding("fault", f"trial {row.trial_id}: its configuration is not the one of its id")
 
 
 def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
     for pack_id in ledger.resumable():
         for found in ledger.checkpoints(pack_id):
             try:
-                read_checkpoint(folder, found["name"], found["sha256"])
+                read_checkpoint(folder, found.name, found.sha256)
             except StorageError as error:
                 yield Finding("warning", f"{error}; an older one is used, or the start")
     if unneeded := unneeded_checkpoints(folder, ledger.checkpoint_names()):

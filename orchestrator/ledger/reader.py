@@ -7,8 +7,9 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -21,12 +22,14 @@ from orchestrator.ledger.schema import (
     make_or_upgrade,
     version_of,
 )
-from orchestrator.messages import Member
+from orchestrator.messages import CheckpointRow, Member, PackRow, TrialRow
 from orchestrator.space import frozen
 
 BUSY_TIMEOUT_S = 20.0  # how long a file that another process writes to is waited for
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
+_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow))
+_PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
 class LedgerReader:
@@ -65,8 +68,8 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def trials(self, *, removed: bool = False) -> list[dict[str, Any]]:
-        """Rows of the sweep's trials in order, ``cell`` and ``config`` as mappings.
+    def trials(self, *, removed: bool = False) -> list[TrialRow]:
+        """The sweep's trials in order.
 
         With ``removed`` also those that the sweep no longer has, after the others.
         """
@@ -75,7 +78,7 @@ class LedgerReader:
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
             return [_trial(row) for row in rows]
 
-    def trial(self, trial_id: str) -> dict[str, Any]:
+    def trial(self, trial_id: str) -> TrialRow:
         """The row of one trial."""
         with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
@@ -148,11 +151,11 @@ class LedgerReader:
                     digest.update(repr(tuple(row)).encode())
         return digest.hexdigest()
 
-    def packs(self) -> list[dict[str, Any]]:
+    def packs(self) -> list[PackRow]:
         """Every try at training a pack, oldest first."""
         with self._reading():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
-            return [{**dict(row), "environment": json.loads(row["environment"])} for row in rows]
+            return [_pack(row) for row in rows]
 
     def resumable(self) -> dict[str, list[str]]:
         """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
@@ -166,11 +169,11 @@ class LedgerReader:
                 found.setdefault(pack_id, []).append(trial_id)
         return found
 
-    def checkpoints(self, pack_id: str) -> list[dict[str, Any]]:
-        """Name, sha256 and ages of a pack's checkpoints, newest first."""
+    def checkpoints(self, pack_id: str) -> list[CheckpointRow]:
+        """A pack's checkpoints, newest first."""
         query = "SELECT name, sha256, ages FROM checkpoints WHERE pack_id = ? ORDER BY number DESC"
         with self._reading():
-            return [{**dict(row), "ages": json.loads(row["ages"])} for row in self._db.execute(query, (pack_id,))]
+            return [CheckpointRow(row[0], row[1], json.loads(row[2])) for row in self._db.execute(query, (pack_id,))]
 
     def checkpoint_names(self) -> set[str]:
         """Files of all checkpoints that may be needed."""
@@ -183,7 +186,7 @@ class LedgerReader:
             (found,) = self._db.execute("SELECT trial_ids FROM packs WHERE pack_id = ?", (pack_id,)).fetchone()
             trial_ids = json.loads(found)
         rows = [self.trial(trial_id) for trial_id in trial_ids]
-        return [Member(row["trial_id"], row["config"], row["seed"]) for row in rows]
+        return [Member(row.trial_id, row.config, row.seed) for row in rows]
 
     def member_steps_per_second(self) -> float | None:
         """Measured speed of one worker over all packs, or None before one was timed."""
@@ -222,7 +225,18 @@ def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqli
     return copy
 
 
-def _trial(row: sqlite3.Row) -> dict[str, Any]:
+def _trial(row: sqlite3.Row) -> TrialRow:
     """A row of the table of trials; values of its cell can be keys."""
-    cell = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
-    return {**dict(row), "cell": cell, "config": json.loads(row["config"])}
+    values = {name: row[name] for name in _TRIAL_COLUMNS}
+    values["cell"] = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
+    values["config"] = json.loads(row["config"])
+    values["is_audited"] = bool(row["is_audited"])
+    values["episodes"] = tuple((onset, recovery) for onset, recovery in json.loads(row["episodes"]))
+    return TrialRow(**values)
+
+
+def _pack(row: sqlite3.Row) -> PackRow:
+    values = {name: row[name] for name in _PACK_COLUMNS}
+    values["trial_ids"] = tuple(json.loads(row["trial_ids"]))
+    values["environment"] = json.loads(row["environment"])
+    return PackRow(**values)

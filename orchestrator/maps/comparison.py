@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
 from orchestrator.maps.stability import StabilityMap, make_map, ordered, sweep_axes
+from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, number_text
 from orchestrator.sweepfile.settings import settings_of
 
@@ -35,7 +36,7 @@ class Side:
     """
 
     name: str
-    trials: tuple[Mapping[str, Any], ...]
+    trials: tuple[TrialRow, ...]
     num_left_out: int
     area: float
     area_interval: tuple[float, float] | None
@@ -119,7 +120,7 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None) -> Comparison
     if not shared:
         raise InputError(Problem(", ".join(names), "", "share no cell", _why_nothing_is_shared(order, cells_of, names)))
     kept = [tuple(_with_cell(row, order) for row in rows if _key(row, order) in shared) for rows in rows_of]
-    values = {name: ordered(list(dict.fromkeys(row["cell"][name] for row in kept[0]))) for name in order}
+    values = {name: ordered(list(dict.fromkeys(row.cell[name] for row in kept[0]))) for name in order}
     axes = tuple(Axis(name, union[name].scale, tuple(values[name]), union[name].ends) for name in order)
     keys = sorted(shared, key=lambda key: [values[n].index(v) for n, v in zip(order, key, strict=True)])
     states = [_states(rows, order) for rows in kept]
@@ -149,12 +150,12 @@ def _unique_names(names: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
 
 
-def _field(row: Mapping[str, Any], name: str) -> Any:
-    return row["cell"][name] if name in row["cell"] else _settings(row).get(name)
+def _field(row: TrialRow, name: str) -> Any:
+    return row.cell[name] if name in row.cell else _settings(row).get(name)
 
 
-def _settings(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return settings_of(row["objective"], row["config"], row["cell"])
+def _settings(row: TrialRow) -> Mapping[str, Any]:
+    return settings_of(row.objective, row.config, row.cell)
 
 
 def _rounded(value: Any) -> Any:
@@ -164,12 +165,12 @@ def _rounded(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _key(row: Mapping[str, Any], order: Sequence[str]) -> Key:
+def _key(row: TrialRow, order: Sequence[str]) -> Key:
     return tuple(_rounded(_field(row, name)) for name in order)
 
 
-def _with_cell(row: Mapping[str, Any], order: Sequence[str]) -> Mapping[str, Any]:
-    return {**row, "cell": dict(zip(order, _key(row, order), strict=True))}
+def _with_cell(row: TrialRow, order: Sequence[str]) -> TrialRow:
+    return replace(row, cell=dict(zip(order, _key(row, order), strict=True)))
 
 
 def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], names: Sequence[str]) -> str:
@@ -184,24 +185,24 @@ def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], n
     return "each axis has shared values, but no combination of them is in all sweeps"
 
 
-def _states(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> dict[Key, str]:
+def _states(rows: Sequence[TrialRow], order: Sequence[str]) -> dict[Key, str]:
     """The state of each cell of one sweep."""
     labels: dict[Key, list[str]] = {}
     for row in rows:
-        labels.setdefault(_key(row, order), []).append(row["outcome"] or row["status"])
+        labels.setdefault(_key(row, order), []).append(row.label)
     return {key: cell_state(of_cell) for key, of_cell in labels.items()}
 
 
 def _stable_table(
-    rows: Sequence[Mapping[str, Any]], order: Sequence[str], keys: Sequence[Key]
+    rows: Sequence[TrialRow], order: Sequence[str], keys: Sequence[Key]
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
-    seeds = tuple(sorted({row["seed"] for row in rows}))
+    seeds = tuple(sorted({row.seed for row in rows}))
     place = {key: i for i, key in enumerate(keys)}
     table = np.full((len(keys), len(seeds)), np.nan)
     for row in rows:
-        if row["outcome"] and (key := _key(row, order)) in place:
-            table[place[key], seeds.index(row["seed"])] = row["outcome"] == "stable"
+        if row.outcome and (key := _key(row, order)) in place:
+            table[place[key], seeds.index(row.seed)] = row.outcome == "stable"
     return table, seeds
 
 
@@ -258,9 +259,9 @@ def _difference(
     order = [axis.name for axis in axes]
     before, after = (
         {
-            (key, row["seed"]): row["outcome"] == "stable"
+            (key, row.seed): row.outcome == "stable"
             for row in side.trials
-            if row["outcome"] and (key := _key(row, order)) in compared
+            if row.outcome and (key := _key(row, order)) in compared
         }
         for side in (first, new)
     )
@@ -268,7 +269,7 @@ def _difference(
     num_gained = sum(after[pair] and not before[pair] for pair in pairs)
     num_lost = sum(before[pair] and not after[pair] for pair in pairs)
     has_draws = first_draws is not None and new_draws is not None
-    num_seeds = min(len({row["seed"] for row in side.trials}) for side in (first, new))
+    num_seeds = min(len({row.seed for row in side.trials}) for side in (first, new))
     return Difference(
         name=new.name,
         area_change=new.area - first.area,
@@ -337,9 +338,9 @@ def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, RowBounda
     }
 
 
-def _changed(kept: Sequence[Sequence[Mapping[str, Any]]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+def _changed(kept: Sequence[Sequence[TrialRow]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Fields that differ between the sweeps, other than axes."""
-    configs = [{"objective": rows[0]["objective"], **_settings(rows[0])} for rows in kept]
+    configs = [{"objective": rows[0].objective, **_settings(rows[0])} for rows in kept]
     fields = dict.fromkeys(field for config in configs for field in config if field not in (*order, "seed"))
     return {
         field: tuple(config.get(field) for config in configs)

@@ -9,10 +9,9 @@ from statistics import median
 from typing import Any
 
 from orchestrator.detection.outcomes import cell_state
+from orchestrator.messages import TrialRow
 from orchestrator.space import canonical_json, is_number
 from orchestrator.sweepfile.settings import settings_of
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Neighbour:
         return self.state == "stable"
 
 
-def neighbours(rows: Iterable[Row], trial: Row, setting: str) -> list[Neighbour]:
+def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[Neighbour]:
     """The cells that share all of the trial's configuration but ``setting``, its own cell among them.
 
     In ascending order of the value, none and words last. Only those with a finished trial count.
@@ -44,7 +43,7 @@ def neighbours(rows: Iterable[Row], trial: Row, setting: str) -> list[Neighbour]
     own = _settings(trial)
     if setting not in own:
         return []
-    found: dict[str, tuple[Any, list[Row]]] = {}
+    found: dict[str, tuple[Any, list[TrialRow]]] = {}
     for row in rows:
         settings = _settings(row)
         if setting in settings and _differ_in(settings, own, setting):
@@ -63,17 +62,17 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
     return [cell for cell in cells if _rank(cell.value) > _rank(value) and not isinstance(cell.value, str | bool)]
 
 
-def _neighbour(value: Any, trials: Sequence[Row]) -> Neighbour:
-    finished = [trial for trial in trials if trial["outcome"] is not None]
-    onsets = tuple(trial["onset_step"] for trial in finished if trial["outcome"] != "stable")
-    losses = [trial["final_loss"] for trial in finished if trial["final_loss"] is not None]
+def _neighbour(value: Any, trials: Sequence[TrialRow]) -> Neighbour:
+    finished = [trial for trial in trials if trial.outcome is not None]
+    onsets = tuple(trial.onset_step for trial in finished if trial.outcome != "stable")
+    losses = [trial.final_loss for trial in finished if trial.final_loss is not None]
     loss = median(losses) if losses else None
-    state = cell_state([trial["outcome"] or trial["status"] for trial in trials])
+    state = cell_state([trial.label for trial in trials])
     return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
 
 
-def _settings(row: Row) -> Mapping[str, Any]:
-    return settings_of(row["objective"], row["config"], row["cell"])
+def _settings(row: TrialRow) -> Mapping[str, Any]:
+    return settings_of(row.objective, row.config, row.cell)
 
 
 def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool:

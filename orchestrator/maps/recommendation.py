@@ -13,6 +13,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, is_ordered, margins
 from orchestrator.maps.stability import sweep_axes
+from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, format_value
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
@@ -69,15 +70,15 @@ def recommend(ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_
         raise InputError(Problem(facts.get("name", ""), "", "its cells are sampled, so none has neighbours", remedy))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
-    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    cells: dict[tuple[Any, ...], list[TrialRow]] = {}
     for trial in ledger.trials():
-        cells.setdefault(tuple(trial["cell"][axis.name] for axis in axes), []).append(trial)
-    states = {key: cell_state([t["outcome"] or t["status"] for t in trials]) for key, trials in cells.items()}
+        cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
+    states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
     candidates = sorted(
         (
             _candidate(key, trials, axes, states, metric)
             for key, trials in cells.items()
-            if states[key] == "stable" and all(trial[metric] is not None for trial in trials)
+            if states[key] == "stable" and all(getattr(trial, metric) is not None for trial in trials)
         ),
         key=lambda candidate: candidate.loss,
     )
@@ -88,13 +89,13 @@ def recommend(ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_
 
 def _candidate(
     key: tuple[Any, ...],
-    trials: Sequence[Mapping[str, Any]],
+    trials: Sequence[TrialRow],
     axes: Sequence[Axis],
     states: Mapping[tuple[Any, ...], str],
     metric: str,
 ) -> Candidate:
     setting = dict(zip((axis.name for axis in axes), key, strict=True))
-    loss = median(trial[metric] for trial in trials)
+    loss = median(getattr(trial, metric) for trial in trials)
     return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states)))
 
 

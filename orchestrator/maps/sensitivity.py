@@ -12,6 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import is_ordered
 from orchestrator.maps.stability import sweep_axes
+from orchestrator.messages import TrialRow
 from orchestrator.space import format_value
 
 
@@ -54,20 +55,20 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
             Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
         )
     trials = ledger.trials()
-    finished = [trial for trial in trials if trial["outcome"]]
-    ran_to_their_end = [trial for trial in finished if trial["outcome"] in ("stable", "spiked")]
-    has_validation = bool(ran_to_their_end) and all(t["validation_loss"] is not None for t in ran_to_their_end)
+    finished = [trial for trial in trials if trial.outcome]
+    ran_to_their_end = [trial for trial in finished if trial.outcome in ("stable", "spiked")]
+    has_validation = bool(ran_to_their_end) and all(t.validation_loss is not None for t in ran_to_their_end)
     loss = "validation_loss" if has_validation else "final_loss"
-    settings: dict[tuple[Any, ...], dict[int, dict[Any, Mapping[str, Any]]]] = {}
+    settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialRow]]] = {}
     for trial in finished:
-        setting = tuple((name, trial["cell"][name]) for name in axes if name != axis)
-        settings.setdefault(setting, {}).setdefault(trial["seed"], {})[trial["cell"][axis]] = trial
+        setting = tuple((name, trial.cell[name]) for name in axes if name != axis)
+        settings.setdefault(setting, {}).setdefault(trial.seed, {})[trial.cell[axis]] = trial
     return [_of_setting(dict(setting), by_seed, values, loss) for setting, by_seed in settings.items()]
 
 
 def _of_setting(
     setting: Mapping[str, Any],
-    by_seed: Mapping[int, Mapping[Any, Mapping[str, Any]]],
+    by_seed: Mapping[int, Mapping[Any, TrialRow]],
     values: Sequence[float],
     loss: str,
 ) -> Sensitivity:
@@ -82,13 +83,13 @@ def _of_setting(
     return Sensitivity(setting, of_seed, best, len(values), min(values), max(values), loss)
 
 
-def _capped(trial: Mapping[str, Any], loss: str) -> float | None:
+def _capped(trial: TrialRow, loss: str) -> float | None:
     """The loss at the end, at most the loss at initialisation, which stands for no loss at all too.
 
     None where neither is finite: such a run has no loss to compare.
     """
-    found = trial[loss] if trial[loss] is not None else trial["final_loss"]
-    known = [one for one in (found, trial["initial_loss"]) if one is not None]
+    found = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
+    known = [one for one in (found, trial.initial_loss) if one is not None]
     return min(known, default=None)
 
 

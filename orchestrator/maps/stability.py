@@ -17,6 +17,7 @@ from orchestrator.intervals import wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured
+from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, is_number
 
 # Where the cell that is taken stands among all behind a cell of the map, from the best (0) to the worst (1).
@@ -71,7 +72,7 @@ class StabilityMap:
 
 def sweep_axes(ledger: LedgerReader) -> list[Axis]:
     """The axes of the sweep, their values as found in its trials."""
-    values = axis_values([trial["cell"] for trial in ledger.trials()])
+    values = axis_values([trial.cell for trial in ledger.trials()])
     return [
         Axis(fact["name"], fact["scale"], values.get(fact["name"], ()), tuple(fact["ends"]) if fact["ends"] else None)
         for fact in json.loads(ledger.facts().get("axes", "[]"))
@@ -114,7 +115,7 @@ def stability_map(
 
 
 def make_map(
-    trials: Sequence[Mapping[str, Any]],
+    trials: Sequence[TrialRow],
     axes: Mapping[str, Axis],
     x: str,
     y: str | None,
@@ -131,10 +132,10 @@ def make_map(
     """
     if reduce not in REDUCTIONS:
         raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
-    others = [axis for axis in axes if axis not in (x, y) and len({trial["cell"][axis] for trial in trials}) > 1]
-    grouped: dict[tuple[Any, Any], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
+    others = [axis for axis in axes if axis not in (x, y) and len({trial.cell[axis] for trial in trials}) > 1]
+    grouped: dict[tuple[Any, Any], dict[tuple[Any, ...], list[TrialRow]]] = {}
     for trial in trials:
-        cell = trial["cell"]
+        cell = trial.cell
         key = (cell[x], cell[y] if y else None)
         grouped.setdefault(key, {}).setdefault(tuple(cell[axis] for axis in others), []).append(trial)
     xs, ys = ({key[place] for key in grouped} for place in (0, 1))
@@ -173,10 +174,10 @@ def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **opt
     return maps
 
 
-def map_cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str, measured: Measured) -> MapCell:
+def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: Measured) -> MapCell:
     """The cell at ``x`` and ``y`` whose seeds are ``trials``."""
-    labels = [trial["outcome"] or trial["status"] for trial in trials]
-    finished = [trial for trial in trials if trial["outcome"]]
+    labels = [trial.label for trial in trials]
+    finished = [trial for trial in trials if trial.outcome]
     counts = Counter(labels)
     medians = {name: _median_of(name, finished, measured) for name in METRICS}
     return MapCell(
@@ -188,18 +189,18 @@ def map_cell(x: Any, y: Any, trials: Sequence[Mapping[str, Any]], metric: str, m
         fraction_stable=counts["stable"] / len(finished) if finished else None,
         interval=wilson(counts["stable"], len(finished)) if finished else None,
         medians=medians,
-        total_spikes=sum(trial.get("num_spikes") or 0 for trial in finished),
+        total_spikes=sum(trial.num_spikes or 0 for trial in finished),
         value=medians[metric],
         state=cell_state(labels),
     )
 
 
-def _median_of(name: str, trials: Sequence[Mapping[str, Any]], measured: Measured) -> float | None:
+def _median_of(name: str, trials: Sequence[TrialRow], measured: Measured) -> float | None:
     """The median of a metric over the trials that have it, None without one."""
     if name in measured:
-        values = [measured[name].get(trial["trial_id"]) for trial in trials]
+        values = [measured[name].get(trial.trial_id) for trial in trials]
     else:
-        values = [trial.get(name) for trial in trials]
+        values = [getattr(trial, name, None) for trial in trials]
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -237,16 +238,16 @@ def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
 
 
 def _filtered(
-    trials: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], where: Mapping[str, Any]
-) -> tuple[list[Mapping[str, Any]], list[str]]:
+    trials: Sequence[TrialRow], axes: Mapping[str, Axis], where: Mapping[str, Any]
+) -> tuple[list[TrialRow], list[str]]:
     """The trials of ``where``, and what it says in words."""
     kept, values = trials_where("--where", trials, axes, where)
     return kept, [f"{name} = {value_label(axes[name], value)}" for name, value in values.items()]
 
 
 def trials_where(
-    option: str, trials: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], where: Mapping[str, Any]
-) -> tuple[list[Mapping[str, Any]], dict[str, Any]]:
+    option: str, trials: Sequence[TrialRow], axes: Mapping[str, Axis], where: Mapping[str, Any]
+) -> tuple[list[TrialRow], dict[str, Any]]:
     """The trials whose cells have the values of ``where`` (as ``value_meant`` reads them), and these values.
 
     Raises InputError naming ``option`` for an axis or a value that there is not, and where no cell has them all.
@@ -256,7 +257,7 @@ def trials_where(
         if name not in axes:
             raise InputError(Problem(option, name, "is not an axis", f"axes: {', '.join(axes) or 'none'}"))
         values[name] = value_meant(option, axes[name], wanted)
-    kept = [trial for trial in trials if all(trial["cell"][name] == value for name, value in values.items())]
+    kept = [trial for trial in trials if all(trial.cell[name] == value for name, value in values.items())]
     if where and not kept:
         written = ",".join(f"{name}={wanted}" for name, wanted in where.items())
         raise InputError(Problem(option, written, "the sweep has no such cell", "see `sweep status NAME`"))

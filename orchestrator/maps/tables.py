@@ -24,11 +24,11 @@ def trial_table(ledger: LedgerReader) -> pd.DataFrame:
     """
     rows = []
     for trial in ledger.trials():
-        settings = settings_of(trial["objective"], trial["config"], trial["cell"])
-        row = {"trial_id": trial["trial_id"], **settings, **trial["cell"], "seed": trial["seed"]}
-        row |= {name: trial[name] for name in _RESULTS}
-        done = trial["steps_done"]
-        row["saved_steps"] = None if done is None else trial["steps"] - done
+        settings = settings_of(trial.objective, trial.config, trial.cell)
+        row = {"trial_id": trial.trial_id, **settings, **trial.cell, "seed": trial.seed}
+        row |= {name: getattr(trial, name) for name in _RESULTS}
+        done = trial.steps_done
+        row["saved_steps"] = None if done is None else trial.steps - done
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -69,12 +69,12 @@ def _draw(found: Diagnosis) -> Figure:
 
 def _title(found: Diagnosis) -> str:
     trial = found.trial
-    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial["cell"].items())
+    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
     cause = (
         f"{title_of(found.cause.mechanism)}, {found.cause.when}" if found.cause is not None else "not enough evidence"
     )
-    said = "stable" if found.evidence.outcome == "stable" else f"{trial['outcome']}: {cause}"
-    return f"{found.sweep} {setting} seed={trial['seed']}\n{said}"
+    said = "stable" if found.evidence.outcome == "stable" else f"{trial.outcome}: {cause}"
+    return f"{found.sweep} {setting} seed={trial.seed}\n{said}"
 
 
 def _loss(axes: Axes, evidence: Evidence, window: Window) -> None:

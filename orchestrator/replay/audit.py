@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.intervals import wilson
+from orchestrator.messages import TrialRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Audit:
     num_stopped: int
     num_chosen: int
     num_judged: int
-    wrong: tuple[Mapping[str, Any], ...]
+    wrong: tuple[TrialRow, ...]
     wrong_rate: float | None
     wrong_interval: tuple[float, float] | None
     steps_planned: int
@@ -41,30 +41,40 @@ class Audit:
         return self.steps_saved - self.steps_audited
 
 
-def audit(trials: Sequence[Mapping[str, Any]], member_steps_per_second: float | None) -> Audit:
+def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> Audit:
     """The audit of a sweep from the rows of its ledger."""
-    finished = [row for row in trials if row["outcome"] is not None]
+    finished = [row for row in trials if row.outcome is not None]
     # Trials that trained on after a verdict: audited, or all without early stopping; without non-finite ones.
-    lost = [row for row in finished if row.get("verdict_step") is not None]
-    judged = [row for row in lost if row["steps_done"] > row["verdict_step"] + 1]
+    lost = [row for row in finished if row.verdict_step is not None]
+    judged = [row for row in lost if row.steps_done > row.verdict_step + 1]
     # Their outcomes were judged at the end, including all steps after the verdict.
-    wrong = tuple(row for row in judged if row["outcome"] not in ("diverged", "stalled"))
-    stopped = [row for row in finished if row["steps_done"] < row["steps"]]
-    saved = sum(row["steps"] - row["steps_done"] for row in stopped)
-    audited = sum(row["steps_done"] - row["verdict_step"] - 1 for row in judged if row["is_audited"])
+    wrong = tuple(row for row in judged if row.outcome not in ("diverged", "stalled"))
+    stopped = [row for row in finished if row.steps_done < row.steps]
+    saved = sum(row.steps - row.steps_done for row in stopped)
+    audited = sum(row.steps_done - row.verdict_step - 1 for row in judged if row.is_audited)
     return Audit(
         num_finished=len(finished),
         num_stopped=len(stopped),
-        num_chosen=sum(bool(row.get("is_audited")) for row in finished),
+        num_chosen=sum(row.is_audited for row in finished),
         num_judged=len(judged),
         wrong=wrong,
         wrong_rate=len(wrong) / len(judged) if judged else None,
         wrong_interval=wilson(len(wrong), len(judged)) if judged else None,
-        steps_planned=sum(row["steps"] for row in finished),
+        steps_planned=sum(row.steps for row in finished),
         steps_saved=saved,
         steps_audited=audited,
         seconds_saved=(saved - audited) / member_steps_per_second if member_steps_per_second else None,
     )
+
+
+def _steps_after_verdict(row: TrialRow) -> int:
+    """Steps that a trial trained on after it was found lost."""
+    return row.steps_done - row.verdict_step - 1 if row.steps_done is not None and row.verdict_step is not None else 0
+
+
+def _steps_left_out(row: TrialRow) -> int:
+    """Steps that a trial was planned to train and did not."""
+    return row.steps - row.steps_done if row.steps_done is not None else 0
 
 
 def audit_lines(balance: Audit) -> list[str]:

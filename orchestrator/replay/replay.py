@@ -16,7 +16,7 @@ from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
-from orchestrator.messages import Trace
+from orchestrator.messages import Trace, TrialRow
 from orchestrator.sweepfile.own_trainer import OWN_KINDS
 
 _AT_ONCE = 64
@@ -110,72 +110,72 @@ class ReplayedTrial:
 
 def replay_sweep(ledger: LedgerReader, config: StoppingConfig) -> list[ReplayedTrial]:
     """Judge the finished trials of a sweep again, from their curves, under ``config``."""
-    rows = [row for row in ledger.trials() if row["outcome"] is not None]
+    rows = [row for row in ledger.trials() if row.outcome is not None]
     return [trial for some in in_parts(rows) for trial in _replayed_trials(ledger, some, config)]
 
 
-def in_parts(rows: Iterable[Mapping[str, Any]], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[Mapping[str, Any]]]:
+def in_parts(rows: Iterable[TrialRow], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[Mapping[str, Any]]]:
     """Finished trials in batches with curves of at most ``max_steps`` together, or a single longer one."""
     part: list[Mapping[str, Any]] = []
     num_steps = 0
     for row in rows:
-        num_steps += row["steps_done"]
+        num_steps += row.steps_done or 0
         if part and (num_steps > max_steps or len(part) == _AT_ONCE):
             yield part
-            part, num_steps = [], row["steps_done"]
+            part, num_steps = [], row.steps_done or 0
         part.append(row)
     if part:
         yield part
 
 
-def _replayed_trials(
-    ledger: LedgerReader, rows: Sequence[Mapping[str, Any]], config: StoppingConfig
-) -> Iterator[ReplayedTrial]:
+def _replayed_trials(ledger: LedgerReader, rows: Sequence[TrialRow], config: StoppingConfig) -> Iterator[ReplayedTrial]:
     was_stopping = json.loads(ledger.facts()["stopping"])["early_stop"]
-    curves = [_curve_of(row, ledger.trace(row["trial_id"], JUDGED)) for row in rows]
+    curves = [_curve_of(row, ledger.trace(row.trial_id, JUDGED)) for row in rows]
     for row, curve, record in zip(rows, curves, detect(curves, config), strict=True):
         yield _replayed_trial(row, curve, record, config, was_stopping=was_stopping)
 
 
-def _curve_of(row: Mapping[str, Any], trace: Trace) -> Curve:
+def _curve_of(row: TrialRow, trace: Trace) -> Curve:
     # A flag that is never set would waste memory.
     columns = {
         name: values
         for name, values in trace.items()
         if name in ("loss", "grad_norm") or (name != "step" and (values == 1).any())
     }
-    if row["objective"] in OWN_KINDS and "grad_norm" in columns:
+    if row.objective in OWN_KINDS and "grad_norm" in columns:
         # NaN is a norm that was not measured.
         columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
-    return Curve(trace["step"].astype(np.int64), columns, is_audited=bool(row["is_audited"]))
+    return Curve(trace["step"].astype(np.int64), columns, is_audited=row.is_audited)
 
 
 def _replayed_trial(
-    row: Mapping[str, Any], curve: Curve, record: MemberRecord, config: StoppingConfig, *, was_stopping: bool
+    row: TrialRow, curve: Curve, record: MemberRecord, config: StoppingConfig, *, was_stopping: bool
 ) -> ReplayedTrial:
+    assert row.outcome is not None, "it has finished"
+    assert row.steps_done is not None, "it has finished"
     verdict = judge(record, config)
     outcome, reason = verdict.outcome, verdict.reason
     # A custom trainer chooses its number of steps and its first step.
-    is_own = row["objective"] in OWN_KINDS
+    is_own = row.objective in OWN_KINDS
     last_step = int(curve.step_N[-1])
-    was_stopped = row["steps_done"] < row["steps"]
+    was_stopped = row.steps_done < row.steps
     if is_own:
-        was_stopped = was_stopping and not row["is_audited"] and row["verdict_step"] == last_step
+        was_stopped = was_stopping and not row.is_audited and row.verdict_step == last_step
     would_stop = record.lost is not None and (not record.is_finite or (config.early_stop and not curve.is_audited))
-    new_steps_done = row["steps_done"] - (last_step - int(curve.step_N[record.num_steps - 1]))
-    if not is_own and len(curve.step_N) < row["steps_done"]:
-        kept = f"{len(curve.step_N):,} of {row['steps_done']:,}"
+    new_steps_done = row.steps_done - (last_step - int(curve.step_N[record.num_steps - 1]))
+    if not is_own and len(curve.step_N) < row.steps_done:
+        kept = f"{len(curve.step_N):,} of {row.steps_done:,}"
         outcome, reason = UNKNOWN, f"only {kept} steps were kept (telemetry.curves), and a verdict needs them all"
-        new_steps_done = row["steps_done"]
+        new_steps_done = row.steps_done
     elif was_stopped and not would_stop:
         outcome, reason = UNKNOWN, f"would not stop by step {last_step}, where its training was stopped"
     return ReplayedTrial(
-        trial_id=row["trial_id"],
-        cell=row["cell"],
-        seed=row["seed"],
-        outcome=row["outcome"],
+        trial_id=row.trial_id,
+        cell=row.cell,
+        seed=row.seed,
+        outcome=row.outcome,
         new_outcome=outcome,
-        steps_done=row["steps_done"],
+        steps_done=row.steps_done,
         new_steps_done=new_steps_done,
         reason=reason,
     )

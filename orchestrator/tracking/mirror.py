@@ -19,6 +19,7 @@ from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.files import LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
 from orchestrator.replay.audit import Audit, audit
 from orchestrator.space import Trial
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -104,46 +105,44 @@ def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -
         return marker.read_text() == f"{tracker.shown_store(folder, tracking)} {ledger.state()}"
 
 
-def trial_record(ledger: LedgerReader, row: Mapping[str, Any], every: int | str) -> TrialRecord:
+def trial_record(ledger: LedgerReader, row: TrialRow, every: int | str) -> TrialRecord:
     """The tracker's record of the trial of ``row``, with every ``every``-th step of its curves."""
-    is_finished = row["status"] == "finished"
-    trace = ledger.trace(row["trial_id"]) if is_finished else {}
-    tags = {"status": row["status"], "outcome": row["outcome"], "reason": row["reason"]}
-    tags |= {"audited": "true"} if row["is_audited"] else {}
+    is_finished = row.status == "finished"
+    trace = ledger.trace(row.trial_id) if is_finished else {}
+    tags = {"status": row.status, "outcome": row.outcome, "reason": row.reason}
+    tags |= {"audited": "true"} if row.is_audited else {}
     return TrialRecord(
-        trial_id=row["trial_id"],
-        name=Trial(row["trial_id"], row["cell"], row["seed"], row["config"]).name,
+        trial_id=row.trial_id,
+        name=Trial(row.trial_id, row.cell, row.seed, row.config).name,
         version=_version(row),
-        status=row["status"],
+        status=row.status,
         # Settings that do not vary are recorded on the sweep.
-        values={**row["cell"], "seed": row["seed"]},
+        values={**row.cell, "seed": row.seed},
         tags={key: str(value) for key, value in tags.items() if value is not None},
-        points=[*_curve(trace, row["steps"], every), *(_results(row) if is_finished else ())],
-        started_s=row["started_at"],
-        finished_s=row["finished_at"],
-        position=row["position"] or 0,
+        points=[*_curve(trace, row.steps, every), *(_results(row) if is_finished else ())],
+        started_s=row.started_at,
+        finished_s=row.finished_at,
+        position=row.position or 0,
     )
 
 
 def sweep_record(ledger: LedgerReader) -> SweepRecord:
     """The tracker's record of the sweep of ``ledger``."""
     facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
-    environment = packs[-1]["environment"] if packs else {}
+    environment = packs[-1].environment if packs else {}
     tags = {
         "objective": facts.get("objective", ""),
         "sweep_version": facts.get("sweep_version", ""),
         **{f"fixed.{key}": shown_value(value) for key, value in _fixed(rows).items()},
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
-    counts: dict[str, float] = {
-        f"num_{outcome}": sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES
-    }
+    counts: dict[str, float] = {f"num_{outcome}": sum(row.outcome == outcome for row in rows) for outcome in OUTCOMES}
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
         counts=counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None)),
-        finished_s=max((row["finished_at"] or 0 for row in rows), default=0),
-        is_over=not any(row["status"] in _UNFINISHED for row in rows),
+        finished_s=max((row.finished_at or 0 for row in rows), default=0),
+        is_over=not any(row.status in _UNFINISHED for row in rows),
     )
 
 
@@ -168,8 +167,8 @@ def _only_writer(path: Path, title: str, patience_s: float) -> Iterator[None]:
         yield
 
 
-def _version(row: Mapping[str, Any]) -> str:
-    return f"{row['status']}:{row['pack_id']}"
+def _version(row: TrialRow) -> str:
+    return f"{row.status}:{row.pack_id}"
 
 
 def _curve(trace: Mapping[str, Any], num_steps: int, every: int | str) -> list[Point]:
@@ -188,9 +187,9 @@ def _curve(trace: Mapping[str, Any], num_steps: int, every: int | str) -> list[P
     ]
 
 
-def _results(row: Mapping[str, Any]) -> list[Point]:
-    values = {name: row[name] for name in _RESULTS if row[name] is not None}
-    values |= {outcome: float(row["outcome"] == outcome) for outcome in OUTCOMES}
+def _results(row: TrialRow) -> list[Point]:
+    values = {name: value for name in _RESULTS if (value := getattr(row, name)) is not None}
+    values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
     return [Point(name, float(value), 0) for name, value in values.items()]
 
 
@@ -207,9 +206,9 @@ def _audit_counts(balance: Audit) -> dict[str, float]:
     return counts
 
 
-def _fixed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _fixed(rows: Sequence[TrialRow]) -> dict[str, Any]:
     """The settings that are not axes and so equal in all trials."""
     if not rows:
         return {}
-    settings = settings_of(rows[0]["objective"], rows[0]["config"])
-    return {key: value for key, value in settings.items() if key not in rows[0]["cell"]}
+    settings = settings_of(rows[0].objective, rows[0].config)
+    return {key: value for key, value in settings.items() if key not in rows[0].cell}

@@ -192,13 +192,13 @@ def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
         assert len(trials) == 12
         for trial_id, found in stored.trials.items():
             row, trace = ledger.trial(trial_id), ledger.trace(trial_id)
-            assert (found["status"], found["outcome"]) == (row["status"], row["outcome"])
-            assert found["values"] == {key: str(value) for key, value in {**row["cell"], "seed": row["seed"]}.items()}
+            assert (found["status"], found["outcome"]) == (row.status, row.outcome)
+            assert found["values"] == {key: str(value) for key, value in {**row.cell, "seed": row.seed}.items()}
             pairs = zip(trace["step"].tolist(), trace["loss"].tolist(), strict=True)
             assert found["loss"] == [(step, loss) for step, loss in pairs if math.isfinite(loss)]
     assert stored.is_over is True
     assert stored.counts["num_trials"] == 12
-    assert stored.counts["num_diverged"] == sum(trial["outcome"] == "diverged" for trial in stored.trials.values()) > 0
+    assert stored.counts["num_diverged"] == sum(trial.outcome == "diverged" for trial in stored.trials.values()) > 0
     assert list(stored.artifacts) == ["picture.png"]
 
 

@@ -44,7 +44,7 @@ def test_the_planted_cause_is_named_in_every_trial_that_is_not_stable_and_no_oth
     assert show(run(sweep, tmp_path, lambda: InlineExecutor, False)) == 0
     with LedgerReader(tmp_path / sweep.name / LEDGER) as ledger:
         rows = ledger.trials()
-        unstable = [row for row in rows if row["outcome"] != "stable"]
+        unstable = [row for row in rows if row.outcome != "stable"]
         found = [examine(ledger, row, "every one", rows).cause for row in unstable]
     assert unstable, "nothing became unstable: the plant has no effect"
     assert {cause.mechanism if cause else None for cause in found} == {PLANTED[name]}

@@ -83,7 +83,7 @@ def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_p
     write_files(section(title), tmp_path)
     run_commands(section(title), tmp_path)
     with LedgerReader(tmp_path / "results" / name / "ledger.db") as ledger:
-        outcomes = Counter(row["outcome"] for row in ledger.trials())
+        outcomes = Counter(row.outcome for row in ledger.trials())
     assert set(outcomes) >= wanted, outcomes
     assert None not in outcomes
 

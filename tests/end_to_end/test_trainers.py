@@ -148,6 +148,6 @@ def test_the_shipped_maps_have_stable_and_diverged_cells(tmp_path: Path, name: s
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
     with LedgerReader(tmp_path / "results" / name / "ledger.db") as ledger:
-        outcomes = {row["outcome"] for row in ledger.trials()}
+        outcomes = {row.outcome for row in ledger.trials()}
     assert outcomes >= {"stable", "diverged"}
     assert None not in outcomes

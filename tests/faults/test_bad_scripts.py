@@ -72,11 +72,11 @@ def test_no_script_takes_the_sweep_with_it(tmp_path: Path) -> None:
     assert code == 3, output
     assert "Traceback" not in output
     with LedgerReader(tmp_path / "results/edge" / LEDGER) as ledger:
-        found = {row["cell"]["mode"]: row for row in ledger.trials()}
+        found = {row.cell["mode"]: row for row in ledger.trials()}
     for mode, (status, outcome, reason) in EXPECTED.items():
         row = found[mode]
-        assert (row["status"], row["outcome"]) == (status, outcome), (mode, row["reason"])
-        assert reason in (row["reason"] if status == "errored" else "")
+        assert (row.status, row.outcome) == (status, outcome), (mode, row.reason)
+        assert reason in (row.reason if status == "errored" else "")
     assert not is_alive(int((tmp_path / "daemon").read_text()))
     assert not (tmp_path / "owned").exists()
     assert_sound(tmp_path)
@@ -111,4 +111,4 @@ def test_scripts_of_a_driver_that_was_killed_end_and_the_next_run_goes_on(tmp_pa
     assert code == 0, output
     assert_sound(tmp_path)
     with LedgerReader(tmp_path / "results/edge" / LEDGER) as ledger:
-        assert {row["outcome"] for row in ledger.trials()} == {"stable"}
+        assert {row.outcome for row in ledger.trials()} == {"stable"}

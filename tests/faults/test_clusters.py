@@ -148,15 +148,15 @@ def packs_of(folder: Path) -> list[dict]:
 
 def hosts(folder: Path) -> set[str]:
     """Where packs have trained or train."""
-    return {pack["environment"]["host"] for pack in packs_of(folder) if pack["environment"]}
+    return {pack.environment["host"] for pack in packs_of(folder) if pack.environment}
 
 
 def has_checkpoint_of(folder: Path, host: str) -> bool:
     with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         return any(
-            ledger.checkpoints(pack["pack_id"])
+            ledger.checkpoints(pack.pack_id)
             for pack in ledger.packs()
-            if pack["ended"] is None and pack["environment"].get("host") == host
+            if pack.ended is None and pack.environment.get("host") == host
         )
 
 
@@ -176,13 +176,13 @@ def test_a_node_that_dies_costs_its_packs_the_steps_since_their_checkpoints(
     wait_until(lambda: "node2" in hosts(tmp_path) and has_checkpoint_of(tmp_path, "node2"), "checkpoint", 90)
     cluster.kill(2)
     began = time.monotonic()
-    wait_until(lambda: any(pack["ended"] == "lost" for pack in packs_of(tmp_path)), "loss", 90)
+    wait_until(lambda: any(pack.ended == "lost" for pack in packs_of(tmp_path)), "loss", 90)
     print(f"a dead node is noticed after {time.monotonic() - began:.1f} s")
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
-    lost = [pack for pack in packs_of(tmp_path) if pack["ended"] == "lost"]
-    assert {pack["environment"]["host"] for pack in lost} == {"node2"}
-    assert [pack["resumed_from"] for pack in packs_of(tmp_path) if pack["resumed_from"]] == [p["pack_id"] for p in lost]
+    lost = [pack for pack in packs_of(tmp_path) if pack.ended == "lost"]
+    assert {pack.environment["host"] for pack in lost} == {"node2"}
+    assert [pack.resumed_from for pack in packs_of(tmp_path) if pack.resumed_from] == [p.pack_id for p in lost]
     assert_sound(tmp_path)
     assert results_of(tmp_path) == undisturbed_longest
 

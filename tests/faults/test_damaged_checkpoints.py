@@ -49,7 +49,7 @@ class DyingOnce(InlineExecutor):
     def poll(self, timeout_s: float):
         events = super().poll(timeout_s)
         with LedgerReader(self.folder / LEDGER) as ledger:
-            names = [row["name"] for pack in ledger.packs() for row in ledger.checkpoints(pack["pack_id"])]
+            names = [row.name for pack in ledger.packs() for row in ledger.checkpoints(pack.pack_id)]
         if self.is_over or len(names) < 2 or not isinstance(events[0], Report) or events[0].is_last:
             return events
         self.is_over, self._reports = True, None
@@ -58,7 +58,7 @@ class DyingOnce(InlineExecutor):
 
 
 def results_of(rows: list[dict]) -> list[tuple]:
-    return [(row["trial_id"], row["status"], row["outcome"], row["final_loss"], row["reason"]) for row in rows]
+    return [(row.trial_id, row.status, row.outcome, row.final_loss, row.reason) for row in rows]
 
 
 def truncate(path: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_one_before_is_used_and_without_one_the_pack_begins_anew(
     assert results_of(rows("edge")) == undisturbed
     assert sum("checkpoints/" in note for note in seen) == num_damaged, "each is named once"
     with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
-        assert sum(bool(pack["resumed_from"]) for pack in ledger.packs()) == (num_damaged == 1)
+        assert sum(bool(pack.resumed_from) for pack in ledger.packs()) == (num_damaged == 1)
 
 
 def test_a_checkpoint_that_belongs_elsewhere_but_passes_its_checksum_is_refused_by_the_worker(

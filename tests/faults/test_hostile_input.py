@@ -467,8 +467,8 @@ def sound_ledger(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def read_all(path: Path) -> None:
     with LedgerReader(path) as ledger:
         for row in ledger.trials():
-            ledger.trace(row["trial_id"])
-            ledger.trial(row["trial_id"])
+            ledger.trace(row.trial_id)
+            ledger.trial(row.trial_id)
         ledger.facts()
         ledger.packs()
         ledger.statuses()

@@ -106,7 +106,7 @@ def end_of(driver: subprocess.Popen[str]) -> tuple[str, float]:
 
 def trial_statuses(place: Path, name: str = NAME) -> list[str]:
     with LedgerReader(place / "results" / name / LEDGER) as ledger:
-        return [row["status"] for row in ledger.trials()]
+        return [row.status for row in ledger.trials()]
 
 
 def assert_warned_once(place: Path, driver: subprocess.Popen[str], *said: str) -> float:
@@ -159,9 +159,9 @@ def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None
     found = runs_in(path)
     with LedgerReader(place / "results" / NAME / LEDGER) as ledger:
         rows = ledger.trials()
-        assert set(found) == {"parent", *(row["trial_id"] for row in rows)}
+        assert set(found) == {"parent", *(row.trial_id for row in rows)}
         for row in rows:
-            assert found[row["trial_id"]][1] >= 4 * min(40, len(ledger.trace(row["trial_id"])["step"]))
+            assert found[row.trial_id][1] >= 4 * min(40, len(ledger.trace(row.trial_id)["step"]))
     assert {status for status, _ in found.values()} == {"FINISHED"}
     show(sync(place / "results" / NAME, uri))
     assert runs_in(path) == found

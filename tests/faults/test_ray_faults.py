@@ -67,13 +67,13 @@ def workers_of(folder: Path, driver: subprocess.Popen) -> list[int]:
     if not path.is_file():
         return []
     with LedgerReader(path) as ledger:
-        packs = [pack for pack in ledger.packs() if pack["ended"] is None]
-    return [pid for pack in packs if is_alive(pid := int(pack["environment"].get("pid", 0)))]
+        packs = [pack for pack in ledger.packs() if pack.ended is None]
+    return [pid for pack in packs if is_alive(pid := int(pack.environment.get("pid", 0)))]
 
 
 def losses(folder: Path) -> list[str]:
     with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
-        return [pack["ended"] for pack in ledger.packs()].count("lost") * ["lost"]
+        return [pack.ended for pack in ledger.packs()].count("lost") * ["lost"]
 
 
 def finish(driver: subprocess.Popen) -> str:
@@ -95,7 +95,7 @@ def test_a_killed_worker_costs_its_pack_the_steps_since_the_checkpoint_and_no_on
     assert driver.returncode == 0, output
     assert losses(folder) == ["lost"]
     with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
-        assert len([pack for pack in ledger.packs() if pack["resumed_from"]]) == 1
+        assert len([pack for pack in ledger.packs() if pack.resumed_from]) == 1
     assert_sound(folder)
     assert results_of(folder) == undisturbed_longer
 
@@ -192,7 +192,7 @@ def test_a_worker_that_hangs_is_killed_and_its_pack_goes_on(folder: Path, undist
     assert driver.returncode == 0, output
     with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
         assert losses(folder) == ["lost"]
-        assert {row["status"] for row in ledger.trials()} == {"finished"}
+        assert {row.status for row in ledger.trials()} == {"finished"}
     assert_sound(folder)
     assert results_of(folder) == undisturbed_longer
 
@@ -219,8 +219,8 @@ def test_a_worker_that_the_kernel_kills_for_memory_gets_smaller_packs(folder: Pa
         assert "Traceback" not in output
         assert statuses(folder) == ["finished"] * 8
         with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
-            sizes = [len(pack["trial_ids"]) for pack in ledger.packs()]
-            ended = [pack["ended"] for pack in ledger.packs()]
+            sizes = [len(pack.trial_ids) for pack in ledger.packs()]
+            ended = [pack.ended for pack in ledger.packs()]
         assert "lost" in ended, "everything fitted: the limit is too high for this test"
         print(sizes, ended)
     finally:

@@ -52,7 +52,7 @@ def pids(driver: subprocess.Popen, folder: Path, victim: str) -> list[int]:
     mark = next((mark for mark in all_marked().values() if mark.startswith(f"{driver.pid}.")), "")
     if victim == "worker" and (folder / "results/edge" / LEDGER).is_file():
         with LedgerReader(folder / "results/edge" / LEDGER) as ledger:
-            found = [pack["environment"].get("pid") for pack in ledger.packs() if pack["ended"] is None]
+            found = [pack.environment.get("pid") for pack in ledger.packs() if pack.ended is None]
         return [int(pid) for pid in found if pid][:1]
     if victim == "go-between":
         return [pid for pid in marked(mark) if "executors.apart" in title(pid, "cmdline")]

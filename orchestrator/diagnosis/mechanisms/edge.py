@@ -124,7 +124,7 @@ def helped_by_warmup(evidence: Evidence) -> Neighbour | None:
 
 def has_learned(evidence: Evidence) -> bool:
     """Whether the loss had fallen by a good part of its initial value before the onset."""
-    initial, best = evidence.trial["initial_loss"], evidence.loss.between(0, evidence.until).smallest()
+    initial, best = evidence.trial.initial_loss, evidence.loss.between(0, evidence.until).smallest()
     return initial is not None and best is not None and initial - best > at.LEARNED * abs(initial)
 
 
@@ -175,7 +175,7 @@ def _warmup_by_the_rule(evidence: Evidence) -> Probe | None:
     memory = evidence.memory
     if memory is None or evidence.number("warmup") is None:
         return None
-    return "warmup", [min(int(evidence.trial["steps"]) // 2, round(at.WARMUP_RULE * memory))]
+    return "warmup", [min(int(evidence.trial.steps) // 2, round(at.WARMUP_RULE * memory))]
 
 
 WARMUP_TOO_SHORT = Mechanism(

@@ -61,7 +61,7 @@ def forgetting_faster(evidence: Evidence) -> list[float]:
 
 def warmups(evidence: Evidence) -> list[int]:
     """Half and all of the warmup by the rule of Ma and Yarats, or two and four times the trial's warmup."""
-    needed, most = WARMUP_RULE * (evidence.memory or 50.0), int(evidence.trial["steps"]) // 2
+    needed, most = WARMUP_RULE * (evidence.memory or 50.0), int(evidence.trial.steps) // 2
     own = int(evidence.number("warmup") or 0)
     wanted = (round(needed / 2), round(needed)) if own < needed / 2 else (2 * own, 4 * own)
     return sorted({min(most, value) for value in wanted if min(most, value) > own})

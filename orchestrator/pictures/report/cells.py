@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.columns import FRACTION_TITLE, METRICS, meaning
 from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.stability import MapCell, from_best, map_cell
+from orchestrator.messages import TrialRow
 from orchestrator.pictures import style
 from orchestrator.pictures.colours import colour_table, fraction_colours, ink, value_colours
 from orchestrator.pictures.labels import fraction_text, short_number
@@ -20,7 +21,7 @@ _METRIC = "final_loss"
 
 
 def cells_and_panels(
-    rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis], measured: Measured
+    rows: Sequence[TrialRow], axes: Sequence[Axis], measured: Measured
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     """The cells over all axes of the sweep, and what can be shown of each.
 
@@ -30,7 +31,7 @@ def cells_and_panels(
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        at = tuple(of_axis[row["cell"][axis.name]] for of_axis, axis in zip(place, axes, strict=True))
+        at = tuple(of_axis[row.cell[axis.name]] for of_axis, axis in zip(place, axes, strict=True))
         members.setdefault(at, []).append(i)
     cells = [map_cell(None, None, [rows[i] for i in trials], _METRIC, measured) for trials in members.values()]
     fractions = [cell.fraction_stable for cell in cells]

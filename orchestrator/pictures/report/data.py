@@ -35,14 +35,14 @@ _NUM_TICKS = 6
 def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
-    num_points = _points_per_curve(len(CURVES) * sum(row["outcome"] is not None for row in rows))
+    num_points = _points_per_curve(len(CURVES) * sum(row.outcome is not None for row in rows))
     measured: dict[str, dict[str, float]] = {name: {} for name in CURVE_METRICS}
     curves = []
     for row in rows:
         # The curves of one trial at a time: all together may exceed the memory.
-        trial_id = row["trial_id"]
-        trace = ledger.trace(trial_id, CURVES) if row["outcome"] else {}
-        telemetry = ledger.telemetry(trial_id) if row["outcome"] else {}
+        trial_id = row.trial_id
+        trace = ledger.trace(trial_id, CURVES) if row.outcome else {}
+        telemetry = ledger.telemetry(trial_id) if row.outcome else {}
         curves.append(_curves(trace, num_points))
         found = {name: metric(trace) for name, metric in OF_TRACES.items()}
         found |= {name: metric(telemetry) for name, metric in OF_TELEMETRY.items()}
@@ -59,16 +59,16 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
         "cells": cells,
         "panels": panels,
         "trials": {
-            "seed": [row["seed"] for row in rows],
-            "outcome": [row["outcome"] or row["status"] for row in rows],
-            "onset_step": [row["onset_step"] for row in rows],
-            "num_spikes": [row["num_spikes"] for row in rows],
-            "final_loss": [None if row["final_loss"] is None else short_number(row["final_loss"]) for row in rows],
-            "reason": [row["reason"] or "" for row in rows],
-            "verdict_step": [row.get("verdict_step") for row in rows],
+            "seed": [row.seed for row in rows],
+            "outcome": [row.label for row in rows],
+            "onset_step": [row.onset_step for row in rows],
+            "num_spikes": [row.num_spikes for row in rows],
+            "final_loss": [None if row.final_loss is None else short_number(row.final_loss) for row in rows],
+            "reason": [row.reason or "" for row in rows],
+            "verdict_step": [row.verdict_step for row in rows],
         },
         "columns": [{"name": name, "title": title, "meaning": meaning(name)} for name, title in _SEED_COLUMNS.items()],
-        "episodes": [json.loads(row.get("episodes") or "[]") for row in rows],
+        "episodes": [row.episodes for row in rows],
         "curves": curves,
         "curve_titles": CURVES,
         "num_points": num_points,

@@ -32,10 +32,9 @@ def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text
     name = html.escape(facts.get("name", ""))
     counts: dict[str, int] = {}
     for row in rows:
-        label = row["outcome"] or row["status"]
-        counts[label] = counts.get(label, 0) + 1
+        counts[row.label] = counts.get(row.label, 0) + 1
     packs = ledger.packs()
-    environment = packs[-1]["environment"] if packs else {}
+    environment = packs[-1].environment if packs else {}
     sections = [
         f"<h1>{name}</h1>",
         f"<p>{len(rows)} trials.</p>",
@@ -45,7 +44,7 @@ def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text
         sections += [_MAP, _answers(ledger, stability)]
     stopping = audit_lines(audit(rows, ledger.member_steps_per_second()))
     sections += ["<h2>Early stopping</h2>", *(f"<p>{html.escape(line)}</p>" for line in stopping)]
-    failed = [(row["cell"], row["seed"], row["reason"]) for row in rows if row["status"] in ("errored", "lost")]
+    failed = [(row.cell, row.seed, row.reason) for row in rows if row.status in ("errored", "lost")]
     if failed:
         shown = ((_cell_name(cell, seed), reason or "") for cell, seed, reason in failed[:50])
         sections += ["<h2>Trials without a result</h2>", _table(("trial", "why"), shown)]

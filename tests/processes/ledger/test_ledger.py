@@ -34,6 +34,6 @@ with ledger_at(Path(sys.argv[1])) as ledger:
         child.kill()
         acknowledged += [line.strip() for line in child.stdout if len(line.strip()) == 16]
     with ledger_at(tmp_path) as ledger:
-        done = {row["trial_id"] for row in ledger.trials() if row["status"] == "finished"}
+        done = {row.trial_id for row in ledger.trials() if row.status == "finished"}
         assert set(acknowledged) <= done
         assert len(done) <= len(acknowledged) + 1

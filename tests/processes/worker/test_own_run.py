@@ -26,28 +26,28 @@ def last_of(tmp_path: Path, script: str, text: str = ONE):
 
 def test_an_unmodified_script_gets_outcomes_curves_and_its_own_step_count(tmp_path: Path) -> None:
     rows = trained(sweep_in(tmp_path), tmp_path)
-    assert [(row["cell"]["lr"], row["outcome"]) for row in rows] == [
+    assert [(row.cell["lr"], row.outcome) for row in rows] == [
         (0.1, "stable"), (0.1, "stable"), (1.0, "stable"), (1.0, "stable"), (3.0, "diverged"), (3.0, "diverged"),
     ]  # fmt: skip
     stable = rows[0]
     x = 2.0 * 0.9 ** np.arange(60)
-    np.testing.assert_array_equal(stable["curve"]["step"], np.arange(60))
-    np.testing.assert_allclose(stable["curve"]["loss"], x * x / 2 + 1, rtol=1e-8)
-    np.testing.assert_allclose(stable["curve"]["grad_norm"], x, rtol=1e-8)
-    assert stable["steps_done"] == 60
+    np.testing.assert_array_equal(stable.curve["step"], np.arange(60))
+    np.testing.assert_allclose(stable.curve["loss"], x * x / 2 + 1, rtol=1e-8)
+    np.testing.assert_allclose(stable.curve["grad_norm"], x, rtol=1e-8)
+    assert stable.steps_done == 60
     diverged = rows[-1]
-    assert diverged["steps_done"] == diverged["verdict_step"] + 1 == len(diverged["curve"]["step"]) < 60
+    assert diverged.steps_done == diverged.verdict_step + 1 == len(diverged.curve["step"]) < 60
 
 
 def test_a_script_is_judged_as_its_log_would_be(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path)
     for row in trained(sweep, tmp_path):
-        curve = row["curve"]
+        curve = row.curve
         (record,) = detect(
             [Curve(curve["step"], {name: curve[name] for name in ("loss", "grad_norm")})], sweep.stopping
         )
-        assert record.lost_step == row["verdict_step"]
-        assert record.recent_loss == (row["final_loss"] if record.is_finite else record.recent_loss)
+        assert record.lost_step == row.verdict_step
+        assert record.recent_loss == (row.final_loss if record.is_finite else record.recent_loss)
 
 
 def test_a_run_is_ended_by_sigterm_when_it_is_lost(tmp_path: Path) -> None:
@@ -233,11 +233,11 @@ def test_a_script_with_a_checkpoint_goes_on_and_its_curve_is_whole(tmp_path: Pat
     if row is None:
         # Without a checkpoint it begins anew, dies again and is given up.
         (row,) = trained(sweep_in(tmp_path, RESUMABLE, text), tmp_path)
-        assert (row["status"], row["num_attempts"]) == ("errored", 3)
+        assert (row.status, row.num_attempts) == ("errored", 3)
         return
-    assert (row["status"], row["outcome"], row["num_attempts"]) == ("finished", "stable", 2)
-    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))
-    np.testing.assert_allclose(row["curve"]["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert (row.status, row.outcome, row.num_attempts) == ("finished", "stable", 2)
+    np.testing.assert_array_equal(row.curve["step"], np.arange(60))
+    np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
 
 
 def test_a_pause_asks_the_script_to_end_and_says_that_it_was_interrupted(tmp_path: Path) -> None:
@@ -290,11 +290,11 @@ def test_a_function_reports_by_itself_and_is_ended_by_an_exception_when_it_is_lo
     text = SWEEP.replace('command: [python, train.py, "{lr}", "{steps}", "{seed}"]', "python: train:run")
     text = text.replace("[0.1, 1.0, 3.0]", "[0.1, 3.0]").replace("[0, 1]", "[0]")
     rows = trained(sweep_in(tmp_path, FUNCTION, text), tmp_path)
-    assert [row["outcome"] for row in rows] == ["stable", "diverged"]
-    np.testing.assert_array_equal(rows[0]["curve"]["extra"], np.arange(60.0))
+    assert [row.outcome for row in rows] == ["stable", "diverged"]
+    np.testing.assert_array_equal(rows[0].curve["extra"], np.arange(60.0))
     assert (tmp_path / "ended-0.1").exists()
     assert not (tmp_path / "ended-3.0").exists()
-    assert rows[1]["steps_done"] == rows[1]["verdict_step"] + 1
+    assert rows[1].steps_done == rows[1].verdict_step + 1
 
 
 def test_a_module_that_cannot_be_imported_is_an_error_with_its_reason(tmp_path: Path) -> None:
@@ -355,5 +355,5 @@ def sweep_ids(reports) -> set[str]:
 def test_a_trial_that_gets_further_each_time_is_not_given_up(tmp_path: Path) -> None:
     script = RESUMABLE.replace("if step == dies_at and not resume:", "if step - first == 15:")
     (row,) = trained(sweep_in(tmp_path, script, WITH_RESUME.replace("[0.1]", "[0]")), tmp_path)
-    assert (row["status"], row["num_attempts"]) == ("finished", 6)
-    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))
+    assert (row.status, row.num_attempts) == ("finished", 6)
+    np.testing.assert_array_equal(row.curve["step"], np.arange(60))

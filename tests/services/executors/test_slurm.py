@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,15 +106,15 @@ def rows_of(sweep: Sweep, folder: Path, observers=(), **options: str) -> list[di
     """Rows of the ledger after the sweep was run as jobs."""
     run_sweep(sweep, folder, lambda: executor_for(folder, **options), observers)
     with LedgerReader(folder / "ledger.db") as ledger:
-        return [{**row, "curve": ledger.trace(row["trial_id"])} for row in ledger.trials()]
+        return [SimpleNamespace(**asdict(row), curve=ledger.trace(row.trial_id)) for row in ledger.trials()]
 
 
 def assert_same(rows: list[dict], expected: list[dict]) -> None:
     for row, other in zip(rows, expected, strict=True):
         assert [row[name] for name in NUMBERS] == [other[name] for name in NUMBERS]
-        assert row["curve"].keys() == other["curve"].keys()
-        for name, values in row["curve"].items():
-            np.testing.assert_array_equal(values, other["curve"][name])
+        assert row.curve.keys() == other.curve.keys()
+        for name, values in row.curve.items():
+            np.testing.assert_array_equal(values, other.curve[name])
 
 
 def events_until(executor: SlurmExecutor, is_over: Callable[[list[Event]], object]) -> list[Event]:
@@ -171,7 +172,7 @@ def test_a_sweep_of_local_jobs_is_one_array_with_the_results_of_the_inline_execu
     rows = rows_of(sweep, folder)
     assert sizes == [2]
     assert_same(rows, trained(sweep, tmp_path))
-    assert [row["num_attempts"] for row in rows] == [1, 1]
+    assert [row.num_attempts for row in rows] == [1, 1]
     assert not (folder / "slurm").exists()
 
 
@@ -245,9 +246,9 @@ def test_a_preempted_job_goes_on_and_its_curve_is_whole(tmp_path: Path, script: 
     watching = Watching()
     with meanwhile(preempt):
         (row,) = rows_of(sweep_in(tmp_path, script, text), tmp_path / "results", [watching])
-    assert (row["status"], row["outcome"], row["num_attempts"]) == ("finished", "stable", 1)
-    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))
-    np.testing.assert_allclose(row["curve"]["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert (row.status, row.outcome, row.num_attempts) == ("finished", "stable", 1)
+    np.testing.assert_array_equal(row.curve["step"], np.arange(60))
+    np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
     assert watching.steps == sorted(watching.steps)
     assert watching.steps[-1] >= 60
 
@@ -270,9 +271,9 @@ def test_a_job_that_is_killed_is_lost_and_tried_again(tmp_path: Path) -> None:
     )
     folder = tmp_path / "results"
     (row,) = rows_of(sweep_in(tmp_path, script + TRAIN.replace("step {step}", "step {step + 1}"), ONE), folder)
-    assert (row["status"], row["num_attempts"]) == ("finished", 2)
+    assert (row.status, row.num_attempts) == ("finished", 2)
     with LedgerReader(folder / "ledger.db") as ledger:
-        assert [pack["ended"] for pack in ledger.packs()] == ["lost", "done"]
+        assert [pack.ended for pack in ledger.packs()] == ["lost", "done"]
 
 
 def test_a_job_that_cannot_even_begin_is_lost_with_its_last_words(tmp_path: Path) -> None:
@@ -568,9 +569,9 @@ def test_a_job_that_slurm_starts_again_goes_on_and_its_curve_is_whole(tmp_path: 
 
     with meanwhile(preempt):
         (row,) = rows_of(sweep_in(tmp_path, POLITE, RESUMES), tmp_path / "results", time="30")
-    assert (row["status"], row["num_attempts"]) == ("finished", 1)
-    np.testing.assert_array_equal(row["curve"]["step"], np.arange(60))
-    np.testing.assert_allclose(row["curve"]["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
+    assert (row.status, row.num_attempts) == ("finished", 1)
+    np.testing.assert_array_equal(row.curve["step"], np.arange(60))
+    np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
     assert fake.calls("scontrol") == ["requeue 100"]
 
 

@@ -73,21 +73,21 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     client, (parent,), children = all_runs(results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
         rows = ledger.trials()
-        assert set(children) == {row["trial_id"] for row in rows}
+        assert set(children) == {row.trial_id for row in rows}
         for row in rows:
-            child = children[row["trial_id"]]
+            child = children[row.trial_id]
             assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
-            assert child.data.tags["outcome"] == row["outcome"]
+            assert child.data.tags["outcome"] == row.outcome
             assert {name for name in ("stable", "spiked", "diverged", "stalled") if child.data.metrics[name]} == {
-                row["outcome"]
+                row.outcome
             }
             assert child.info.status == "FINISHED"
             assert child.info.run_name.startswith("lr=")
-            assert float(child.data.params["lr"]) == row["config"]["lr"]
+            assert float(child.data.params["lr"]) == row.config["lr"]
             assert set(child.data.params) == {"lr", "beta1", "seed"}, "what varies, which MLflow's plots begin with"
-            assert child.data.params["seed"] == str(row["seed"])
-            assert child.data.metrics.get("onset_step") == row["onset_step"]
-            trace = ledger.trace(row["trial_id"])
+            assert child.data.params["seed"] == str(row.seed)
+            assert child.data.metrics.get("onset_step") == row.onset_step
+            trace = ledger.trace(row.trial_id)
             for name in ("loss", "grad_norm", "update_norm", "lr"):
                 history = client.get_metric_history(child.info.run_id, name)
                 assert [(m.step, m.value) for m in history] == list(zip(trace["step"], trace[name], strict=True))
@@ -95,7 +95,7 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
         "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html",
     }  # fmt: skip
     assert parent.info.status == "FINISHED"
-    assert parent.data.metrics["num_diverged"] == sum(row["outcome"] == "diverged" for row in rows)
+    assert parent.data.metrics["num_diverged"] == sum(row.outcome == "diverged" for row in rows)
     assert parent.data.tags["environment.torch"]
 
 
@@ -256,13 +256,13 @@ def test_the_parent_has_the_audit_and_audited_trials_are_tagged(results: Path) -
     assert train_and_mirror(tracked_sweep(*AUDITED), results) == 0
     _, (parent,), children = all_runs(results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
-        rows = {row["trial_id"]: row for row in ledger.trials()}
-    judged = [row for row in rows.values() if row["is_audited"] and row["verdict_step"] is not None]
-    num_wrong = sum(row["outcome"] == "spiked" for row in judged)
+        rows = {row.trial_id: row for row in ledger.trials()}
+    judged = [row for row in rows.values() if row.is_audited and row.verdict_step is not None]
+    num_wrong = sum(row.outcome == "spiked" for row in judged)
     assert 0 < num_wrong < len(judged)
     low, high = binomtest(num_wrong, len(judged)).proportion_ci(method="wilson")
-    saved = sum(120 - row["steps_done"] for row in rows.values())
-    trained_on = sum(119 - row["verdict_step"] for row in judged)
+    saved = sum(120 - row.steps_done for row in rows.values())
+    trained_on = sum(119 - row.verdict_step for row in judged)
     found = parent.data.metrics
     assert set(found) == COUNTS | RATES, "names that others' dashboards rely on"
     assert {name: found[name] for name in RATES | {"num_audited", "steps_saved", "steps_audited"}} == pytest.approx(
@@ -277,7 +277,7 @@ def test_the_parent_has_the_audit_and_audited_trials_are_tagged(results: Path) -
         }
     )
     tagged = {trial_id for trial_id, child in children.items() if child.data.tags.get("audited") == "true"}
-    assert tagged == {trial_id for trial_id, row in rows.items() if row["is_audited"]}
+    assert tagged == {trial_id for trial_id, row in rows.items() if row.is_audited}
     assert all("audited" not in children[trial_id].data.tags for trial_id in set(rows) - tagged)
 
 
@@ -315,7 +315,7 @@ def test_results_are_mirrored_while_others_train_once_it_has_started(results: Pa
     sweep = tracked_sweep("tracking.enabled=false")
     train_and_mirror(sweep, results)
     with LedgerReader(results / "edge" / LEDGER) as ledger:
-        some = [row["trial_id"] for row in ledger.trials()][:3]
+        some = [row.trial_id for row in ledger.trials()][:3]
     mirror = BackgroundMirror(results / "edge", sweep.tracking)
     mirror.start()
     mirror.changed(None, [finished(trial_id, "stable") for trial_id in some])
@@ -375,7 +375,7 @@ def test_a_store_that_is_down_costs_one_warning_and_no_result(tmp_path: Path, ca
     assert output.count("warning:") == 1
     assert "sweep sync edge" in output
     with LedgerReader(tmp_path / "results" / "edge" / LEDGER) as ledger:
-        assert {row["status"] for row in ledger.trials()} == {"finished"}
+        assert {row.status for row in ledger.trials()} == {"finished"}
         with pytest.raises(TrackingError, match="MLflow at sqlite"):
             Mirror(tmp_path / "results" / "edge", tracked_sweep(f"tracking.uri=sqlite:///{broken}").tracking)
 

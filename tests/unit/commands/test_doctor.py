@@ -121,14 +121,12 @@ def test_another_torch_after_a_restart_is_a_warning(interrupted: Path) -> None:
     with LedgerWriter(interrupted / LEDGER) as ledger:
         (pack,) = ledger.packs()
         ledger.release_abandoned()
-        again = pack_of(SWEEP, ledger.members(pack["pack_id"]), 0)
-        ledger.start_pack(again, "test", pack["pack_id"])
+        again = pack_of(SWEEP, ledger.members(pack.pack_id), 0)
+        ledger.start_pack(again, "test", pack.pack_id)
         ledger.record(Report(again.pack_id, 0, 0, 0.0, environment={"torch": "2.13.0"}))
         ledger.end_pack(again.pack_id, "interrupted", "interrupted", "stopped")
     assert bad(interrupted) == [], "nothing is known of the first attempt"
-    change(
-        interrupted, f"UPDATE packs SET environment = '{{\"torch\": \"2.12.0\"}}' WHERE pack_id = '{pack['pack_id']}'"
-    )
+    change(interrupted, f"UPDATE packs SET environment = '{{\"torch\": \"2.12.0\"}}' WHERE pack_id = '{pack.pack_id}'")
     (finding,) = bad(interrupted)
     assert (finding.level, "mixed_env" in finding.text) == ("warning", True)
 

@@ -3,18 +3,19 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
-from sweep_cases import QUADRATIC
+from sweep_cases import QUADRATIC, trial_row
 
 from orchestrator.commands.live import LiveView, format_seconds, text_map
 from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 
-def row(cell: dict, label: str) -> dict:
-    """What the map asks of a trial with this outcome or status."""
-    return {"cell": cell, "outcome": label if label in OUTCOMES else None, "status": label}
+def row(cell: dict, label: str) -> TrialRow:
+    """A trial with this outcome or status."""
+    return trial_row(cell=cell, outcome=label if label in OUTCOMES else None, status=label)
 
 
 def test_the_map_tells_outcomes_apart_without_colour() -> None:

@@ -30,7 +30,7 @@ NOWHERE = Path("nowhere")
 
 
 def said(case, mechanism: str, folder: Path = NOWHERE) -> list[str]:
-    return advice_lines(advise(case.evidence(), mechanism, folder), case.row["outcome"])
+    return advice_lines(advise(case.evidence(), mechanism, folder), case.row.outcome)
 
 
 def test_every_mechanism_has_advice_with_setting_direction_and_reason() -> None:
@@ -64,15 +64,15 @@ def test_where_the_nearest_cell_is_not_stable_the_nearest_that_is_comes_after_it
 @pytest.mark.parametrize(("loss", "is_said"), [(3.0, True), (2.0, False)])
 def test_a_spike_is_no_failure_where_the_spiked_cell_has_the_lower_loss(loss: float, is_said: bool) -> None:
     case = preconditioner_decay().sister("stable", beta2=0.95)
-    case = replace(case, sisters=({**case.sisters[0], "final_loss": loss},))
+    case = replace(case, sisters=(replace(case.sisters[0], final_loss=loss),))
     text = "  a spike is not a failure: the cell that spikes has the lower final loss"
     assert (text in said(case, "preconditioner_decay")) is is_said
-    assert text not in said(replace(case, row={**case.row, "outcome": "diverged"}), "preconditioner_decay")
+    assert text not in said(replace(case, row=replace(case.row, outcome="diverged")), "preconditioner_decay")
 
 
 def test_a_loss_that_is_not_finite_is_told_so() -> None:
     case = over_the_edge()
-    case = replace(case, row={**case.row, "final_loss": None})
+    case = replace(case, row=replace(case.row, final_loss=None))
     assert "final loss not finite -> 2.6" in said(case, "over_the_edge")[1]
 
 
@@ -90,7 +90,7 @@ def test_settings_that_a_trial_does_not_have_and_moves_that_are_made_are_left_ou
     evidence = calm("diverged", 300, {"corrupted": 0.0, "qk_norm": True, "z_loss": 1e-4}).evidence()
     assert [one.move.setting for one in advise(evidence, "bad_batch", NOWHERE)] == ["clip", "batch_size"]
     assert [one.move.setting for one in advise(evidence, "logit_growth", NOWHERE)] == ["lr"]
-    quadratic = replace(calm("diverged", 300), row={**row_of("diverged", 300), "config": {"steps": 400, "lr": 0.1}})
+    quadratic = replace(calm("diverged", 300), row=replace(row_of("diverged", 300), config={"steps": 400, "lr": 0.1}))
     assert [one.move.setting for one in advise(quadratic.evidence(), "over_the_edge", NOWHERE)] == ["lr"]
 
 
@@ -120,7 +120,7 @@ def test_every_small_sweep_that_is_printed_is_one_that_runs(name: str, tmp_path:
 
 def test_the_small_sweep_has_the_trials_own_cell_at_every_other_setting(tmp_path: Path) -> None:
     folder = planted_sweep(tmp_path / "planted")
-    trial = {**row_of("diverged", 3), "cell": {"lr": 3.0, "warmup": 150}}
+    trial = replace(row_of("diverged", 3), cell={"lr": 3.0, "warmup": 150})
     sweep = sweep_of_text(small_sweep(folder, trial, "lower", "beta2", [0.9]))
     assert (dict(sweep.fixed), sweep.axes[0].values) == ({"lr": 3.0, "warmup": 150}, (0.95, 0.9))
     assert {trial.config["warmup"] for trial in sweep.trials} == {150}
@@ -139,14 +139,14 @@ def test_a_longer_warmup_is_tried_up_to_the_rule_and_never_beyond_half_of_the_ru
     case = replace(warmup_too_short(), sisters=())
     (first, *_) = advise(case.evidence(), "warmup_too_short", planted_sweep(tmp_path / "planted"))
     assert sweep_of_text(first.sweep_file).axes[0].values == (0, 50, 100)
-    long_memory = replace(case, row={**case.row, "config": {**case.row["config"], "beta2": 0.9999}})
+    long_memory = replace(case, row=replace(case.row, config={**case.row.config, "beta2": 0.9999}))
     (first, *_) = advise(long_memory.evidence(), "warmup_too_short", tmp_path / "planted")
     assert sweep_of_text(first.sweep_file).axes[0].values == (0, 200)
 
 
 def test_without_the_sweep_file_a_built_in_objective_is_written_from_its_trial() -> None:
-    trial = {**row_of("diverged", 3, {"lr": 3.0}), "objective": "gpt", "seed": 4}
-    del trial["config"]["context"]
+    trial = replace(row_of("diverged", 3, {"lr": 3.0}), objective="gpt", seed=4)
+    del trial.config["context"]
     sweep = sweep_of_text(small_sweep(NOWHERE, trial, "lower", "lr", [1.0]))
     assert (sweep.seeds, sweep.axes[0].values, sweep.steps) == ((4,), (3.0, 1.0), 400)
 
@@ -157,7 +157,7 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
     sweep = build_sweep(read_document(tmp_path / "mine.yaml"))
     (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
     config = {"steps": 60, "lr": 3.0, "warmup": 0}
-    trial = {**row_of("diverged", 3), "objective": "command", "cell": {"lr": 3.0}, "config": config}
+    trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
     text = small_sweep(tmp_path, trial, "lower", "lr", [1.0])
     assert sweep_of_text(text).objective.folder == str(tmp_path)
     assert "telemetry" not in text, "nothing is read of such a trainer"
@@ -184,8 +184,8 @@ def test_a_half_life_is_moved_in_place_of_the_beta2_that_it_takes_the_place_of()
         settings = [one.move.setting for one in advise(plain.evidence(), key, NOWHERE)]
         assert settings[0] == "beta2"
         assert "beta2_half_life" not in settings
-        config = {**plain.row["config"], "beta2_half_life": 1000.0}
-        timed = advise(replace(plain, row={**plain.row, "config": config}).evidence(), key, NOWHERE)
+        config = {**plain.row.config, "beta2_half_life": 1000.0}
+        timed = advise(replace(plain, row=replace(plain.row, config=config)).evidence(), key, NOWHERE)
         assert (timed[0].move.setting, timed[0].move.direction) == ("beta2_half_life", direction)
         assert "beta2" not in [one.move.setting for one in timed]
 
@@ -195,7 +195,7 @@ def test_what_is_advised_against_a_short_memory_is_on_the_other_side_of_the_rule
     beta1: float, beta2: float, tmp_path: Path
 ) -> None:
     case = short_memory()
-    case = replace(case, row={**case.row, "config": {**case.row["config"], "beta1": beta1, "beta2": beta2}})
+    case = replace(case, row=replace(case.row, config={**case.row.config, "beta1": beta1, "beta2": beta2}))
     folder = planted_sweep(tmp_path / "planted")
     longer, less, _ = advise(replace(case, sisters=()).evidence(), "short_memory", folder)
     (_, *longer_memories), (_, *less_momenta) = (sweep_of_text(one.sweep_file).axes[0].values for one in (longer, less))

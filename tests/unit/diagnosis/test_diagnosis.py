@@ -33,6 +33,7 @@ from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
 from orchestrator.pictures.diagnosis import _draw, diagnosis_figure
 from orchestrator.sweepfile.spec import load_sweep
 
@@ -63,7 +64,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- which trial ---------------------------------------------------------------------------------
 
 
-def rows(*outcomes: tuple[str, int | None]) -> list[dict]:
+def rows(*outcomes: tuple[str, int | None]) -> list[TrialRow]:
     return [row_of(outcome, onset, trial_id=f"{i:016x}") for i, (outcome, onset) in enumerate(outcomes)]
 
 
@@ -79,27 +80,27 @@ def rows(*outcomes: tuple[str, int | None]) -> list[dict]:
 )
 def test_the_most_typical_trial_is_the_earliest_of_the_commonest_outcome(outcomes, chosen: int | None) -> None:
     found = most_typical(rows(*outcomes))
-    assert (None if found is None else int(found["trial_id"], 16)) == chosen
+    assert (None if found is None else int(found.trial_id, 16)) == chosen
 
 
 def test_a_trial_is_found_by_its_id_or_as_much_of_it_as_is_unique() -> None:
     two = [row_of("stable", trial_id="abc1"), row_of("stable", trial_id="abd2"), row_of("stable", trial_id="ab")]
-    assert trial_by_id(two, "abc")["trial_id"] == "abc1"
-    assert trial_by_id(two, "ab")["trial_id"] == "ab", "a whole id is one, though others begin so"
+    assert trial_by_id(two, "abc").trial_id == "abc1"
+    assert trial_by_id(two, "ab").trial_id == "ab", "a whole id is one, though others begin so"
     for beginning, says in (("a", "3 trials begin with it"), ("x", "no such trial"), ("", "no such trial")):
         with pytest.raises(InputError, match=says):
             trial_by_id(two, beginning)
     with pytest.raises(InputError, match="it is running"):
-        trial_by_id([row_of("stable", trial_id="q", status="running") | {"outcome": None}], "q")
+        trial_by_id([row_of(None, trial_id="q", status="running")], "q")
 
 
 def test_a_cell_may_be_named_by_some_of_its_axes(planted: Path) -> None:
     with LedgerReader(planted / "results" / "planted" / LEDGER) as ledger:
         found = diagnose(ledger, cell={"warmup": "150", "lr": "3"})
-        assert found.trial["cell"] == {"lr": 3.0, "warmup": 150}
-        assert diagnose(ledger, cell={"warmup": "150"}).trial["trial_id"] == found.trial["trial_id"]
+        assert found.trial.cell == {"lr": 3.0, "warmup": 150}
+        assert diagnose(ledger, cell={"warmup": "150"}).trial.trial_id == found.trial.trial_id
         stable = diagnose(ledger, cell={"lr": "0.01"})
-        assert (stable.trial["outcome"], stable.cause) == ("stable", None)
+        assert (stable.trial.outcome, stable.cause) == ("stable", None)
 
 
 # --- which cause ---------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
     assert "cause: step over the edge from the start" in page
     found = json.loads((planted / "why.json").read_text())
     assert found["cause"] == "over_the_edge"
-    picture = planted / "results" / "planted" / "diagnosis" / f"{found['trial_id']}.png"
+    picture = planted / "results" / "planted" / "diagnosis" / f"{found.trial_id}.png"
     assert f"picture: {picture.relative_to(planted)}" in page
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert found["advice"][0]["nearest"] == {
@@ -221,7 +222,7 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
         "num_stable": 2,
         "loss": pytest.approx(2.59),
     }
-    assert invoke(planted, "diagnose", "planted", "--trial", found["trial_id"][:6], "--output", "why.svg")[0] == 0
+    assert invoke(planted, "diagnose", "planted", "--trial", found.trial_id[:6], "--output", "why.svg")[0] == 0
     assert (planted / "why.svg").read_text().startswith("<?xml")
 
 
@@ -295,18 +296,16 @@ def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: 
     folder = record_cases(tmp_path, sweep_of_text(text), cases)
     with LedgerReader(folder / LEDGER) as ledger:
         trial = ledger.trials()[0]
-        found = diagnose(ledger, trial["trial_id"])
-    config = GptConfig.model_validate_json(json.dumps(trial["config"]))
+        found = diagnose(ledger, trial.trial_id)
+    config = GptConfig.model_validate_json(json.dumps(trial.config))
     assert found is not None
-    assert found.evidence.batch_text(100) == batch_text(config, trial["seed"], 100)
-    assert found.evidence.batch_text(200) == batch_text(config, trial["seed"], 207)
+    assert found.evidence.batch_text(100) == batch_text(config, trial.seed, 100)
+    assert found.evidence.batch_text(200) == batch_text(config, trial.seed, 207)
 
 
 def test_a_cell_next_to_one_is_not_another_one(tmp_path: Path) -> None:
     body = "axes: {beta2: {values: [0.9999, 0.99999, 0.66274]}}\n"
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(body), ["stable", "diverged", "spiked"])
-        of = {
-            written: diagnose(ledger, cell={"beta2": written}).trial["cell"]["beta2"] for written in ("0.9999", "0.66")
-        }
+        of = {written: diagnose(ledger, cell={"beta2": written}).trial.cell["beta2"] for written in ("0.9999", "0.66")}
     assert of == {"0.9999": 0.9999, "0.66": 0.66274}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
@@ -209,7 +211,7 @@ def test_no_clipping_is_above_every_threshold() -> None:
 
 def test_trials_without_a_result_are_no_neighbours() -> None:
     case = calm("diverged", 10).sister("stable", lr=0.1)
-    planned = {**case.sisters[0], "outcome": None}
+    planned = replace(case.sisters[0], outcome=None)
     assert neighbours((case.row, planned), case.row, "lr")[0].value == 0.01
     assert len(neighbours((case.row, planned), case.row, "lr")) == 1
 

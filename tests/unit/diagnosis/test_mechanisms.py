@@ -39,7 +39,7 @@ def finding(case, mechanism: str, **options) -> Finding:
 
 def changed(case, **config):
     """The case with other settings."""
-    return replace(case, row={**case.row, "config": {**case.row["config"], **config}})
+    return replace(case, row=replace(case.row, config={**case.row.config, **config}))
 
 
 def supported(evidence: Evidence) -> list[str]:
@@ -95,14 +95,14 @@ def test_odd_curves_and_odd_settings_are_no_fault(outcome: str, steps, losses) -
     onset = None if outcome in ("stable", "stalled") else 0
     row = row_of(outcome, onset, config, initial_loss=None, steps_done=len(losses), objective="command")
     trace = {"step": np.array(steps, dtype=np.int64), "loss": np.array(losses), "grad_norm": np.array(losses)}
-    other = {**row, "config": {**row["config"], "lr": None}, "outcome": "stable"}
+    other = replace(row, config={**row.config, "lr": None}, outcome="stable")
     for mechanism in MECHANISMS.values():
         assert mechanism.look(gather(row, trace, {}, (row, other))).reason
 
 
 def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
-    row = {**row_of("diverged", 60, steps_done=100), "objective": "command"}
-    row["config"] = {"steps": 100, "rate": 0.1, "command": ["python", "train.py"]}
+    config = {"steps": 100, "rate": 0.1, "command": ["python", "train.py"]}
+    row = replace(row_of("diverged", 60, steps_done=100), objective="command", config=config)
     case = risen(calm("diverged", 60, steps_done=100), 60, 9.0)
     evidence = gather(row, {"step": case.trace["step"], "loss": case.trace["loss"]}, {}, (row,))
     verdicts = {m.key: m.look(evidence).verdict for m in MECHANISMS.values()}
@@ -202,7 +202,7 @@ def test_where_v_had_decayed_a_little_the_curvature_must_tell() -> None:
         (lambda case: ratios(case, 0.1 + 0 * case.telemetry["step"]), "curvature stayed"),
         (lambda case: case.with_trace(grad_norm=1.0 + 0 * case.trace["grad_norm"]), "never outgrew"),
         (
-            lambda case: replace(case, row={**case.row, "config": {**case.row["config"], "optimizer": "sgd"}}),
+            lambda case: replace(case, row=replace(case.row, config={**case.row.config, "optimizer": "sgd"})),
             "no second",
         ),
         (lambda case: case.with_trace(lr=np.linspace(1e-5, 1e-2, 400)), "full for a few steps only"),
@@ -265,7 +265,7 @@ def test_the_floor_counts_at_the_last_readings_before_the_onset() -> None:
 )
 def test_memory_is_short_where_v_forgets_before_the_momentum(config: dict, verdict: str) -> None:
     case = short_memory()
-    case = replace(case, row={**case.row, "config": {**case.row["config"], **config}})
+    case = replace(case, row=replace(case.row, config={**case.row.config, **config}))
     assert finding(case, "short_memory").verdict == verdict
 
 
@@ -283,9 +283,9 @@ def test_steps_that_may_have_grown_since_the_last_reading_are_not_known_to_be_sh
     case = short_memory()
     case = case.reading(update_rms__all=1.5 * case.trace["lr"][case.telemetry["step"]])
     for onset, verdict in ((103, "excluded"), (107, "unknown")):  # up to 1.08 times a step since step 100
-        assert finding(replace(case, row={**case.row, "onset_step": onset}), "short_memory").verdict == verdict
+        assert finding(replace(case, row=replace(case.row, onset_step=onset)), "short_memory").verdict == verdict
     assert finding(short_memory().without_telemetry(), "short_memory").verdict == "unknown"
-    forgetful = replace(case, row={**case.row, "config": {**case.row["config"], "beta2": 0.0}, "onset_step": 101})
+    forgetful = replace(case, row=replace(case.row, config={**case.row.config, "beta2": 0.0}, onset_step=101))
     assert finding(forgetful, "short_memory").verdict == "unknown"
 
 
@@ -314,7 +314,7 @@ def test_no_gradients_make_steps_longer_than_they_may_have_become(beta1: float, 
 
 def test_a_long_step_of_long_ago_is_no_cause() -> None:
     case = bad_batch()
-    case = replace(case, row={**case.row, "config": {**case.row["config"], "beta2": 0.7}})
+    case = replace(case, row=replace(case.row, config={**case.row.config, "beta2": 0.7}))
     step_M, rate_M = case.telemetry["step"], case.trace["lr"][case.telemetry["step"]]
     early = case.reading(update_rms__all=rate_M * np.where(step_M == 10, 2.5, 0.1))
     assert finding(early, "short_memory").verdict != "supported"
@@ -342,7 +342,7 @@ def test_a_long_step_of_long_ago_is_no_cause() -> None:
 )
 def test_a_short_memory_is_one_of_averages_of_squares(config: dict, verdict: str) -> None:
     case = short_memory()
-    case = replace(case, row={**case.row, "config": {**case.row["config"], **config}, "onset_step": 101})
+    case = replace(case, row=replace(case.row, config={**case.row.config, **config}, onset_step=101))
     assert finding(case, "short_memory").verdict == verdict
 
 
@@ -432,7 +432,7 @@ def test_a_run_over_the_edge_before_is_not_blamed_on_a_batch() -> None:
 @pytest.mark.parametrize("change", [{"objective": "quadratic"}, {"objective": "function_fit"}])
 def test_where_every_step_sees_the_same_data_no_batch_is_bad(change: dict) -> None:
     case = bad_batch()
-    row = {**case.row, **change, "config": {**case.row["config"], "batch_size": None}}
+    row = replace(case.row, **change, config={**case.row.config, "batch_size": None})
     assert finding(replace(case, row=row), "bad_batch").verdict == "excluded"
 
 

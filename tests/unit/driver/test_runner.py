@@ -44,9 +44,9 @@ def test_every_trial_ends_finished_with_the_outcome_that_theory_knows(train, row
     summary = train(quadratic_sweep)
     assert summary.exit_code == 0
     for row in rows("edge"):
-        edge = 2 * (1 + row["config"]["beta1"]) / (1 - row["config"]["beta1"])
-        assert row["status"] == "finished"
-        assert (row["outcome"] == "diverged") == (row["config"]["lr"] > edge), row["cell"]
+        edge = 2 * (1 + row.config["beta1"]) / (1 - row.config["beta1"])
+        assert row.status == "finished"
+        assert (row.outcome == "diverged") == (row.config["lr"] > edge), row.cell
 
 
 def test_running_twice_trains_nothing_and_starts_no_executor(train, rows, quadratic_sweep) -> None:
@@ -59,10 +59,10 @@ def test_running_twice_trains_nothing_and_starts_no_executor(train, rows, quadra
 
 def test_a_new_value_trains_only_its_cells_and_a_removed_one_leaves_the_map(train, rows, tmp_path: Path) -> None:
     train(sweep_with())
-    first = {row["trial_id"]: row["finished_at"] for row in rows("edge")}
+    first = {row.trial_id: row.finished_at for row in rows("edge")}
     summary = train(sweep_with("axes.lr.values=[0.2, 1.0, 3.0]"))
     assert summary.trained == 4
-    now = {row["trial_id"]: row["finished_at"] for row in rows("edge")}
+    now = {row.trial_id: row.finished_at for row in rows("edge")}
     assert len(set(first) & set(now)) == 8
     assert all(now[trial_id] == first[trial_id] for trial_id in set(first) & set(now))
     with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
@@ -97,7 +97,7 @@ def test_lost_packs_run_again_and_end_as_if_undisturbed(train, rows) -> None:
     summary = train(sweep_with("name=disturbed", "resources.pack=4"), lambda: Dying(2))
     assert summary.exit_code == 0
     assert numbers(rows("disturbed")) == numbers(rows("calm"))
-    assert {row["num_attempts"] for row in rows("disturbed")} == {1, 2}
+    assert {row.num_attempts for row in rows("disturbed")} == {1, 2}
 
 
 class DyingWith(InlineExecutor):
@@ -126,11 +126,11 @@ def test_what_kills_its_process_is_found_by_halving_and_the_rest_goes_on(train, 
     train(sweep_with("name=calm"))
     summary = train(sweep_with("resources.pack=6"), lambda: DyingWith(3.0))
     assert summary.exit_code == 3
-    bad = [row for row in rows("edge") if row["config"]["lr"] == 3.0]
-    assert {row["status"] for row in bad} == {"errored"}
-    assert all("killed" in row["reason"] and "batch_size" in row["reason"] for row in bad)
-    good = [row for row in rows("edge") if row["config"]["lr"] != 3.0]
-    assert numbers(good) == numbers([row for row in rows("calm") if row["config"]["lr"] != 3.0])
+    bad = [row for row in rows("edge") if row.config["lr"] == 3.0]
+    assert {row.status for row in bad} == {"errored"}
+    assert all("killed" in row.reason and "batch_size" in row.reason for row in bad)
+    good = [row for row in rows("edge") if row.config["lr"] != 3.0]
+    assert numbers(good) == numbers([row for row in rows("calm") if row.config["lr"] != 3.0])
 
 
 def test_what_is_too_large_together_trains_apart(train, rows) -> None:
@@ -145,7 +145,7 @@ def test_a_single_trial_that_dies_without_progress_is_given_up_after_three_times
     executor = DyingWith(0.1)
     assert train(sweep_with("axes={lr: {values: [0.1]}}", "seeds=[0]"), lambda: executor).exit_code == 3
     assert len(executor.sizes) == MAX_LOSSES
-    assert rows("edge")[0]["status"] == "errored"
+    assert rows("edge")[0].status == "errored"
 
 
 def test_a_pack_that_runs_out_of_memory_is_halved_down_to_one_member(train, rows, monkeypatch) -> None:
@@ -159,7 +159,7 @@ def test_a_pack_that_runs_out_of_memory_is_halved_down_to_one_member(train, rows
     monkeypatch.setattr(quadratic, "start", Large)
     assert train(sweep_with("resources.pack=12")).exit_code == 0
     assert numbers(rows("edge")) == numbers(rows("calm"))
-    assert {row["num_attempts"] for row in rows("edge")} == {3}, "12, 6 and 3 at a time"
+    assert {row.num_attempts for row in rows("edge")} == {3}, "12, 6 and 3 at a time"
 
 
 def test_a_member_that_does_not_fit_alone_is_errored_with_a_remedy(train, rows, monkeypatch) -> None:
@@ -171,10 +171,10 @@ def test_a_member_that_does_not_fit_alone_is_errored_with_a_remedy(train, rows, 
 
     monkeypatch.setattr(quadratic, "start", TooLarge)
     assert train(sweep_with("resources.pack=4")).exit_code == 3
-    bad = [row for row in rows("edge") if row["config"]["lr"] == 0.1]
-    assert {row["status"] for row in bad} == {"errored"}
-    assert all("out of memory" in row["reason"] and "batch_size" in row["reason"] for row in bad)
-    assert {row["status"] for row in rows("edge") if row["config"]["lr"] != 0.1} == {"finished"}
+    bad = [row for row in rows("edge") if row.config["lr"] == 0.1]
+    assert {row.status for row in bad} == {"errored"}
+    assert all("out of memory" in row.reason and "batch_size" in row.reason for row in bad)
+    assert {row.status for row in rows("edge") if row.config["lr"] != 0.1} == {"finished"}
 
 
 def test_a_trainer_bug_is_errored_with_its_traceback_and_spares_the_other_packs(train, rows, monkeypatch) -> None:
@@ -187,9 +187,9 @@ def test_a_trainer_bug_is_errored_with_its_traceback_and_spares_the_other_packs(
     sweep = sweep_with("axes.dimension.values=[4, 7]")
     assert train(sweep).exit_code == 3
     for row in rows("edge"):
-        bad = row["config"]["dimension"] == 7
-        assert row["status"] == ("errored" if bad else "finished")
-        assert ("seven is too many" in (row["error"] or "")) == bad
+        bad = row.config["dimension"] == 7
+        assert row.status == ("errored" if bad else "finished")
+        assert ("seven is too many" in (row.error or "")) == bad
     assert train(sweep, Never).exit_code == 3, "errored trials do not run again by themselves"
     monkeypatch.setattr(quadratic, "start", quadratic.QuadraticTrainer)
     assert train(sweep, retry_errored=True).exit_code == 0
@@ -207,16 +207,16 @@ def test_trials_that_waited_when_their_pack_broke_are_trained_as_if_nothing_had_
     # The first pack has six trials, two at a time, and the first two break it.
     summary = train(sweep_with("resources.pack=2"))
     assert summary.exit_code == 3
-    broken = [row for row in rows("edge") if row["status"] == "errored"]
-    assert [(row["config"]["lr"], row["config"]["beta1"]) for row in broken] == [(0.1, 0.0)] * 2
-    assert all("one is too many" in row["error"] for row in broken)
-    well = [row for row in rows("edge") if row["status"] == "finished"]
+    broken = [row for row in rows("edge") if row.status == "errored"]
+    assert [(row.config["lr"], row.config["beta1"]) for row in broken] == [(0.1, 0.0)] * 2
+    assert all("one is too many" in row.error for row in broken)
+    well = [row for row in rows("edge") if row.status == "finished"]
     assert len(well) == 10 == summary.counts["stable"] + summary.counts["diverged"]
-    ids = {row["trial_id"] for row in well}
-    assert numbers(well) == numbers([row for row in rows("calm") if row["trial_id"] in ids])
-    assert {row["error"] for row in well} == {None}
-    assert {row["num_attempts"] for row in rows("edge")} == {1}, "to wait is not an attempt"
-    assert len({row["pack_id"] for row in well} & {row["pack_id"] for row in broken}) == 0, "they got a new pack"
+    ids = {row.trial_id for row in well}
+    assert numbers(well) == numbers([row for row in rows("calm") if row.trial_id in ids])
+    assert {row.error for row in well} == {None}
+    assert {row.num_attempts for row in rows("edge")} == {1}, "to wait is not an attempt"
+    assert len({row.pack_id for row in well} & {row.pack_id for row in broken}) == 0, "they got a new pack"
     monkeypatch.setattr(quadratic, "start", quadratic.QuadraticTrainer)
     assert train(sweep_with("resources.pack=2"), retry_errored=True).exit_code == 0
     assert numbers(rows("edge")) == numbers(rows("calm"))
@@ -240,7 +240,7 @@ def test_a_signal_stops_the_run_and_the_next_one_goes_on(train, rows, number, co
     summary = train(sweep_with("resources.pack=4"), observers=[Signals()])
     assert summary.exit_code == code
     assert signal.getsignal(number) is before
-    statuses = {row["status"] for row in rows("edge")}
+    statuses = {row.status for row in rows("edge")}
     assert "finished" in statuses
     assert "running" not in statuses
     assert statuses != {"finished"}

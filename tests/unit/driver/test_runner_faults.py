@@ -94,7 +94,7 @@ def test_a_report_of_a_pack_that_no_longer_owns_its_trials_changes_no_row(train,
     train(sweep)
     before = rows("edge")
     with LedgerWriter(tmp_path / "edge" / LEDGER) as ledger:
-        pack_id = ledger.packs()[0]["pack_id"]
+        pack_id = ledger.packs()[0].pack_id
         late = Report(pack_id, 1, 0, 1.0, {}, ())
         ledger.record(replace(late, pack_id="another"))
         ledger.record(late)
@@ -152,7 +152,7 @@ def test_a_clock_that_jumps_changes_no_result_and_no_duration_is_negative(
     assert train(sweep_with("resources.pack=4")).exit_code == 0
     assert numbers(rows("edge")) == numbers(rows("calm"))
     with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
-        assert all(pack["seconds"] >= 0 for pack in ledger.packs())
+        assert all(pack.seconds >= 0 for pack in ledger.packs())
     assert train(sweep_with("resources.pack=4")).trained == 0
 
 

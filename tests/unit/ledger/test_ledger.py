@@ -35,7 +35,7 @@ def test_planning_twice_changes_nothing_and_a_removed_cell_stays_outside_the_map
         assert ledger.trials() == rows
         fewer = sweep_of("axes: {lr: {values: [0.2, 0.4]}}\n")
         ledger.plan("quadratic", fewer.trials, {})
-        assert [(row["cell"]["lr"], row["status"]) for row in ledger.trials()] == [(0.2, "finished"), (0.4, "planned")]
+        assert [(row.cell["lr"], row.status) for row in ledger.trials()] == [(0.2, "finished"), (0.4, "planned")]
         assert len(ledger.trials(removed=True)) == 4
 
 
@@ -77,7 +77,7 @@ def test_numbers_that_are_not_finite_become_null_with_a_reason(tmp_path: Path) -
         bad = finished(pack.trial_ids[0], "diverged", final_loss=float("nan"), peak_loss=float("inf"))
         ledger.record(report(pack, finished=(bad,)))
         (row,) = ledger.trials()
-        assert (row["final_loss"], row["peak_loss"], row["reason"]) == (None, None, "because")
+        assert (row.final_loss, row.peak_loss, row.reason) == (None, None, "because")
 
 
 def test_reports_of_a_pack_that_no_longer_owns_a_trial_are_ignored(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_reports_of_a_pack_that_no_longer_owns_a_trial_are_ignored(tmp_path: Pat
         late = report(zombie, finished=(finished(zombie.trial_ids[0], "stable"),), traces={zombie.trial_ids[0]: curve})
         ledger.record(late)
         (row,) = ledger.trials()
-        assert (row["status"], row["pack_id"], row["num_attempts"]) == ("running", heir.pack_id, 2)
-        assert ledger.trace(row["trial_id"]) == {}
+        assert (row.status, row.pack_id, row.num_attempts) == ("running", heir.pack_id, 2)
+        assert ledger.trace(row.trial_id) == {}
 
 
 def test_what_a_dead_driver_left_running_is_lost_and_results_stay(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_what_a_dead_driver_left_running_is_lost_and_results_stay(tmp_path: Path
         pack = begin(ledger, sweep)
         ledger.record(report(pack, finished=(finished(pack.trial_ids[0], "stable"),)))
         assert ledger.release_abandoned() == 2
-        assert [row["status"] for row in ledger.trials()] == ["finished", "lost", "lost"]
-        assert ledger.packs()[0]["ended"] == "lost"
+        assert [row.status for row in ledger.trials()] == ["finished", "lost", "lost"]
+        assert ledger.packs()[0].ended == "lost"
 
 
 def test_speed_is_that_of_one_worker_over_all_packs(tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ def test_statuses_and_outcomes_are_those_of_the_rows(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
         record(ledger, sweep_of(SIX), LABELS)
         rows = ledger.trials()
-        assert ledger.outcomes() == {row["trial_id"]: row["outcome"] for row in rows if row["outcome"]}
-        assert list(ledger.statuses()) == [row["trial_id"] for row in rows]
+        assert ledger.outcomes() == {row.trial_id: row.outcome for row in rows if row.outcome}
+        assert list(ledger.statuses()) == [row.trial_id for row in rows]
         ledger.plan("quadratic", sweep_of(SIX).trials[2:], {})
         for removed in (False, True):
             rows = ledger.trials(removed=removed)
-            expected = {row["trial_id"]: (row["status"], row["num_attempts"]) for row in rows}
+            expected = {row.trial_id: (row.status, row.num_attempts) for row in rows}
             assert ledger.statuses(removed=removed) == expected
             assert len(rows) == 6 - 2 * (not removed)

@@ -3,24 +3,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sweep_cases import trial_row
 
 from orchestrator import cli
 from orchestrator.detection.judging import is_audited
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
 from orchestrator.replay.audit import Audit, audit, audit_lines
 
 # --- the numbers ---------------------------------------------------------------------------------
 
 
-def row(outcome: str | None, steps_done: int | None = 100, verdict: int | None = None, audited: int = 0) -> dict:
+def row(outcome: str | None, steps_done: int | None = 100, verdict: int | None = None, audited: int = 0) -> TrialRow:
     """A row of a ledger whose trials have 100 steps."""
-    return {"outcome": outcome, "steps": 100, "steps_done": steps_done, "verdict_step": verdict, "is_audited": audited}
+    return trial_row(outcome=outcome, steps=100, steps_done=steps_done, verdict_step=verdict, is_audited=bool(audited))
 
 
 TABLE = [
@@ -87,14 +90,8 @@ def test_the_interval_holds_the_rate_and_mirrors_the_other_way_round(case: tuple
     assert wilson(num - num_wrong, num) == pytest.approx((1 - high, 1 - low))
 
 
-def test_rows_of_an_older_ledger_count_as_not_audited() -> None:
-    old = [{k: v for k, v in r.items() if k not in ("verdict_step", "is_audited")} for r in TABLE]
-    found = audit(old, None)
-    assert (found.num_judged, found.wrong_rate, found.steps_saved, found.steps_audited) == (0, None, 85, 0)
-
-
 def test_nothing_judged_says_so_and_why() -> None:
-    plain = [r for r in TABLE[:4] if not r["is_audited"]]
+    plain = [r for r in TABLE[:4] if not r.is_audited]
     nothing = audit(plain, None)
     assert (nothing.num_judged, nothing.wrong_rate, nothing.wrong_interval) == (0, None, None)
     with_chosen = audit([*plain, row("stable", audited=1)], None)
@@ -174,9 +171,9 @@ def say(results: Path, capsys) -> Callable[..., str]:
     return call
 
 
-def rows_of(results: Path, name: str) -> dict[str, dict]:
+def rows_of(results: Path, name: str) -> dict[str, TrialRow]:
     with LedgerReader(results / "results" / name / LEDGER) as ledger:
-        return {r["trial_id"]: r for r in ledger.trials()}
+        return {r.trial_id: r for r in ledger.trials()}
 
 
 def curve(results: Path, name: str, trial_id: str) -> dict[str, list]:
@@ -184,16 +181,16 @@ def curve(results: Path, name: str, trial_id: str) -> dict[str, list]:
         return {column: values.tolist() for column, values in ledger.trace(trial_id).items()}
 
 
-def training(found: dict) -> dict:
+def training(found: TrialRow) -> dict:
     """A row without the times and what else differs between two runs of a trial."""
-    return {name: value for name, value in found.items() if name not in TIMES}
+    return {name: value for name, value in asdict(found).items() if name not in TIMES}
 
 
 def test_the_audited_are_those_that_the_hash_chooses_and_trials_keep_their_ids(results: Path) -> None:
     plain, audited = rows_of(results, "plain"), rows_of(results, "audited")
     assert list(plain) == list(audited)
-    assert not any(r["is_audited"] for r in plain.values())
-    chosen = {trial_id for trial_id, r in audited.items() if r["is_audited"]}
+    assert not any(r.is_audited for r in plain.values())
+    chosen = {trial_id for trial_id, r in audited.items() if r.is_audited}
     assert chosen == {trial_id for trial_id in audited if is_audited(trial_id, 0.5)}
     assert 0 < len(chosen) < len(audited)
 
@@ -202,64 +199,62 @@ def test_trials_that_are_not_audited_or_not_lost_are_the_same_to_the_last_bit(re
     plain, audited = rows_of(results, "plain"), rows_of(results, "audited")
     num_stopped = 0
     for trial_id, r in audited.items():
-        if not r["is_audited"] or plain[trial_id]["verdict_step"] is None:
+        if not r.is_audited or plain[trial_id].verdict_step is None:
             assert training(r) == training(plain[trial_id])
             assert curve(results, "audited", trial_id) == curve(results, "plain", trial_id)
-            num_stopped += r["steps_done"] < r["steps"]
+            num_stopped += r.steps_done < r.steps
     assert num_stopped
 
 
 def test_audited_lost_trials_train_to_their_end_and_are_judged_there(results: Path) -> None:
     plain, audited = rows_of(results, "plain"), rows_of(results, "audited")
     # Another setting is another trial: these are found again by their place.
-    to_the_end = {(*r["cell"].values(), r["seed"]): r for r in rows_of(results, "to_the_end").values()}
+    to_the_end = {(*r.cell.values(), r.seed): r for r in rows_of(results, "to_the_end").values()}
     outcomes = []
     for trial_id, r in audited.items():
         before = plain[trial_id]
-        if not r["is_audited"] or before["verdict_step"] is None or r["cell"]["lr"] == 1e200:
+        if not r.is_audited or before.verdict_step is None or r.cell["lr"] == 1e200:
             continue
-        assert r["verdict_step"] == before["verdict_step"] == before["steps_done"] - 1
-        assert r["steps_done"] == r["steps"] == 120
-        unstopped = to_the_end[(*r["cell"].values(), r["seed"])]
+        assert r.verdict_step == before.verdict_step == before.steps_done - 1
+        assert r.steps_done == r.steps == 120
+        unstopped = to_the_end[(*r.cell.values(), r.seed)]
         for name in ("outcome", "final_loss", "best_loss", "validation_loss", "onset_step", "num_spikes", "reason"):
-            assert r[name] == unstopped[name], name
-        assert curve(results, "audited", trial_id) == curve(results, "to_the_end", unstopped["trial_id"])
-        beginning = {
-            name: values[: before["steps_done"]] for name, values in curve(results, "audited", trial_id).items()
-        }
+            assert getattr(r, name) == getattr(unstopped, name), name
+        assert curve(results, "audited", trial_id) == curve(results, "to_the_end", unstopped.trial_id)
+        beginning = {name: values[: before.steps_done] for name, values in curve(results, "audited", trial_id).items()}
         assert beginning == curve(results, "plain", trial_id)
-        outcomes.append((r["cell"]["schedule"], r["outcome"]))
+        outcomes.append((r.cell["schedule"], r.outcome))
     assert set(outcomes) == {("constant", "diverged"), ("cosine", "spiked")}
-    assert {r["outcome"] for r in plain.values() if r["cell"]["lr"] == 2.4} == {"diverged"}
+    assert {r.outcome for r in plain.values() if r.cell["lr"] == 2.4} == {"diverged"}
 
 
 def test_what_is_not_finite_is_stopped_whether_it_is_audited_or_not(results: Path) -> None:
     plain, audited = rows_of(results, "plain"), rows_of(results, "audited")
-    broken = {trial_id: r for trial_id, r in audited.items() if r["cell"]["lr"] == 1e200}
-    assert {r["is_audited"] for r in broken.values()} == {0, 1}
+    broken = {trial_id: r for trial_id, r in audited.items() if r.cell["lr"] == 1e200}
+    assert {r.is_audited for r in broken.values()} == {0, 1}
     for trial_id, r in broken.items():
         assert training(r) == training(plain[trial_id])
-        assert (r["outcome"], r["steps_done"]) == ("diverged", r["verdict_step"] + 1)
-        assert r["steps_done"] < 10
+        assert (r.outcome, r.steps_done) == ("diverged", r.verdict_step + 1)
+        assert r.steps_done < 10
 
 
 def test_the_command_says_what_the_ledger_says(results: Path, say) -> None:
     rows = rows_of(results, "audited").values()
-    stopped = [r for r in rows if r["steps_done"] < 120]
-    saved = sum(120 - r["steps_done"] for r in stopped)
-    wrong = [r for r in rows if r["is_audited"] and r["verdict_step"] is not None and r["outcome"] == "spiked"]
+    stopped = [r for r in rows if r.steps_done < 120]
+    saved = sum(120 - r.steps_done for r in stopped)
+    wrong = [r for r in rows if r.is_audited and r.verdict_step is not None and r.outcome == "spiked"]
     text = say("audit", "audited")
     assert f"{len(stopped)} of 36 finished trials" in text
     assert f"saved {saved:,} of 4,320 member-steps" in text
     assert f"wrong:    {len(wrong)} of them came back" in text
     listed = re.findall(r"lr=(\S+) schedule=(\w+) seed=(\d+): lost at step (\d+), ended (\w+)", text)
-    assert sorted(listed) == sorted(("2.4", "cosine", str(r["seed"]), str(r["verdict_step"]), "spiked") for r in wrong)
+    assert sorted(listed) == sorted(("2.4", "cosine", str(r.seed), str(r.verdict_step), "spiked") for r in wrong)
     assert wrong
 
 
 def test_trials_that_were_stopped_all_the_same_were_not_trained_on(results: Path, say) -> None:
     rows = rows_of(results, "audited").values()
-    trained_on = [r for r in rows if r["is_audited"] and (r["verdict_step"] or 999) < r["steps_done"] - 1]
+    trained_on = [r for r in rows if r.is_audited and (r.verdict_step or 999) < r.steps_done - 1]
     text = say("audit", "audited")
     assert f"audited:  {len(trained_on)} trials trained on after their verdict" in text
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_cases import learning, ledger_at, noise, record, sweep_of
+from sweep_cases import learning, ledger_at, noise, record, sweep_of, trial_row
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
@@ -21,6 +21,7 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
+from orchestrator.messages import TrialRow
 from orchestrator.replay.replay import UNKNOWN, Curve, ReplayedTrial, detect, in_parts, replay_logs, replay_sweep
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -184,13 +185,14 @@ def replayed(file: Path, *sets: str) -> dict[Key, ReplayedTrial]:
     return {key_of(trial.cell, trial.seed): trial for trial in trials}
 
 
-def rows_of(file: Path) -> dict[Key, dict[str, Any]]:
-    """The ledger's rows, with the last loss of each curve."""
+def rows_of(file: Path) -> dict[Key, TrialRow]:
     with LedgerReader(file) as ledger:
-        return {
-            key_of(row["cell"], row["seed"]): row | {"last_loss": ledger.trace(row["trial_id"])["loss"][-1]}
-            for row in ledger.trials()
-        }
+        return {key_of(row.cell, row.seed): row for row in ledger.trials()}
+
+
+def has_finite_curve(row: TrialRow, file: Path) -> bool:
+    with LedgerReader(file) as ledger:
+        return math.isfinite(ledger.trace(row.trial_id)["loss"][-1])
 
 
 def test_a_finished_sweep_is_what_its_curves_say(trained) -> None:
@@ -198,15 +200,15 @@ def test_a_finished_sweep_is_what_its_curves_say(trained) -> None:
     assert trials.keys() == rows.keys()
     for key, trial in trials.items():
         row = rows[key]
-        assert (trial.outcome, trial.steps_done) == (row["outcome"], row["steps_done"])
+        assert (trial.outcome, trial.steps_done) == (row.outcome, row.steps_done)
         assert (trial.new_outcome, trial.new_steps_done, trial.reason) == (
-            row["outcome"], row["steps_done"], row["reason"],
+            row.outcome, row.steps_done, row.reason,
         )  # fmt: skip
         assert not trial.is_changed
-        assert trial.trial_id == row["trial_id"]
+        assert trial.trial_id == row.trial_id
     # All kinds are there: stopped by the verdict, audited after it to the end, audited until not finite.
-    lost = [row for row in rows.values() if row["verdict_step"] is not None]
-    kinds = {(bool(row["is_audited"]), row["steps_done"] < row["steps"]) for row in lost}
+    lost = [row for row in rows.values() if row.verdict_step is not None]
+    kinds = {(bool(row.is_audited), row.steps_done < row.steps) for row in lost}
     assert kinds == {(False, True), (True, False), (True, True)}
 
 
@@ -218,7 +220,7 @@ def test_a_sweep_that_was_never_stopped_replays_as_it_would_have_trained(trained
     rows = rows_of(trained(change, "stopping.audit=0"))
     trials = replayed(trained("stopping.early_stop=false", "stopping.audit=0"), change)
     assert {key: (trial.new_outcome, trial.new_steps_done, trial.reason) for key, trial in trials.items()} == {
-        key: (row["outcome"], row["steps_done"], row["reason"]) for key, row in rows.items()
+        key: (row.outcome, row.steps_done, row.reason) for key, row in rows.items()
     }
 
 
@@ -229,9 +231,9 @@ def test_what_is_told_of_a_sweep_that_was_stopped_is_true_or_unknown(trained, ch
     audited = rows_of(trained(*dict.fromkeys((change, "stopping.early_stop=false", "stopping.audit=0"))))
     num_known = 0
     for key, row in before.items():
-        true = (audited if row["is_audited"] else stopped)[key]
-        is_enough = row["steps_done"] >= true["steps_done"] or not math.isfinite(row["last_loss"])
-        assert trials[key].new_outcome == (true["outcome"] if is_enough else UNKNOWN), (row, true)
+        true = (audited if row.is_audited else stopped)[key]
+        is_enough = row.steps_done >= true.steps_done or not has_finite_curve(row, trained())
+        assert trials[key].new_outcome == (true.outcome if is_enough else UNKNOWN), (row, true)
         num_known += is_enough
     assert 0 < num_known <= len(before)
 
@@ -240,7 +242,7 @@ def test_what_is_told_of_a_sweep_that_was_stopped_is_true_or_unknown(trained, ch
 def test_a_trial_that_would_not_have_been_stopped_there_is_unknown(trained, change: str) -> None:
     before, after = rows_of(trained()), replayed(trained(), change)
     unknown = {key for key, trial in after.items() if trial.new_outcome == UNKNOWN}
-    was_stopped = {key for key, row in before.items() if row["steps_done"] < 120 and math.isfinite(row["last_loss"])}
+    was_stopped = {key for key, row in before.items() if row.steps_done < 120 and has_finite_curve(row, trained())}
     assert unknown == was_stopped != set()
     for key in unknown:
         assert after[key].is_changed
@@ -264,10 +266,10 @@ def test_trials_that_never_finished_are_left_out(tmp_path: Path) -> None:
 @settings(derandomize=True, deadline=None, database=None)
 @given(st.lists(st.integers(1, 50), max_size=200), st.integers(1, 200))
 def test_trials_are_judged_in_parts_that_fit_into_memory(lengths: list[int], most: int) -> None:
-    rows = [{"number": number, "steps_done": length} for number, length in enumerate(lengths)]
+    rows = [trial_row(trial_id=str(number), steps_done=length) for number, length in enumerate(lengths)]
     parts = list(in_parts(rows, most))
     assert [row for part in parts for row in part] == rows
-    assert all(len(part) == 1 or sum(row["steps_done"] for row in part) <= most for part in parts)
-    assert sum(len(part) < 64 and sum(row["steps_done"] for row in part) <= most / 2 for part in parts) <= (
+    assert all(len(part) == 1 or sum(row.steps_done for row in part) <= most for part in parts)
+    assert sum(len(part) < 64 and sum(row.steps_done for row in part) <= most / 2 for part in parts) <= (
         len(parts) / 2 + 1
     ), "parts are not smaller than they need to be"

@@ -76,19 +76,19 @@ def trained(sweep: Sweep, folder: Path) -> LedgerReader:
 def test_a_sweep_that_is_judged_again_as_it_was_comes_out_as_it_was(tmp_path: Path, kind: str) -> None:
     sweep = sweep_of(kind)
     with trained(sweep, tmp_path) as ledger:
-        rows = {row["trial_id"]: row for row in ledger.trials()}
-        assert {row["status"] for row in rows.values()} == {"finished"}
+        rows = {row.trial_id: row for row in ledger.trials()}
+        assert {row.status for row in rows.values()} == {"finished"}
         again = {trial.trial_id: trial for trial in replay_sweep(ledger, sweep.stopping)}
         traces = {trial_id: ledger.trace(trial_id) for trial_id in rows}
     assert again.keys() == rows.keys()
     for trial_id, row in rows.items():
         trial = again[trial_id]
         found = (trial.new_outcome, trial.new_steps_done, trial.reason)
-        assert found == (row["outcome"], row["steps_done"], row["reason"]), row["cell"]
+        assert found == (row.outcome, row.steps_done, row.reason), row.cell
     if "float16" in kind:
         assert any((trace["is_skipped"] == 1).any() for trace in traces.values()), "steps were skipped"
         skipped = [row for t, row in rows.items() if (traces[t]["is_skipped"] == 1).any()]
-        assert "diverged" not in {row["outcome"] for row in skipped if row["cell"]["lr"] == 1e-3}
+        assert "diverged" not in {row.outcome for row in skipped if row.cell["lr"] == 1e-3}
     if "rollback" in kind:
         back = [trace for trace in traces.values() if "rolled_back" in trace and trace["rolled_back"].any()]
         assert back, "steps were taken back"
@@ -98,7 +98,7 @@ def test_a_sweep_that_is_judged_again_as_it_was_comes_out_as_it_was(tmp_path: Pa
 def test_a_trial_of_which_steps_were_not_kept_is_unknown_and_says_why(tmp_path: Path) -> None:
     sweep = sweep_of("plain", lines="telemetry: {curves: 10}\n")
     with trained(sweep, tmp_path) as ledger:
-        rows = {row["trial_id"]: row for row in ledger.trials()}
+        rows = {row.trial_id: row for row in ledger.trials()}
         again = replay_sweep(ledger, sweep.stopping)
     assert len(again) == len(rows)
     for trial in again:

@@ -74,7 +74,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
         assert len(map_table(stability)) == 2
         assert len(trial_table(ledger)) == 2
         rows = ledger.trials()
-        assert [row["cell"][field] for row in rows] == values
+        assert [row.cell[field] for row in rows] == values
         assert field in report_html(ledger, stability, sweep.text)
     assert export_heatmap(folder, "csv").read_text().count("\n") == 3
     drawing = text_map(rows)

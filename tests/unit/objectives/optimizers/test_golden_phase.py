@@ -147,7 +147,7 @@ def test_the_sweep_counts_the_crossings_of_adam_written_out(tmp_path: Path) -> N
     run_sweep(build_sweep(document), tmp_path, InlineExecutor)
     with LedgerReader(tmp_path / LEDGER) as ledger:
         found = {
-            tuple(row["cell"].values()): OF_TELEMETRY["edge_crossings"](ledger.telemetry(row["trial_id"]))
+            tuple(row.cell.values()): OF_TELEMETRY["edge_crossings"](ledger.telemetry(row.trial_id))
             for row in ledger.trials()
         }
     delta_DG, gamma_DG = np.meshgrid(1 - np.array(beta1_D), 1 - np.array(beta2_G), indexing="ij")

@@ -43,7 +43,7 @@ def test_curves_keep_their_peaks_and_mark_their_episodes(tmp_path: Path) -> None
     assert len(steps) <= data["num_points"] + 2 < 4000
     assert values.max() == pytest.approx(loss.max())
     assert values[(steps >= 3000) & (steps < 3010)].max() == pytest.approx(loss[3000:3010].max())
-    assert data["episodes"][:2] == [[[3000, 3010], [3500, None]], []]
+    assert data["episodes"][:2] == [((3000, 3010), (3500, None)), ()]
     assert data["curves"][1] == {}, "a trial that has not run has no curve"
 
 
@@ -70,7 +70,7 @@ def test_a_large_sweep_stays_below_ten_megabytes(tmp_path: Path) -> None:
 
 def test_the_data_is_strict_json_that_cannot_end_its_element(tmp_path: Path) -> None:
     with with_curves(tmp_path, [learning(50)]) as ledger:
-        ledger.give_up([ledger.trials()[1]["trial_id"]], "</script><!-- & NaN")
+        ledger.give_up([ledger.trials()[1].trial_id], "</script><!-- & NaN")
         text = as_script(report_data(ledger))
     assert not set("<>&") & set(text)
     assert json.loads(text)["trials"]["reason"][1] == "</script><!-- & NaN"
@@ -80,7 +80,7 @@ def test_the_data_is_strict_json_that_cannot_end_its_element(tmp_path: Path) -> 
 STEPS = 20_000
 READERS = {
     "report": report_data,
-    "metrics": lambda ledger: measured(ledger, CURVE_METRICS, [row["trial_id"] for row in ledger.trials()]),
+    "metrics": lambda ledger: measured(ledger, CURVE_METRICS, [row.trial_id for row in ledger.trials()]),
 }
 
 

@@ -34,7 +34,7 @@ class Tags(HTMLParser):
 def page(folder: Path, sweep_text: str = "name: case\n") -> str:
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(GRID), ["stable", "diverged", "errored", "planned"])
-        ledger.give_up([ledger.trials()[2]["trial_id"]], HOSTILE)
+        ledger.give_up([ledger.trials()[2].trial_id], HOSTILE)
         return report_html(ledger, stability_map(ledger), sweep_text)
 
 
