@@ -37,7 +37,7 @@ class Knobs:
     dropout_key_KB: torch.Tensor | None = None
     context_K: torch.Tensor | None = None
 
-    def of_rows(self, rows: torch.Tensor) -> Knobs:
+    def of_rows(self, rows: torch.Tensor | slice) -> Knobs:
         """The knobs of the members in ``rows``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return Knobs(**{name: None if value is None else value[rows] for name, value in values.items()})

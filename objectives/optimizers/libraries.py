@@ -54,12 +54,13 @@ def _nearest(name: str, names: Iterable[str]) -> list[str]:
 def _imported_classes(path: Path, library: str) -> dict[str, str]:
     """Names of the classes that a package imports from its own modules, and those modules."""
     tree = ast.parse(path.read_bytes())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {
         alias.asname or alias.name: node.module
         for node in imports
         for alias in node.names
-        if node.module.startswith(f"{library}.{_LISTS[library]}.")
+        if node.module is not None
+        and node.module.startswith(f"{library}.{_LISTS[library]}.")
         and alias.name[0].isupper()
         and alias.name not in _BASES
     }

@@ -332,6 +332,7 @@ def _advance(
             params_Kn.mul_(kept_K1)
     params_Kn.sub_(update_Kn)
     for name, state in before.items():
+        assert held_K is not None  # `before` is empty without
         states[name][held_rows] = torch.where(held_K[held_rows][:, None], state, states[name][held_rows])
     return alive_K, norm_K, norm_per_member(update_Kn), update_Kn, clip_factor_K
 

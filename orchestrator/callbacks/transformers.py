@@ -6,6 +6,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig
@@ -132,7 +133,7 @@ def _running_trainer() -> Trainer:
     custom loss function the Trainer computes the loss outside the model, and only the Trainer knows whether
     micro-batches are summed or averaged.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Trainer):

@@ -9,7 +9,7 @@ traces.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -146,7 +146,7 @@ class SpikeDetector:
         episodes = [[asdict(episode) for episode in member] for member in self._episodes.closed]
         return {"arrays": arrays, "reasons": list(self._verdicts.reasons), "episodes": episodes}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a ``state_dict`` of a detector with the same members."""
         vars(self._members).update({name: values.copy() for name, values in state["arrays"].items()})
         self._verdicts.reasons = list(state["reasons"])

@@ -153,7 +153,7 @@ class Episodes:
     def _close(self, over_K: np.ndarray, recovery_K: np.ndarray) -> None:
         m = self._members
         for member in np.flatnonzero(over_K & self.is_spike()):
-            self.closed[member].append(self.current(member, recovery_step=int(recovery_K[member])))
+            self.closed[member].append(self.current(int(member), recovery_step=int(recovery_K[member])))
         m.in_episode &= ~over_K
 
     def _rebase(self, members_K: np.ndarray) -> None:

@@ -53,9 +53,9 @@ class Verdicts:
             m.broken_gradients = np.where(broken_K, m.broken_gradients + 1, 0)
             broken_K &= m.broken_gradients >= self._gradient_patience
         for member in np.flatnonzero(broken_K):
-            self._lose(member, "not_finite", m.gradient_since[member], "the gradient norm is not finite")
+            self._lose(int(member), "not_finite", m.gradient_since[member], "the gradient norm is not finite")
         for member in np.flatnonzero(m.is_finite & ~finite_K):
-            self._lose(member, "not_finite", m.last_step[member], "the loss is not finite")
+            self._lose(int(member), "not_finite", m.last_step[member], "the loss is not finite")
         m.is_finite &= finite_K & ~broken_K
 
     def judge_far(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
@@ -79,7 +79,7 @@ class Verdicts:
         enough_K = m.high_steps >= np.where(m.is_far, 1, _SUNK_PATIENCE) * m.patience
         for member in np.flatnonzero(looks_K & ~comes_back_K & enough_K):
             reason = f"the loss stayed far above its past for {m.high_steps[member]} losses in a row"
-            self._lose(member, "far", m.up_since[member], reason)
+            self._lose(int(member), "far", m.up_since[member], reason)
 
     def judge_progress(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
         """The verdict on a run without one loss below the first in ``stall_steps`` steps."""
@@ -87,7 +87,7 @@ class Verdicts:
         m.has_fallen = m.has_fallen | (seen_K & (loss_K < m.initial))
         for member in np.flatnonzero(seen_K & (m.num_seen == self._config.stall_steps) & ~m.has_fallen):
             reason = f"not one of {self._config.stall_steps} losses was below the first"
-            self._lose(member, "no_progress", m.last_step[member], reason)
+            self._lose(int(member), "no_progress", m.last_step[member], reason)
 
     def is_away(self, member: int, is_off_trend: bool) -> bool:
         """Whether a run that ends now left its trend, or sank, longer ago than its patience."""

@@ -241,8 +241,8 @@ def gather(
     has_every_step = len(steps_N) > 0 and bool((steps_N == np.arange(len(steps_N))).all())
     v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
     objective = OBJECTIVES.get(trial.objective)
-    if has_every_step and len(norm) and _is_plain_adam(objective, trial.config):
-        beta2, clip = beta2_of(objective, trial.config), number_of(trial.config, "clip")
+    beta2, clip = beta2_of(objective, trial.config), number_of(trial.config, "clip")
+    if has_every_step and len(norm) and beta2 is not None and _is_plain_adam(objective, trial.config):
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 # Shapes: N readings.
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +74,12 @@ class Series:
         padded = np.concatenate([np.full(size - 1, np.nan), self.value_N])
         windows_NS = np.lib.stride_tricks.sliding_window_view(padded, size)
         return Series(self.step_N, np.nanmedian(windows_NS, axis=1))
+
+
+def known(value: _Value | None) -> _Value:
+    """``value``, asked of a series that has readings."""
+    assert value is not None
+    return value
 
 
 NOTHING = Series(np.zeros(0, dtype=np.int64), np.zeros(0))

@@ -59,13 +59,13 @@ def _of_table(content: bytes) -> dict[str, np.ndarray]:
     if not unpacked.startswith(_USUAL):
         # Names in other alphabets have another header.
         table = np.load(io.BytesIO(unpacked), allow_pickle=False, max_header_size=_LONGEST_HEADER)
-        return {name: np.ascontiguousarray(table[name]) for name in table.dtype.names}
+        return {name: np.ascontiguousarray(table[name]) for name in table.dtype.names or ()}
     start = _HEADER + int.from_bytes(unpacked[_HEADER - 2 : _HEADER], "little")
     dtype, num_rows = _layout(unpacked[:start])
     table = np.frombuffer(unpacked, dtype, offset=start)
     if len(table) != num_rows:
         raise ValueError(f"it has {len(table)} rows in place of {num_rows}")
-    return {name: np.array(table[name]) for name in table.dtype.names}
+    return {name: np.array(table[name]) for name in dtype.names or ()}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -268,12 +268,12 @@ def _difference(
     pairs = before.keys() & after.keys()
     num_gained = sum(after[pair] and not before[pair] for pair in pairs)
     num_lost = sum(before[pair] and not after[pair] for pair in pairs)
-    has_draws = first_draws is not None and new_draws is not None
+    draws = new_draws - first_draws if first_draws is not None and new_draws is not None else None
     num_seeds = min(len({row.seed for row in side.trials}) for side in (first, new))
     return Difference(
         name=new.name,
         area_change=new.area - first.area,
-        area_interval=_interval(new_draws - first_draws) if has_draws else None,
+        area_interval=_interval(draws),
         num_seeds=num_seeds,
         num_pairs=len(pairs),
         num_gained=num_gained,

@@ -76,7 +76,8 @@ def _of_setting(
         seed: [_capped(by_value[value], loss) if value in by_value else None for value in values]
         for seed, by_value in sorted(by_seed.items())
     }
-    complete = {seed: losses for seed, losses in losses_of.items() if None not in losses}
+    known_of = {seed: [loss for loss in losses if loss is not None] for seed, losses in losses_of.items()}
+    complete = {seed: losses for seed, losses in known_of.items() if len(losses) == len(values)}
     of_seed = {seed: math.fsum(losses) / len(losses) - min(losses) for seed, losses in complete.items()}
     middle = [median(losses) for losses in zip(*complete.values(), strict=True)]
     best = values[middle.index(min(middle))] if middle else None

@@ -13,7 +13,7 @@ from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.diagnosis.mechanisms.thresholds import DECAYED, LAGGING
-from orchestrator.diagnosis.series import Series
+from orchestrator.diagnosis.series import Series, known
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
 from orchestrator.pictures.labels import plain
 from orchestrator.pictures.saving import saved
@@ -108,7 +108,7 @@ def _curvature(axes: Axes, evidence: Evidence, window: Window) -> None:
         # Negative values have no place on a log scale: a gap.
         shown_N = np.where(readings.value_N > 0, readings.value_N, np.nan)
         axes.plot(readings.step_N, shown_N, ".-", color=colour, linewidth=0.8, markersize=3, label=name)
-    looks = {"color": LIMIT, "linewidth": 1.0, "markersize": 1}
+    looks: dict[str, Any] = {"color": LIMIT, "linewidth": 1.0, "markersize": 1}
     axes.plot(threshold.step_N, threshold.value_N, ".--", label="threshold 2 / lr", **looks)
     _logarithmic(axes)
     axes.legend(loc="best", fontsize=7, framealpha=0.8)
@@ -131,7 +131,7 @@ def _curve(axes: Axes, values: Series, window: Window, label: str, none: str = "
     kept = thinned(values.value_N, MAX_POINTS)
     mark = "." if len(values) < _DOTS_BELOW else ""
     axes.plot(values.step_N[kept], values.value_N[kept], f"{mark}-", color=LINE, linewidth=0.8, markersize=3)
-    low, high = values.smallest(), values.largest()
+    low, high = known(values.smallest()), known(values.largest())
     if 0 < low < high and high / low > LOG_CURVES_FROM:
         _logarithmic(axes)
 

@@ -24,7 +24,7 @@ def saved(draw: Callable[[], Figure], file_format: str, dpi: int, **settings: An
     if file_format not in PICTURES:
         raise ValueError(f"format {file_format!r} is unknown: use one of {', '.join(PICTURES)}")
     chosen = {name.replace("_", "."): value for name, value in settings.items()}
-    size = {"dpi": dpi} if file_format == "png" else {}
+    size: dict[str, Any] = {"dpi": dpi} if file_format == "png" else {}
     with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": FONT_SIZE, **chosen}):
         buffer = io.BytesIO()
         draw().savefig(buffer, format=file_format, metadata={_WITHOUT[file_format]: None}, **size)

@@ -27,7 +27,7 @@ def _draw(replayed: Replayed) -> Figure:
     figure = Figure(figsize=(9, 5.2 if has_norms else 3.6), layout="constrained")
     panels = figure.subplots(2 if has_norms else 1, 1, sharex=True, squeeze=False)[:, 0]
     _curve(panels[0], log.step_N, log.loss_N, log.columns.loss or "loss")
-    if has_norms:
+    if norms is not None and has_norms:
         _curve(panels[1], log.step_N, norms, log.columns.grad_norm or "gradient norm")
     for panel in panels:
         _episodes(panel, replayed)

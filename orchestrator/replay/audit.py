@@ -85,7 +85,7 @@ def audit_lines(balance: Audit) -> list[str]:
         f"which saved {balance.steps_saved:,} of {balance.steps_planned:,} member-steps "
         f"({balance.steps_saved / planned:.0%})"
     ]
-    if balance.wrong_rate is None:
+    if balance.wrong_rate is None or balance.wrong_interval is None:
         lines.append(
             "audited:  none was trained on after its verdict"
             + ("; none of the chosen trials was lost" if balance.num_chosen else "; none was chosen (stopping.audit)")

@@ -154,7 +154,8 @@ def _replayed_trial(
     assert row.outcome is not None, "it has finished"
     assert row.steps_done is not None, "it has finished"
     verdict = judge(record, config)
-    outcome, reason = verdict.outcome, verdict.reason
+    outcome: str = verdict.outcome
+    reason = verdict.reason
     # A custom trainer chooses its number of steps and its first step.
     is_own = row.objective in OWN_KINDS
     last_step = int(curve.step_N[-1])

@@ -168,8 +168,9 @@ def fields_of(objective: Objective | OwnTrainer) -> Fields:
 @functools.lru_cache(maxsize=512)
 def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter[Any]:
     field = config_class.model_fields[name]
+    checked: Any = Annotated[field.annotation, field]  # type: ignore[name-defined,valid-type,unused-ignore]
     return TypeAdapter(
-        Annotated[field.annotation, field],  # type: ignore[name-defined]
+        checked,
         config=ConfigDict(strict=True, allow_inf_nan=False),
     )
 

@@ -80,11 +80,11 @@ def parse_document(text: str, name: str) -> Document:
 def _refuse_exotic(text: str, name: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        where = f"{name}:{event.start_mark.line + 1}"
+        where = f"{name}:{event.start_mark.line + 1}"  # type: ignore[union-attr] # a parsed event has a mark
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise InputError(Problem(where, "", "anchors and aliases are not allowed", "write the value out"))
-        if getattr(event, "tag", None) not in (None, "!"):
-            raise InputError(Problem(where, "", f"the tag {event.tag} is not allowed", "remove the tag"))
+        if (tag := getattr(event, "tag", None)) not in (None, "!"):
+            raise InputError(Problem(where, "", f"the tag {tag} is not allowed", "remove the tag"))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:

@@ -9,7 +9,7 @@ from orchestrator.diagnosis.mechanisms import thresholds as at
 from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import CLIP, Move, just, whole
-from orchestrator.diagnosis.series import Series
+from orchestrator.diagnosis.series import Series, known
 
 _MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 _TINY = 1e-12  # the noise of identical losses
@@ -73,7 +73,7 @@ def jumps_at(loss: Series, step: int) -> bool | None:
     if len(past) < at.LEAST_HISTORY or len(here) == 0:
         return None
     level, deviation = float(np.median(past.last(at.LEAST_HISTORY).value_N)), _noise(past)
-    is_calm = past.last(at.NEIGHBOURS).largest() < level + at.CALM_BEFORE * deviation
+    is_calm = known(past.last(at.NEIGHBOURS).largest()) < level + at.CALM_BEFORE * deviation
     return bool(is_calm and here.value_N[0] > level + at.JUMP * deviation)
 
 
@@ -91,7 +91,8 @@ def _falls_back(loss: Series, step: int) -> bool:
     after = loss.between(step + 1, step + 1 + at.FALLS_BACK_STEPS)
     if past is None or here is None or len(after) == 0:
         return False
-    return after.smallest() - past < at.FALLS_BACK * (here - past) and after.largest() - past < 2 * (here - past)
+    lowest, highest = known(after.smallest()), known(after.largest())
+    return lowest - past < at.FALLS_BACK * (here - past) and highest - past < 2 * (here - past)
 
 
 def _is_full_batch(evidence: Evidence) -> bool:

@@ -9,7 +9,7 @@ from orchestrator.diagnosis.mechanisms import thresholds as at
 from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, MakeFinding, steps
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import HIGHER_EPS, LOWER_EPS, LOWER_LR, SHORTER_MEMORY, Move, scaled
-from orchestrator.diagnosis.series import Series
+from orchestrator.diagnosis.series import Series, known
 
 _FOLLOWS = "that v lags at the peak is what any gradient that grows brings about"
 
@@ -30,7 +30,7 @@ def preconditioner_decay(evidence: Evidence, found: MakeFinding) -> Finding:
     before = evidence.v_lag.between(onset - at.DECAY_WINDOW, onset)
     if len(before) == 0:
         return found("unknown", "neither |g|^2 / sum v nor the gradient norms of all steps are known")
-    decayed = before.smoothed(at.DECAY_SMOOTHING).smallest()
+    decayed = known(before.smoothed(at.DECAY_SMOOTHING).smallest())
     risen = evidence.v_lag.between(onset - at.NEIGHBOURS, evidence.reach).largest()
     began = evidence.v_lag.between(0, onset).smoothed(at.DECAY_SMOOTHING).began(lambda lag_N: lag_N < at.DECAYED)
     numbers = [f"|g|^2 / sum v fell to {decayed:.2g} in the {at.DECAY_WINDOW} steps before the onset"]
@@ -48,7 +48,7 @@ def preconditioner_decay(evidence: Evidence, found: MakeFinding) -> Finding:
             return found("excluded", "the gradient jumped, where an instability grows", numbers)
     edge = evidence.edge.between(onset - 2 * at.DECAY_WINDOW, peak + 1)
     crossed = edge.first(lambda ratio_N: ratio_N > at.EDGE)
-    if len(edge) > 1 and edge.largest() < at.NEAR_EDGE:
+    if len(edge) > 1 and known(edge.largest()) < at.NEAR_EDGE:
         return found("excluded", f"the curvature stayed below {edge.largest():.2g} times its threshold", numbers)
     if len(edge):
         numbers.append(f"curvature up to {edge.largest():.3g} times its threshold before the peak")

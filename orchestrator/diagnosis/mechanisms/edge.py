@@ -10,6 +10,7 @@ from orchestrator.diagnosis.mechanisms.finding import NOT_MEASURED, Finding, Mak
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism, Probe
 from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move, forgetting_faster, warmups
 from orchestrator.diagnosis.mechanisms.precision import stable_with_more_bits
+from orchestrator.diagnosis.series import known
 from orchestrator.maps.neighbours import Neighbour, above, below
 from orchestrator.space import format_value, is_number
 
@@ -42,7 +43,7 @@ def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
     if wider is not None:
         return found("excluded", f"with precision {wider.value} it is stable", numbers)
     is_over = share is not None and share >= at.MOSTLY_OVER
-    if is_early and len(readings) > 1 and readings.largest() < at.NEAR_EDGE:
+    if is_early and len(readings) > 1 and known(readings.largest()) < at.NEAR_EDGE:
         return found("excluded", "the curvature was far below the threshold before the onset", numbers)
     if is_early and (is_over or any(cell.is_stable for cell in slower)):
         began = evidence.full_rate_step if began is None else began
@@ -97,7 +98,7 @@ def warmup_too_short(evidence: Evidence, found: MakeFinding) -> Finding:
     if any(cell.value >= needed for cell in longer):
         return found("excluded", "with a warmup as long as the rule asks for it fails as early", numbers)
     later = evidence.edge.between(young, evidence.end)
-    if len(later) > 1 and later.share(lambda ratio_N: ratio_N > at.EDGE) <= at.SELDOM_OVER:
+    if len(later) > 1 and known(later.share(lambda ratio_N: ratio_N > at.EDGE)) <= at.SELDOM_OVER:
         began = evidence.edge.first(lambda ratio_N: ratio_N > at.EDGE)
         if began is not None and began < young:
             return found("supported", "it was over the edge only while v was young", numbers, began)
@@ -148,7 +149,7 @@ def _age_text(evidence: Evidence) -> str:
 def _cells_text(setting: str, cells: Sequence[Neighbour]) -> list[str]:
     """The results of the nearest cell and of the nearest stable one."""
     nearest_stable = next((cell for cell in cells if cell.is_stable), None)
-    shown = [*cells[:1], *([nearest_stable] if nearest_stable not in (None, *cells[:1]) else [])]
+    shown = [*cells[:1], *([nearest_stable] if nearest_stable and nearest_stable not in cells[:1] else [])]
     return [f"with {setting} {format_value(cell.value)}: {seeds_text(cell)}" for cell in shown]
 
 

@@ -7,6 +7,7 @@ from orchestrator.diagnosis.mechanisms import thresholds as at
 from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move, just
+from orchestrator.diagnosis.series import known
 
 
 def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
@@ -19,19 +20,20 @@ def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
         return found("excluded", "the model has no logits")
     attention = evidence.column("attention_logit").between(0, evidence.until + 1)
     log_z = evidence.column("log_z").between(0, evidence.until + 1)
-    numbers, began, verdicts = [], [], []
+    numbers, verdicts = [], []
+    began: list[int] = []
     if len(attention):
-        highest, first = attention.largest(), float(attention.value_N[0])
+        highest, first = known(attention.largest()), float(attention.value_N[0])
         numbers.append(f"the largest attention logit went from {first:.3g} to {highest:.3g}")
         is_high = highest > at.ATTENTION_LOST or highest > max(at.ATTENTION_HIGH, 10 * first)
         verdicts.append("supported" if is_high else "excluded" if highest < at.ATTENTION_CALM else "unknown")
-        began += [attention.first(lambda logit_N: logit_N > at.ATTENTION_HIGH)] if is_high else []
+        began += [known(attention.first(lambda logit_N: logit_N > at.ATTENTION_HIGH))] if is_high else []
     if len(log_z):
-        highest, first = log_z.largest(), float(log_z.value_N[0])
+        highest, first = known(log_z.largest()), float(log_z.value_N[0])
         numbers.append(f"mean |log Z| went from {first:.3g} to {highest:.3g}")
         is_high = highest > at.LOG_Z_HIGH * first
         verdicts.append("supported" if is_high else "excluded" if highest < at.LOG_Z_CALM * first else "unknown")
-        began += [log_z.first(lambda log_z_N: log_z_N > at.LOG_Z_HIGH * first)] if is_high else []
+        began += [known(log_z.first(lambda log_z_N: log_z_N > at.LOG_Z_HIGH * first))] if is_high else []
     if not verdicts:
         return found("unknown", "logits were not read")
     if "supported" in verdicts:

@@ -15,6 +15,7 @@ from orchestrator.diagnosis.mechanisms import thresholds as at
 from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, seeds_text, steps
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import HIGHER_EPS, Move, scaled
+from orchestrator.diagnosis.series import known
 from orchestrator.maps.neighbours import above, below
 from orchestrator.space import format_value
 
@@ -53,7 +54,7 @@ def short_memory(evidence: Evidence, found: MakeFinding) -> Finding:
     where = int(recent.step_N[recent.value_N.argmax()])
     numbers.append(f"RMS of the update up to {recent.largest():.3g} times the lr (step {where}; sign descent is 1)")
     numbers += _cells_text(evidence)
-    if recent.largest() > at.LONG_STEP:
+    if known(recent.largest()) > at.LONG_STEP:
         reason = "steps became longer than those of sign descent: v forgot before the momentum"
         return found("supported", reason, numbers, before.began(lambda size_N: size_N > at.LONG_STEP))
     gap = onset - int(recent.step_N[-1])

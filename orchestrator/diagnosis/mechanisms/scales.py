@@ -8,7 +8,7 @@ from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, Verd
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import CLIP, LOWER_EPS, SHORTER_MEMORY, Move, about_the_norm, scaled
 from orchestrator.diagnosis.moments import clip_factors
-from orchestrator.diagnosis.series import NOTHING, Series, series
+from orchestrator.diagnosis.series import NOTHING, Series, known, series
 from orchestrator.space import format_value
 
 
@@ -22,8 +22,8 @@ def epsilon_floor(evidence: Evidence, found: MakeFinding) -> Finding:
     if evidence.is_adam is False:
         return found("excluded", "the optimizer divides by no second moment")
     readings = {**evidence.groups("grad_rms_over_eps"), ALL: evidence.column(f"grad_rms_over_eps/{ALL}")}
-    levels = {group: recent(ratio, evidence).median() for group, ratio in readings.items()}
-    levels = {group: level for group, level in levels.items() if level is not None}
+    medians = {group: recent(ratio, evidence).median() for group, ratio in readings.items()}
+    levels = {group: level for group, level in medians.items() if level is not None}
     if not levels:
         return _floor_by_norm(evidence, found, eps)
     ascending = sorted(levels, key=lambda group: levels[group])
@@ -81,7 +81,7 @@ def clipping_saturated(evidence: Evidence, found: MakeFinding) -> Finding:
     factor = clip_factor(evidence)
     if not len(factor):
         return found(*_without_clipping(evidence))
-    share = factor.share(lambda factor_N: factor_N < at.SATURATED_FACTOR)
+    share = known(factor.share(lambda factor_N: factor_N < at.SATURATED_FACTOR))
     numbers = [
         f"clipping multiplied the gradient by {factor.median():.3g} at the median",
         f"and by less than {at.SATURATED_FACTOR} at {share:.0%} of the steps",
@@ -99,7 +99,7 @@ def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
         return found(*_without_clipping(evidence))
     numbers = [f"clip is {format_value(evidence.config['clip'])}"]
     numbers += [f"the largest gradient norm was {largest:.3g}"] if largest is not None else []
-    if factor.smallest() < 1.0:
+    if known(factor.smallest()) < 1.0:
         return found("excluded", "clipping was active", numbers)
     return found("supported", "clipping is set and was never active", numbers, 0)
 
