@@ -15,6 +15,8 @@ Subclass it in a test file and run pytest:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,7 +242,7 @@ class ObjectiveConformance(ConformanceKit):
     def test_a_resumed_pack_goes_on_bit_for_bit(self, optimizer: str) -> None:
         # The last member is lost at its second step, well before the snapshot.
         lrs, seeds = (1e-3, 1e-2, 1e300), [0, 1, 2]
-        clipping = {"zclip": 0.1, "zclip_warmup": 2, "adagc": 0.9, "adagc_warmup": 3}
+        clipping: dict[str, Any] = {"zclip": 0.1, "zclip_warmup": 2, "adagc": 0.9, "adagc_warmup": 3}
         clipping["second_moment_start"] = self.start_of(optimizer, "data")
         shared = {"optimizer": optimizer, "warmup": 6, "schedule": "cosine", **clipping}
         changes = [shared | {"lr": lr} for lr in lrs]
@@ -287,7 +289,7 @@ class ObjectiveConformance(ConformanceKit):
         straight.arrange(self.places_of([2, 4], now))
         self.assert_alike(curves(straight, 4), members(expected, [3, 0]))
 
-    def test_a_checkpoint_is_tensors_integers_and_strings_and_survives_the_disk(self, tmp_path) -> None:
+    def test_a_checkpoint_is_tensors_integers_and_strings_and_survives_the_disk(self, tmp_path: Path) -> None:
         straight = self.start([{}, {}], [0, 1])
         curves(straight, 3)
         state = straight.state_dict()
@@ -308,7 +310,8 @@ class ObjectiveConformance(ConformanceKit):
     ) -> None:
         begins = self.start_of(optimizer, start)
         shared = {"optimizer": optimizer, "schedule": schedule, "second_moment_start": begins}
-        before, found = PHASES[0][0], {}
+        before = PHASES[0][0]
+        found: dict[Any, Any] = {}
         trainer = self.start([shared | RUNS[run][0] for run in before], [RUNS[run][1] for run in before])
         for now, num_steps in PHASES:
             if now != before:

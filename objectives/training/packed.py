@@ -269,7 +269,8 @@ class PackedTrainer(ABC, Generic[Config]):
         rows = [-1 if place.row is None else place.row for place in places]
         ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in rows]
         skipped = [0 if row < 0 else self._skipped[row] for row in rows]
-        self._set_members([place.config for place in places], [place.seed for place in places], ages, skipped)
+        configs: list[Any] = [place.config for place in places]  # those of one objective
+        self._set_members(configs, [place.seed for place in places], ages, skipped)
         index = torch.tensor(rows, device=self.device)
         params_Kn = self._params_Kn[index.clamp(min=0)]
         fresh = [k for k, row in enumerate(rows) if row < 0]

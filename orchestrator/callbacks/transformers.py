@@ -42,7 +42,8 @@ class StabilityCallback(TrainerCallback):
         self.watch = Watch(stopping)
         self._stopping = stopping
         self._taps: list[_Tap] = []
-        self._forget()
+        self._loss: Any = None
+        self._norm: Any = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -268,7 +268,7 @@ def gather(
 def number_of(config: Mapping[str, Any], name: str) -> float | None:
     """The setting ``name`` if it is a finite number."""
     value = config.get(name)
-    return float(value) if is_number(value) and math.isfinite(value) else None
+    return float(value) if value is not None and is_number(value) and math.isfinite(value) else None
 
 
 def is_adam(config: Mapping[str, Any]) -> bool | None:

@@ -221,8 +221,7 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
     unknown = [(columns[cell.x], rows[cell.y]) for cell in over]
     axes.add_collection(_hatched([Rectangle((column - 0.5, row - 0.5), 1, 1) for column, row in unknown], "none"))
     for (mark, inked), places in marks.items():
-        look = {"marker": mark, "color": inked, "linestyle": "none", "fillstyle": "none"}
-        axes.plot(*zip(*places, strict=True), **look, markersize=size - 2)
+        axes.plot(*_transposed(places), **_mark(mark, inked), markersize=size - 2)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(-0.5, len(rows) - 0.5)
     label_ranks(axes.xaxis, stability.x, stability.x_values)
@@ -263,10 +262,9 @@ def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
         colours.append(BLANK if value is None else panel.colours(panel.norm(value)))
         if mark := STATES[cell.state].marker:
             marks[mark, ink(colours[-1])].append((x, y))
-    axes.scatter(*zip(*places, strict=True), s=81, c=colours, edgecolors="black", zorder=2)
+    axes.scatter(*_transposed(places), s=81, c=colours, edgecolors="black", zorder=2)
     for (mark, inked), marked in marks.items():
-        look = {"marker": mark, "color": inked, "linestyle": "none", "fillstyle": "none"}
-        axes.plot(*zip(*marked, strict=True), **look, markersize=5, zorder=3)
+        axes.plot(*_transposed(marked), **_mark(mark, inked), markersize=5, zorder=3)
     label_positions(axes.xaxis, stability.x, stability.x_values)
     if stability.y is None:
         axes.set_yticks([])
@@ -274,6 +272,14 @@ def _draw_points(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
         label_positions(axes.yaxis, stability.y, stability.y_values)
     axes.margins(0.08)
     axes.grid(alpha=0.2)
+
+
+def _mark(mark: str, colour: str) -> dict[str, Any]:
+    return {"marker": mark, "color": colour, "linestyle": "none", "fillstyle": "none"}
+
+
+def _transposed(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _hatched(squares: Sequence[Rectangle], colour: str) -> PatchCollection:
@@ -293,7 +299,7 @@ def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
     if "stable" in states:
         handles.insert(0, Patch(facecolor=_STABLE_COLOURS(1.0), label=STATES["stable"].label))
     if "not_run" in states or has_gaps:
-        looks = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
+        looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
         handles.append(Patch(**looks, label=STATES["not_run"].label))
     is_grid = not maps[0].is_sampled
     if is_grid and "stable" in states and any(is_known(state) for state in states - {"stable"}):

@@ -69,7 +69,7 @@ def random_states() -> dict[str, Any]:
 
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     kind, keys, *rest = np.random.get_state()
-    states["numpy"] = [kind, keys.astype(np.int64), *rest]
+    states["numpy"] = [kind, np.asarray(keys).astype(np.int64), *rest]
     if torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
     return states

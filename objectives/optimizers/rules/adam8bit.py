@@ -123,9 +123,11 @@ class Adam8bit(AdamW):
         columns: dict[int, torch.Tensor] = {}
         plain_at = coded_at = 0
         for piece in self._plain:
+            assert plain_Kp is not None
             columns[piece.start] = plain_Kp[:, plain_at : plain_at + piece.size]
             plain_at += piece.size
         for piece in self._coded:
+            assert coded_Kc is not None
             columns[piece.start] = coded_Kc[:, coded_at : coded_at + piece.size]
             coded_at += piece.size + -piece.size % self._block
         pieces = [columns[piece.start] for piece in self.layout.pieces]

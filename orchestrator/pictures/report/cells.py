@@ -42,7 +42,7 @@ def cells_and_panels(
         values = [_finite(cell.medians[name]) for cell in cells]
         texts = ["" if value is None else short_number(value) for value in values]
         panels.append(_panel(name, title, meaning(name), values, texts, cells))
-    known = {
+    known: dict[str, list[Any]] = {
         "at": list(members),
         "members": list(members.values()),
         "state": [cell.state for cell in cells],
