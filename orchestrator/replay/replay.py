@@ -182,17 +182,22 @@ def _replayed_trial(
     )
 
 
-def detect(curves: Sequence[Curve], config: StoppingConfig) -> list[MemberRecord]:
-    """The detector's record of each curve up to its end under ``config``, computed for many at a time."""
+def detect(
+    curves: Sequence[Curve], config: StoppingConfig, points_at_once: int = _POINTS_AT_ONCE
+) -> list[MemberRecord]:
+    """The detector's record of each curve up to its end under ``config``, computed for many at a time.
+
+    Curves are laid side by side ``points_at_once`` of each at a time, so that a long one does not widen the others.
+    """
     records: dict[int, MemberRecord] = {}
     longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))
     for start in range(0, len(curves), _AT_ONCE):
         chosen = longest_first[start : start + _AT_ONCE]
-        records |= zip(chosen, _detect_together([curves[i] for i in chosen], config), strict=True)
+        records |= zip(chosen, _detect_together([curves[i] for i in chosen], config, points_at_once), strict=True)
     return [records[i] for i in range(len(curves))]
 
 
-def _detect_together(curves: Sequence[Curve], config: StoppingConfig) -> list[MemberRecord]:
+def _detect_together(curves: Sequence[Curve], config: StoppingConfig, points_at_once: int) -> list[MemberRecord]:
     judging = Judging(config, [curve.is_audited for curve in curves])
     records: dict[int, MemberRecord] = {}
     ongoing = list(range(len(curves)))
@@ -200,7 +205,7 @@ def _detect_together(curves: Sequence[Curve], config: StoppingConfig) -> list[Me
     while ongoing:
         there = [curves[i] for i in ongoing]
         left_K = np.array([len(curve.step_N) - first for curve in there])
-        step_TK, columns = _points(there, first, min(int(left_K.max()), _POINTS_AT_ONCE))
+        step_TK, columns = _points(there, first, min(int(left_K.max()), points_at_once))
         look = judging.look(columns, step_TK, np.minimum(left_K, len(step_TK)))
         first += len(step_TK)
         is_over_K = look.has_ended_K | (left_K <= len(step_TK))

@@ -118,7 +118,7 @@ def test_ctrl_c_ends_in_seconds_and_the_next_run_goes_on(tmp_path: Path) -> None
     output, _ = driver.communicate(timeout=60)
     assert time.monotonic() - asked < 25
     assert driver.returncode == 130, output
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     assert "Traceback" not in output
     kept = dict(table(folder, "trial_id", "finished_at"))
     statuses = {status for (status,) in table(folder, "status")}

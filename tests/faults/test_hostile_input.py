@@ -24,7 +24,6 @@ from orchestrator.errors import InputError, SweepError, printable
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log
-from orchestrator.replay import replay
 from orchestrator.replay.replay import Curve, detect, replay_logs
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import SECTIONS
@@ -440,13 +439,10 @@ def test_a_device_and_a_pipe_are_refused_and_not_waited_for(tmp_path: Path) -> N
         assert isinstance(refusal(lambda path=path: read_log(path, ANY)), InputError)
 
 
-def test_curves_are_judged_a_stretch_at_a_time_so_that_a_long_one_does_not_widen_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(replay, "_POINTS_AT_ONCE", 16)
+def test_curves_are_judged_a_stretch_at_a_time_so_that_a_long_one_does_not_widen_all() -> None:
     lengths = [100, *[1] * 40, 16, 17, 50]
-    curves = [Curve(np.arange(n), np.full(n, 2.0) + np.arange(n) % 2, None) for n in lengths]
-    together = detect(curves, StoppingConfig())
+    curves = [Curve(np.arange(n), {"loss": np.full(n, 2.0) + np.arange(n) % 2}) for n in lengths]
+    together = detect(curves, StoppingConfig(), points_at_once=16)
     assert [record.num_steps for record in together] == lengths
     assert together[-1] == detect(curves[-1:], StoppingConfig())[0]
 

@@ -89,7 +89,7 @@ def test_a_signal_lets_packs_write_a_checkpoint_and_ends_with_its_own_code(
     driver.send_signal(number)
     output, _ = driver.communicate(timeout=30)
     assert driver.returncode == code, output
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     assert "Traceback" not in output
     assert set(statuses(folder)) <= {"finished", "interrupted", "planned"}
     assert is_training(folder) == ("interrupted" in statuses(folder)), "its checkpoint stays"

@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,7 @@ FLOOR_PLAN = (
 )
 
 
+@cache
 def imports_of(module: str, *, top_level_only: bool = False) -> set[str]:
     tree = ast.parse(MODULES[module].read_text())
     found: set[str] = set()

@@ -11,7 +11,7 @@ def config(lr: float = 0.1) -> QuadraticConfig:
     return QuadraticConfig(steps=10, lr=lr)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data(), st.integers(1, 9), st.integers(1, 6))
 def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(data, num_members: int, width: int) -> None:
     configs, seeds = [config(0.1 * (1 + m)) for m in range(num_members)], [m % 3 for m in range(num_members)]
