@@ -15,7 +15,7 @@ __all__ = ["SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__versio
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: `sweep --help` must not wait for it."""
+    """Import names lazily: `sweep --help` must not wait for them."""
     if name == "SpikeDetector":
         from orchestrator.detection.detector import SpikeDetector
 

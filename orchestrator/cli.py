@@ -1,6 +1,6 @@
 """The command line: parse, call one function of ``commands``, turn errors into exit codes.
 
-Heavy imports stand inside the commands, so that `sweep --help` and `sweep plan` are instant.
+Heavy imports are inside the commands, so that `sweep --help` and `sweep plan` are instant.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(
     allow_import: AllowImportOption = False,
     slurm: SlurmOption = [],  # noqa: B006
 ) -> None:
-    """Train what a sweep still misses, then write its map, picture and report."""
+    """Train the missing trials of a sweep, then write its map, picture and report."""
     from orchestrator.commands.run import run as command
     from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
     from orchestrator.sweepfile.spec import refuse_import
@@ -111,7 +111,7 @@ def plan(
     results: ResultsOption = RESULTS,
     allow_import: AllowImportOption = False,
 ) -> None:
-    """Show what `run` would train: cells, packs, what exists already, how long it may take."""
+    """Show what `run` would train: cells, packs, existing results, estimated time."""
     from orchestrator.commands.plan import plan as command
 
     sweep = read_sweep(file, results, overrides(axis, drop, set_, seeds, steps, name), allow_import)
@@ -129,7 +129,7 @@ def init(
     steps: StepsOption = None,
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
 ) -> None:
-    """Write a commented sweep file to start from."""
+    """Write a commented sweep file as a starting point."""
     from orchestrator.commands.init import init as command
 
     _exit(command(name, objective, overrides(axis, drop, set_, seeds, steps), output))
@@ -137,7 +137,7 @@ def init(
 
 @app.command()
 def objectives() -> None:
-    """List the objectives and every field with unit, default and domain."""
+    """List the objectives and their fields, with unit, default and domain."""
     from orchestrator.commands.objectives import objectives as command
 
     _exit(command())
@@ -145,7 +145,7 @@ def objectives() -> None:
 
 @app.command()
 def status(name: NameArgument, results: ResultsOption = RESULTS) -> None:
-    """Say where a sweep stands: outcomes, failures, the map as text."""
+    """Show the state of a sweep: outcomes, failures, the map as text."""
     from orchestrator.commands.status import status as command
 
     _exit(command(sweep_folder(name, results)))
@@ -168,7 +168,7 @@ def export_heatmap(
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Draw the stability map: fraction of stable seeds beside a panel of final loss."""
+    """Draw the stability map: the fraction of stable seeds, and the final loss beside it."""
     from orchestrator.commands.export_heatmap import export_heatmap as command
 
     folder = sweep_folder(name, results)
@@ -184,7 +184,7 @@ def boundary(
     reduce: ReduceOption = "worst",
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Say where the map turns from stable to not stable, row by row, with brackets."""
+    """Show where the map turns from stable to not stable, row by row, with brackets."""
     from orchestrator.commands.boundary import boundary as command
 
     _exit(command(sweep_folder(name, results), x, y, conditions(where), reduce))
@@ -197,7 +197,7 @@ def recommend(
     metric: LossOption = "final_loss",
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Name the setting of lowest loss that is stable on all seeds and far enough from the edge, or none."""
+    """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge."""
     from orchestrator.commands.recommend import recommend as command
 
     _exit(command(sweep_folder(name, results), margin, metric))
@@ -209,7 +209,7 @@ def sensitivity(
     axis: Annotated[str, typer.Option(help="the learning rate's axis")] = "lr",
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Say what a wrong learning rate costs, for each setting of the other axes."""
+    """Show what a wrong learning rate costs, for each setting of the other axes."""
     from orchestrator.commands.sensitivity import sensitivity as command
 
     _exit(command(sweep_folder(name, results), axis))
@@ -226,7 +226,7 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="the picture to write: .png, .svg or .pdf")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Say and draw what changed between sweeps on the cells that they share, and how sure that is."""
+    """Show in words and pictures how sweeps differ on their shared cells, and how certain that is."""
     from orchestrator.commands.compare import compare as command
 
     _exit(command([sweep_folder(name, results) for name in names], x, y, reduce, output, results))
@@ -259,10 +259,10 @@ def replay(
     no_figures: Annotated[bool, typer.Option("--no-figures", help="draw no pictures")] = False,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Judge training logs of any origin: outcomes, spikes, where they would have been stopped.
+    """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.
 
-    Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files and text with
-    lines such as `step 10 loss 3.2`. Of a finished sweep it shows which outcomes another setting changes.
+    Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files, and text with lines such as
+    `step 10 loss 3.2`. For a finished sweep it shows which outcomes other settings change.
     """
     from orchestrator.commands.replay import replay as command
     from orchestrator.logs.columns import Columns
@@ -291,10 +291,11 @@ def diagnose(
     ] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Say why a trial became unstable, with the numbers, what it is not, and what to change.
+    """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.
 
-    Without --trial and --cell it is the most typical trial that is not stable: the earliest of the commonest outcome.
-    Where no cell tells whether a change would help, the small sweep that would tell is written beside the picture.
+    Without --trial and --cell it diagnoses the most typical trial that is not stable: the one with the earliest onset
+    of the most common outcome. Where no cell shows whether a change would help, a small sweep that tests it is written
+    beside the picture.
     """
     from orchestrator.commands.diagnose import diagnose as command
 
@@ -312,7 +313,7 @@ def explain(
     ] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Say which mechanism rules which part of the region that is not stable, and draw it on the map."""
+    """Show which mechanism rules which part of the unstable region, and draw it on the map."""
     from orchestrator.commands.explain import explain as command
 
     _exit(command(sweep_folder(name, results), x, y, output))
@@ -320,7 +321,7 @@ def explain(
 
 @app.command()
 def audit(name: NameArgument, results: ResultsOption = RESULTS) -> None:
-    """Say what stopping early saved in a sweep, and how often it was wrong (stopping.audit)."""
+    """Show what early stopping saved in a sweep, and how often it was wrong (stopping.audit)."""
     from orchestrator.commands.audit import audit as command
 
     _exit(command(sweep_folder(name, results)))
@@ -332,7 +333,7 @@ def sync(
     results: ResultsOption = RESULTS,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
 ) -> None:
-    """Write to MLflow what it misses of a sweep."""
+    """Write a sweep's missing results to MLflow."""
     from orchestrator.commands.sync import sync as command
 
     _exit(command(sweep_folder(name, results), tracking_uri))
@@ -345,7 +346,7 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="repair what can be repaired")] = False,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Look whether everything is as it should be: the environment, and a sweep's ledger and files."""
+    """Check the environment, and a sweep's ledger and files."""
     from orchestrator.commands.doctor import doctor as command
 
     _exit(command(sweep_folder(name, results) if name else None, results, strict, fix))
@@ -370,7 +371,7 @@ def ui(
     tracking_uri: Annotated[str | None, typer.Option(help="the MLflow store to show")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")] = 5000,
 ) -> None:
-    """Serve MLflow's pages on this machine, to compare stability regions."""
+    """Serve MLflow's pages on this machine, to compare sweeps."""
     from orchestrator.commands.ui import ui as command
 
     _exit(command(results, tracking_uri, port))
@@ -388,7 +389,7 @@ def main() -> None:
 
 
 def _exit(answer: Answer) -> NoReturn:
-    """Print the answer of a command, and end with its exit code."""
+    """Print the answer of a command and exit with its code."""
     from orchestrator.commands.printing import show
 
     raise typer.Exit(show(answer))

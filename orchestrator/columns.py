@@ -1,4 +1,4 @@
-"""What every column and metric means, said once: tables, MLflow, the report and the docs take it from here."""
+"""The definition of every column and metric, used by tables, MLflow, the report and the docs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Column:
     """One column: its name on disk, its unit ("" for text and for plain numbers) and its meaning.
 
-    ``title`` names the median over a cell's seeds, of the columns that a map can show. ``is_in_mlflow`` says whether
-    a trial's run in MLflow has it as a metric.
+    ``title`` names the median over a cell's seeds, for columns that a map can show. ``is_in_mlflow`` says whether a
+    trial's run in MLflow has it as a metric.
     """
 
     name: str
@@ -21,7 +21,7 @@ class Column:
     is_in_mlflow: bool = False
 
 
-# trials.csv and `load().trials` have these, in this order, with the fields of the configuration after trial_id.
+# The columns of trials.csv and `load().trials`, in this order, with the configuration's fields after trial_id.
 TRIAL_COLUMNS = (
     Column("trial_id", "", "hash of the full resolved configuration"),
     Column("seed", "", "seed of the initial weights and of the order of the data"),
@@ -62,7 +62,7 @@ TRIAL_COLUMNS = (
     Column("saved_steps", "steps", "steps that early stopping saved: steps - steps_done"),
 )  # fmt: skip
 
-# Metrics of a map that are read off a trial's curves when they are asked for.
+# Metrics of a map that are computed from a trial's curves on demand.
 CURVE_METRIC_COLUMNS = (
     Column(
         "spike_score", "share of steps",
@@ -91,11 +91,11 @@ _MAPPED = (
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 
-# What a map can show of a cell besides its fraction of stable seeds, with the title of its median.
+# What a map can show of a cell besides its fraction of stable seeds, with the title of the median.
 METRICS: Mapping[str, str] = {name: _BY_NAME[name].title for name in _MAPPED}
 FRACTION_TITLE = "fraction of stable seeds"
 
-# map.csv and `load().map()` have these after the columns of the axes, a row for each cell.
+# The columns of map.csv and `load().map()` after those of the axes; one row per cell.
 MAP_COLUMNS = (
     Column("num_seeds", "", "seeds that the sweep asks for"),
     Column("num_finished", "", "seeds that have an outcome"),
@@ -120,7 +120,7 @@ MAP_COLUMNS = (
 
 
 def meaning(name: str) -> str:
-    """What the column of trials or metric of maps called ``name`` means, with its unit. KeyError for any other."""
+    """The meaning of a column of trials or metric of maps, with its unit. KeyError for any other ``name``."""
     column = _BY_NAME[name]
     return f"{column.meaning} ({column.unit})" if column.unit else column.meaning
 

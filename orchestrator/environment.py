@@ -1,4 +1,4 @@
-"""On which machine and versions this process runs."""
+"""The machine and versions of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 
 
 def describe_process() -> dict[str, str]:
-    """Where this process runs and on which versions."""
+    """The machine and versions of this process, by name."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "ray")}
     return {
         "host": socket.gethostname(),

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and the exit code of each."""
+"""Errors that are shown to the user, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class StorageError(SweepError):
 
 
 class ExecutorError(SweepError):
-    """What trains packs has failed as a whole: Ray, or the process that talks to it."""
+    """The executor as a whole has failed: Ray, or the process that talks to it."""
 
     exit_code = EXIT_STORAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with the input: where it stands, which key, what is wrong, what to do."""
+    """One problem of the input: where it is, which key, what is wrong, what to do."""
 
     where: str
     key: str
@@ -50,7 +50,7 @@ def _brief(text: str) -> str:
 
 
 class InputError(SweepError):
-    """The user's input is refused; holds every problem that was found."""
+    """The user's input is rejected; holds every problem found."""
 
     exit_code = EXIT_BAD_INPUT
 
@@ -60,5 +60,5 @@ class InputError(SweepError):
 
 
 def printable(text: str) -> str:
-    """``text`` without characters that would steer a terminal."""
+    """``text`` without terminal control characters."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -1,6 +1,6 @@
-"""Files under results/, for their owner alone: atomic writes and locks; and files that a person has named.
+"""Files under results/, private to their owner: atomic writes and locks; and output files named by the user.
 
-Nothing else writes under results/ but SQLite, MLflow and the trials of custom trainers, each in its folder.
+Apart from this module only SQLite, MLflow and the trials of custom trainers write under results/.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from orchestrator.errors import InputError, Problem, StorageError
 LEDGER = "ledger.db"
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
-JOBS = "slurm"  # of commands that run as jobs on a cluster
+JOBS = "slurm"  # folder of cluster jobs
 PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 EXPORTED = "exported"  # the state of the ledger that the exports show
-MIRRORED = "mirrored"  # names the MLflow store that has the sweep, and the state of the ledger that it has
+MIRRORED = "mirrored"  # the MLflow store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
 
 
@@ -40,7 +40,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def free_space(path: Path) -> str:
-    """How much room there is on the disk of ``path``, in brackets; empty where that is unknown."""
+    """Free space on the disk of ``path``, in brackets; empty if unknown."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             stat = os.statvfs(folder)
@@ -49,36 +49,36 @@ def free_space(path: Path) -> str:
 
 
 def refuse_links(*paths: Path) -> None:
-    """Raise StorageError where one of ``paths`` is a link: what is written there would land elsewhere."""
+    """Raise StorageError where one of ``paths`` is a link: writing there would change another place."""
     for path in paths:
         if path.is_symlink():
             raise StorageError(f"{path}: is a link to {os.readlink(path)}\n    remedy: put a real folder or file there")
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder``, and those above it that are missing, for this user alone whatever the umask."""
+    """Create ``folder`` and its missing parents, private to this user whatever the umask."""
     for missing in reversed([path for path in (folder, *folder.parents) if not path.is_dir()]):
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
-    """Open ``path`` as ``open`` does; a file that this makes is for this user alone whatever the umask."""
+    """Open ``path`` as ``open`` does; a file that this creates is private to this user whatever the umask."""
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file for this user alone where there is none, for a library that makes it as the umask says.
+    """Create an empty private file if there is none, for a library that would create it with the umask.
 
-    One that is there is not even opened: closing it would drop the locks that SQLite has on it in this process.
+    An existing file is not even opened: closing it would drop the locks that SQLite has on it in this process.
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Write a file under results/ so that a reader, or a crash, sees the old file or the new, never a part.
+    """Write a file under results/ so that a reader, or a crash, sees the old or the new file, never a part.
 
-    File and folder are for this user alone. Raises StorageError also where the folder is a link.
+    File and folder are private to this user. Raises StorageError, also where the folder is a link.
     """
     refuse_links(path.parent)
     with storage_errors(path):
@@ -87,7 +87,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 
 def write_output(path: Path, content: bytes | str) -> None:
-    """Write a file that a user has named, as ``atomic_write`` does, with the mode of the umask. Makes no folder."""
+    """Write a file named by the user, as ``atomic_write`` does, with the mode of the umask. Creates no folder."""
     with storage_errors(path):
         _replace(path, content, 0o666)
 
@@ -120,10 +120,10 @@ def check_output(path: Path | None, option: str = "--output") -> None:
 
 
 def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: str | None = None) -> str:
-    """The format in which the file ``path`` (--output) is written: that of its ending, ``asked`` or the first.
+    """The format of the file ``path`` (--output): its suffix, ``asked``, or else the first of ``formats``.
 
-    Raises InputError where a format is not one of ``formats``, ending and ``asked`` (--format) differ, or the folder
-    of ``path`` is missing.
+    Raises InputError where a format is not one of ``formats``, suffix and ``asked`` (--format) differ, or the folder of
+    ``path`` is missing.
     """
     *some, last = formats
     if asked is not None and asked not in formats:
@@ -143,7 +143,7 @@ def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: s
 
 
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
-    """Write a checkpoint of the sweep in ``folder`` under a name of its own; returns its name and its sha256."""
+    """Write a checkpoint of the sweep in ``folder`` under a unique name; returns the name and its sha256."""
     refuse_links(folder, folder / CHECKPOINTS)
     sha256 = hashlib.sha256(content).hexdigest()
     name = f"{uuid.uuid4().hex[:12]}.pt"
@@ -152,7 +152,7 @@ def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
 
 
 def read_checkpoint(folder: Path, name: str, sha256: str) -> bytes:
-    """The checkpoint ``name`` of the sweep in ``folder``, if it is what was written.
+    """The checkpoint ``name`` of the sweep in ``folder``, after verifying its content.
 
     Raises StorageError where it is missing, a link, not in its folder, or has another checksum.
     """
@@ -169,7 +169,7 @@ def read_checkpoint(folder: Path, name: str, sha256: str) -> bytes:
 
 
 def unneeded_checkpoints(folder: Path, needed: Collection[str]) -> list[Path]:
-    """Checkpoint files of the sweep in ``folder`` that are not among ``needed``, and parts of unfinished ones."""
+    """Checkpoint files of the sweep in ``folder`` that are not ``needed``, and partly written ones."""
     if not (folder / CHECKPOINTS).is_dir() or (folder / CHECKPOINTS).is_symlink():
         return []
     return sorted(path for path in (folder / CHECKPOINTS).iterdir() if path.name not in needed)
@@ -181,14 +181,14 @@ def withdraw_jobs(folder: Path) -> None:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete files; one that is gone already, or cannot go, is no fault. Links go, not what they point to."""
+    """Delete files; one that is missing or cannot be deleted is no error. Deletes links, not their targets."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def write_if_changed(path: Path, content: bytes | str) -> None:
-    """Write ``path`` atomically unless it holds ``content`` already, so that its time means something."""
+    """Write ``path`` atomically unless it has this ``content``, so that its modification time is meaningful."""
     data = content.encode() if isinstance(content, str) else content
     with storage_errors(path):
         if path.is_file() and path.read_bytes() == data:
@@ -198,7 +198,7 @@ def write_if_changed(path: Path, content: bytes | str) -> None:
 
 @contextlib.contextmanager
 def sweep_lock(folder: Path) -> Iterator[None]:
-    """Hold the sweep in ``folder``: one driver at a time. The lock falls with the process.
+    """Lock the sweep in ``folder``: one driver at a time. The lock ends with the process.
 
     Raises InputError naming the holder when another process has it.
     """
@@ -235,13 +235,13 @@ def is_locked(folder: Path) -> bool:
 
 
 def litter(folder: Path) -> list[Path]:
-    """Parts of files whose writing was interrupted, in the folder of a sweep."""
+    """Partly written files, left by interruptions, in the folder of a sweep."""
     return sorted(path for path in folder.glob(".*.*") if path.is_file() or path.is_symlink())
 
 
 @contextlib.contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``, waiting for others to let go of it."""
+    """Hold the lock file ``path``, waiting for other holders to release it."""
     with storage_errors(path):
         make_folder(path.parent)
         file = open_private(path, "a")
@@ -251,9 +251,9 @@ def waiting_lock(path: Path) -> Iterator[None]:
 
 
 def sweep_folder(name_or_folder: str, results: Path) -> Path:
-    """The results folder of a sweep that was planned, by its name or its path.
+    """The results folder of a planned sweep, by name or path.
 
-    Raises InputError when there is none, listing what there is.
+    Raises InputError when there is none, listing existing sweeps.
     """
     for folder in (results / name_or_folder, Path(name_or_folder)):
         if (folder / LEDGER).is_file():

@@ -1,4 +1,4 @@
-"""Uncertainty of the shares that maps, audits and comparisons show."""
+"""Confidence intervals of the fractions that maps, audits and comparisons show."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 def wilson(num_hits: int, num: int) -> tuple[float, float]:
     """Wilson's score interval of the share ``num_hits / num``, at ``CONFIDENCE``; ``num`` is at least 1.
 
-    The formula of E. B. Wilson, J. Am. Stat. Assoc. 22 (1927) 209. SciPy has it too, and takes more than a
-    second to import at the end of every sweep.
+    The formula of E. B. Wilson, J. Am. Stat. Assoc. 22 (1927) 209. SciPy has it too, but its import takes more than a
+    second at the end of every sweep.
     """
     share, squared = num_hits / num, _Z**2 / num
     middle = (share + squared / 2) / (1 + squared)
     half = math.sqrt(share * (1 - share) * squared + squared**2 / 4) / (1 + squared)
-    # Rounding must not put the share itself outside.
+    # Rounding must not exclude the share itself.
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -1,4 +1,4 @@
-"""What travels between driver, workers and ledger: a pack to train, reports on its members, rows of what is known."""
+"""Messages between driver and workers (a pack to train, reports on its members), and rows of the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# One member's curve: column name -> 1-D array, "step" among them, all of one length.
+# One member's curve: column name -> 1-D array, all of equal length, "step" among them.
 Trace = Mapping[str, np.ndarray]
 
 
@@ -23,7 +23,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A pack in training as bytes, with the steps that each trial in training has behind it there."""
+    """The state of a running pack as bytes, with the steps that each running trial has completed in it."""
 
     content: bytes = field(repr=False)
     ages: Mapping[str, int]
@@ -31,11 +31,11 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How trials of a custom trainer are run: ``workers`` processes each, with ``gpus_per_worker``.
+    """How to run trials of a custom trainer: ``workers`` processes each, with ``gpus_per_worker``.
 
-    Commands run in ``folder``, and each trial has a folder of its own in ``trials_folder``. Where the file
-    ``checkpoint`` is there, ``resume_arguments`` are added. What is to end has ``grace_s`` seconds after SIGTERM;
-    what says no loss for ``silence_s`` is ended. There is a report every ``report_s`` seconds.
+    Commands run in ``folder``, and each trial has its folder in ``trials_folder``. If the file ``checkpoint`` exists,
+    ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
+    loss for ``silence_s`` is ended. There is a report every ``report_s`` seconds.
     """
 
     folder: str
@@ -51,9 +51,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Steps between two readings and between two measurements of curvature, None for none of them.
+    """Steps between readings and between measurements of curvature; None for none.
 
-    A measurement takes ``products`` products with the Hessian. Every ``curves``-th step of losses is kept.
+    A measurement takes ``products`` Hessian-vector products. Every ``curves``-th step of the losses is stored.
     """
 
     every: int | None = None
@@ -64,11 +64,11 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Trials to train in one process, ``width`` at a time as one stacked model; None for what is fastest there.
+    """Trials to train in one process, ``width`` at a time as one stacked model; None for the fastest width.
 
-    ``steps_ahead`` are the member-steps that this worker can expect, this pack's and later ones': what
-    compiling has to pay for. ``resume`` is where an earlier attempt at the same members stood; those in
-    ``skip`` are not trained on. A checkpoint is made every ``checkpoint_s`` seconds or ``checkpoint_steps``.
+    ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
+    over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
+    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``.
     """
 
     pack_id: str
@@ -85,8 +85,8 @@ class Pack:
     checkpoint_steps: int | None = None
     resume: Checkpoint | None = field(default=None, repr=False)
     skip: frozenset[str] = field(default=frozenset(), repr=False)
-    folder: str = ""  # where the module of a custom objective is
-    launch: Launch | None = None  # of a command or a function; None for an objective
+    folder: str = ""  # of the module of a custom objective
+    launch: Launch | None = None  # for a command or a function; None for an objective
 
     @property
     def trial_ids(self) -> list[str]:
@@ -103,8 +103,8 @@ class Pack:
 class Finished:
     """One member's result. Losses are finite or None; ``reason`` says why one is None.
 
-    ``verdict_step`` is when it was found lost, even where it trained on because it ``is_audited``.
-    ``episodes`` are onset and recovery steps of each time off its trend, None while it lasted.
+    ``verdict_step`` is the step at which it was judged lost, even if it trained on because it ``is_audited``.
+    ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
     """
 
     trial_id: str
@@ -127,13 +127,13 @@ class Finished:
 class Report:
     """News of one pack: curves and telemetry since the last report, members that finished, errors.
 
-    ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the members that were in training
-    are errored, and those that ``waited`` can be trained elsewhere; where it was ``out_of_memory`` with
-    ``at_a_time`` members, fewer may fit. ``is_paused`` says that it ended on request, ``is_refused`` that
-    its checkpoint could not be used, ``is_lost`` that another attempt may well succeed. ``member_steps`` are
-    all of this attempt so far, ``steps_in_hand`` those of members that still train. ``environment`` comes with
-    the first report. With ``begins_anew`` this and later reports hold the whole curves, whatever the pack reported
-    before: a custom trainer that is restarted under the same pack reports its points from the first one on.
+    ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the running members are errored, and those that
+    ``waited`` can be trained elsewhere; if it was ``out_of_memory`` with ``at_a_time`` members, fewer may fit.
+    ``is_paused`` means that it ended on request, ``is_refused`` that its checkpoint could not be used, ``is_lost`` that
+    another attempt may succeed. ``member_steps`` counts all of this attempt so far, ``steps_in_hand`` those of members
+    that still train. The first report has the ``environment``. With ``begins_anew`` this and later reports hold the
+    whole curves and replace earlier ones of the pack: a custom trainer that restarts in the same pack reports its
+    points from the first one.
     """
 
     pack_id: str
@@ -158,7 +158,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PackStarted:
-    """An executor began to train a pack."""
+    """An executor has started to train a pack."""
 
     pack_id: str
 

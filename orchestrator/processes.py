@@ -1,8 +1,8 @@
-"""Processes that a run has started, found by a mark in their environment and ended for good.
+"""Processes that a run has started: found by a mark in their environment, and killed reliably.
 
-A mark is inherited by children of children, also by those whose parents are gone. It names the driver and its user,
-so that what a killed driver has left behind can be distinguished from what belongs to another driver or user.
-psutil looks at processes; what it does not know is read from Linux's /proc.
+A mark is inherited by all descendants, even if their parents have ended. It names the driver and its user, so that what
+a killed driver left running can be distinguished from processes of other drivers or users. psutil inspects processes;
+the rest is read from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 MARK = "SWEEP_RUN"
-SCRATCH = "sweep-tune-"  # a run's folder for temporary files begins so; the pid of its process follows
+SCRATCH = "sweep-tune-"  # prefix of a run's folder for temporary files; the pid of its process follows
 
 
 def new_mark() -> str:
@@ -27,7 +27,7 @@ def new_mark() -> str:
 
 
 def all_marked(variable: str = MARK) -> dict[int, str]:
-    """Every process with a mark in ``variable`` that this user may look at, and its mark; not this one."""
+    """Every other process with a mark in ``variable`` that this user may inspect, with its mark."""
     return {process.pid: mark for process, mark in _with_marks(variable)}
 
 
@@ -49,15 +49,15 @@ def _alive_with(mark: str, variable: str) -> list[psutil.Process]:
 
 
 def _own() -> dict[int, str]:
-    """Processes that drivers of this user have marked, and their marks.
+    """Processes marked by drivers of this user, with their marks.
 
-    Root sees those of all users. One in a container may be seen from outside, where its driver has another pid.
+    Root sees those of all users. A process in a container may be visible outside, where its driver has another pid.
     """
     return {pid: mark for pid, mark in all_marked().items() if mark.endswith(f".{os.getuid()}") and _is_beside(pid)}
 
 
 def _is_beside(pid: int) -> bool:
-    """Whether ``pid`` counts processes as this one does."""
+    """Whether ``pid`` is in the same pid namespace as this process."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -65,7 +65,7 @@ def _is_beside(pid: int) -> bool:
 
 
 def leftovers() -> dict[int, str]:
-    """Processes whose driver, one of this user's, is dead, and their marks."""
+    """Processes whose driver, one of this user's, is dead, with their marks."""
     found = {}
     for pid, mark in _own().items():
         driver, _, rest = mark.partition(".")
@@ -75,7 +75,7 @@ def leftovers() -> dict[int, str]:
 
 
 def listening() -> dict[str, str]:
-    """Addresses (host:port) on which processes of this user's drivers listen, and the names of those processes."""
+    """Addresses (host:port) on which processes of this user's drivers listen, with the names of the processes."""
     own, found = _own(), {}
     for socket in psutil.net_connections("tcp") if own else ():
         if socket.status == psutil.CONN_LISTEN and socket.pid in own:
@@ -87,9 +87,9 @@ def listening() -> dict[str, str]:
 
 
 def _started(pid: int) -> int:
-    """When a process began, in ticks since the machine did; 0 when there is none.
+    """Start time of a process in clock ticks since boot; 0 when there is none.
 
-    psutil gives it by the wall clock, which may be set while a driver lives: its processes would then seem left over.
+    psutil uses the wall clock, which may be changed while a driver lives: its processes would then seem left over.
     """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -98,7 +98,7 @@ def _started(pid: int) -> int:
 
 
 def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[int]:
-    """Kill every process that carries ``mark``, also those that they start meanwhile; returns those killed."""
+    """Kill every process that carries ``mark``, including new ones meanwhile; returns those killed."""
     killed: dict[int, None] = {}
     deadline = time.monotonic() + timeout_s
     while (left := _alive_with(mark, variable)) and time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process ``pid`` that has not ended."""
+    """Whether process ``pid`` exists and has not ended."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except (psutil.Error, OSError):
@@ -129,7 +129,7 @@ def children(pid: int) -> dict[int, str]:
 
 
 def dead_scratch(user_id: int) -> list[Path]:
-    """Scratch folders of this user's runs whose process is gone; those of other users are not ours to judge."""
+    """Scratch folders of this user's runs whose process has ended; other users' folders are ignored."""
     found = []
     for path in Path("/tmp").glob(f"{SCRATCH}*"):
         pid = path.name.removeprefix(SCRATCH).partition("-")[0]

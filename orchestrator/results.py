@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 class SweepResults:
-    """What is known of one sweep, read from its ledger when asked for. It holds no file open.
+    """The results of one sweep, read from its ledger on demand. It keeps no file open.
 
     Raises InputError when ``folder`` has no ledger, and StorageError when it cannot be read.
     """
@@ -50,7 +50,7 @@ class SweepResults:
         return tuple(self._read(sweep_axes))
 
     def trace(self, trial_id: str) -> pd.DataFrame:
-        """The curve of one trial: step, loss, grad_norm and whatever else its objective reports.
+        """The curve of one trial: step, loss, grad_norm and any other columns of its objective.
 
         Raises InputError for a trial that the sweep does not have.
         """
@@ -58,7 +58,7 @@ class SweepResults:
         return pd.DataFrame(self._read(lambda ledger: ledger.trace(trial_id)))
 
     def telemetry(self, trial_id: str) -> pd.DataFrame:
-        """What was read of one trial every few steps, maybe nothing: step, v_lag/GROUP, lambda_max, ...
+        """Readings of one trial every few steps, possibly none: step, v_lag/GROUP, lambda_max, ...
 
         Raises InputError for a trial that the sweep does not have.
         """
@@ -87,7 +87,7 @@ class SweepResults:
         return self._read(lambda ledger: boundary(stability_map(ledger, x, y, "final_loss", where, reduce)))
 
     def recommend(self, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
-        """The setting of lowest loss that is stable on all seeds, a factor ``at_least`` from every edge."""
+        """The setting of lowest loss that is stable on all seeds and a factor ``at_least`` from every edge."""
         return self._read(lambda ledger: recommend(ledger, at_least, metric))
 
     def lr_sensitivity(self, axis: str = "lr") -> list[Sensitivity]:

@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
-# Of what a trial's identity is made of: another number makes all trials new.
+# The version of a trial's identity: another number makes all trials new.
 IDENTITY_SCHEMA = 1
 _ID_LENGTH = 16
 _NEAR_ONE = 0.99
-_MOST_PLACES = 17  # behind the point; they tell any two doubles below 1 apart
-_LONGEST_VALUE = 40  # characters of a list of values, where a value is shown
-_DIGITS = 12  # of a value of a range
-_DIGITS_BELOW_ONE = 15  # of a value whose distance to one has 12: all that a float is sure to keep
-# Grids are made in decimals, as ranges are written: what is equal in exact arithmetic is equal in a trial's identity.
-# Roots leave an error in the last of these digits, and 20 digits less are free of it.
+_MOST_PLACES = 17  # decimal places; they distinguish any two doubles below 1
+_LONGEST_VALUE = 40  # characters of a displayed list of values
+_DIGITS = 12  # of a value in a range
+_DIGITS_BELOW_ONE = 15  # of a value whose distance to one has 12 digits: as many as a float keeps for certain
+# Grids are computed in decimals, as ranges are written: exactly equal values give equal trial ids. Roots have an error
+# in the last of these digits, and 20 digits fewer are free of it.
 _EXACT = Context(prec=60)
 _SURE_DIGITS = 40
 
@@ -43,25 +43,25 @@ class Axis:
     is_integer: bool = False
 
     def at(self, unit: float) -> Any:
-        """The value at ``unit`` in [0, 1] of the axis, even on the axis's own scale."""
+        """The value at ``unit`` in [0, 1] of the axis, uniform on the axis's scale."""
         if self.ends is None:
             return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
         if unit in (0.0, 1.0):
             return self._in_grid(Fraction(unit))
-        # In floats, as places that are drawn at random always were: another way would make other trials of them.
+        # In floats, since changing the computation would change the sampled values and so the trials.
         low, high = self.ends
         if self.scale == "log":
             return self._rounded(low * (high / low) ** unit)
         if self.scale == "log1m":
-            # Rounding the distance to one keeps 1 - beta2 even, which is what the scale is about.
+            # Rounding the distance to one keeps 1 - beta2 evenly spaced, which is the purpose of the scale.
             distance = (1 - low) * ((1 - high) / (1 - low)) ** unit
             return float(f"{1 - float(f'{distance:.12g}'):.15g}")
         return self._rounded(low + (high - low) * unit)
 
     def grid(self, num: int) -> tuple[Any, ...]:
-        """``num`` values even on the axis's scale, both ends among them; fewer where integers coincide.
+        """``num`` values evenly spaced on the axis's scale, including both ends; fewer where integers coincide.
 
-        A range that is longer by whole steps of this grid has all of its values.
+        Extending a range by whole steps of its grid keeps all of its values.
         """
         units = [Fraction(0)] if num == 1 else [Fraction(i, num - 1) for i in range(num)]
         return tuple(dict.fromkeys(map(self._in_grid, units)))
@@ -77,13 +77,13 @@ class Axis:
                 if self.scale == "log":
                     value = low * (high / low) ** place
                 else:
-                    # Rounding the distance to one keeps 1 - beta2 even, which is what the scale is about.
+                    # Rounding the distance to one keeps 1 - beta2 evenly spaced, which is the purpose of the scale.
                     value = 1 - _with_digits((1 - low) * ((1 - high) / (1 - low)) ** place, _DIGITS)
         digits = _DIGITS_BELOW_ONE if self.scale == "log1m" else _DIGITS
         return round(_with_digits(value, _SURE_DIGITS)) if self.is_integer else float(_with_digits(value, digits))
 
     def position(self, value: float) -> float:
-        """Where ``value`` lies on the axis's own scale: log10 x, -log10(1 - x), or x itself."""
+        """The place of ``value`` on the axis's scale: log10 x, -log10(1 - x), or x itself."""
         if self.scale == "log":
             return math.log10(value)
         if self.scale == "log1m":
@@ -91,7 +91,7 @@ class Axis:
         return float(value)
 
     def between(self, a: Any, b: Any) -> float | None:
-        """The middle of two values on the axis's own scale; None where one of them has no place on it."""
+        """The midpoint of two values on the axis's scale; None where one of them has no place on it."""
         if not (is_number(a) and is_number(b)):
             return None
         middle = (self.position(a) + self.position(b)) / 2
@@ -100,9 +100,9 @@ class Axis:
         return 1 - 10.0**-middle if self.scale == "log1m" else middle
 
     def factor(self, a: Any, b: Any) -> float:
-        """How far apart two values are, as a factor of at least 1: of 1 - value on a log1m axis.
+        """The distance of two values as a factor of at least 1; on a log1m axis, of 1 - value.
 
-        Infinite where only one of them is zero or no number (no clipping), or they differ in sign.
+        Infinite where only one of them is zero or not a number (no clipping), or their signs differ.
         """
         if a == b:
             return 1.0
@@ -117,20 +117,20 @@ class Axis:
 
 
 def _with_digits(value: Decimal, num_digits: int) -> Decimal:
-    """``value`` in ``num_digits`` digits; rounded to more before, so that a half comes out as one from any way."""
+    """``value`` to ``num_digits`` digits; pre-rounded to more, so that a half is exact however it was computed."""
     return Context(prec=num_digits).plus(Context(prec=_SURE_DIGITS).plus(value))
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a number, which true and false are not."""
+    """Whether ``value`` is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One training run: a cell, a seed and the resolved configuration, which holds every setting that acts.
+    """One training run: a cell, a seed and the resolved configuration, which holds every acting setting.
 
-    It also holds the values of the cell that do not act beside the others: two cells are never one trial.
+    It also holds the cell's values that do not act: two cells are never the same trial.
     """
 
     trial_id: str
@@ -140,13 +140,13 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What a person calls it, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
+        """The name for display, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
         words = [f"{key}={format_value(value)}" for key, value in self.cell.items()]
         return " ".join([*words, f"seed={self.seed}"])
 
 
 def format_value(value: Any) -> str:
-    """A value of an axis in few characters, e.g. 1e-8; null reads ``none``, and files ``en/a.txt+fr/b.txt``."""
+    """A value of an axis in few characters, e.g. 1e-8; null is ``none``, and files are ``en/a.txt+fr/b.txt``."""
     if value is None:
         return "none"
     if isinstance(value, tuple):
@@ -157,16 +157,16 @@ def format_value(value: Any) -> str:
 
 
 def number_text(value: float, digits: int) -> str:
-    """``value`` with so many significant digits; those of 1 - value where it is close below 1, e.g. 0.999968."""
+    """``value`` with ``digits`` significant digits; of 1 - value where it is just below 1, e.g. 0.999968."""
     if _NEAR_ONE <= value < 1:
         places = min(digits - 1 - math.floor(math.log10(1 - value)), _MOST_PLACES)
         return f"{value:.{places}f}".rstrip("0")
-    # Python pads exponents, 1e-08, and people do not.
+    # Python pads exponents, as in 1e-08.
     return re.sub(r"e([+-])0+", r"e\1", f"{value:.{digits}g}")
 
 
 def _format_tuple(values: tuple[Any, ...]) -> str:
-    """The ends of paths, joined; of many the first, and some letters that tell the whole from others."""
+    """The ends of paths, joined; for many paths the first, and a few characters that identify the whole."""
     words = ["/".join(value.split("/")[-2:]) if isinstance(value, str) else format_value(value) for value in values]
     text = "+".join(words) or "[]"
     if len(text) <= _LONGEST_VALUE:
@@ -188,7 +188,7 @@ def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of a configuration: sorted keys, shortest floats, nothing non-finite."""
+    """The canonical text of a configuration: sorted keys, shortest floats, nothing non-finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

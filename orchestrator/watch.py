@@ -1,4 +1,4 @@
-"""`orchestrator.watch`: the detector for a training loop of your own, which lives in `orchestrator.detection.watch`."""
+"""`orchestrator.watch`: the detector for a custom training loop, defined in `orchestrator.detection.watch`."""
 
 from orchestrator.detection.watch import TrainingLost, Watch
 

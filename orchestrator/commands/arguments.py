@@ -1,4 +1,4 @@
-"""From the words of a command line to what the commands take: a sweep, overrides, conditions."""
+"""From command-line strings to the arguments of commands: a sweep, overrides, conditions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def overrides(
 
 
 def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
-    """A sweep from a file, or from the folder where it was frozen. Raises InputError."""
+    """A sweep from its file, or from the frozen file in its folder. Raises InputError."""
     from orchestrator.sweepfile.spec import load_sweep
 
     path = Path(file)

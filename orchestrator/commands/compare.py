@@ -1,4 +1,4 @@
-"""`sweep compare`: what changed between sweeps, in words and as a picture."""
+"""`sweep compare`: how sweeps differ, in words and as a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_NAME = 40
 def compare(
     folders: Sequence[Path], x: str | None, y: str | None, reduce: str, output: Path | None, results: Path
 ) -> Answer:
-    """Compare the sweeps in ``folders``, write the picture, say what changed. Raises InputError."""
+    """Compare the sweeps in ``folders``, write the picture and describe the differences. Raises InputError."""
     from orchestrator.pictures.maps import comparison_picture
 
     if len(folders) < 2:

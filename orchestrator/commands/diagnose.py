@@ -55,7 +55,7 @@ def diagnose(
 
 
 def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path, write: Write) -> Iterator[str]:
-    """Write the small sweeps of the advice into the folder of the picture, ready to run."""
+    """Write the small sweeps of the advice to the folder of the picture, ready to run."""
     written = []
     for one in advice:
         if one.sweep_file is not None:

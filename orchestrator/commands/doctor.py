@@ -1,4 +1,4 @@
-"""`sweep doctor`: is everything as it should be?"""
+"""`sweep doctor`: health checks of the environment and a sweep."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orchestrator.health.sweep import examine_sweep
 
 
 def doctor(folder: Path | None, results: Path, strict: bool, fix: bool) -> Answer:
-    """What is found of the environment and the sweep in ``folder``; the exit code is 3 for faults.
+    """The findings about the environment and the sweep in ``folder``; the exit code is 3 for faults.
 
-    With ``strict`` also for warnings; with ``fix`` it repairs what can be repaired.
+    With ``strict`` warnings count too; with ``fix`` it repairs what it can.
     """
     findings = list(examine_environment(results))
     if folder is not None:

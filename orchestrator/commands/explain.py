@@ -1,4 +1,4 @@
-"""`sweep explain`: which mechanism rules which part of the region that is not stable."""
+"""`sweep explain`: which mechanism rules which part of the unstable region."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.pictures.explanation import explanation_figure
 def explain(
     folder: Path, x: str | None, y: str | None, output: Path | None, batch_texts: BatchTexts = batch_texts_of_objectives
 ) -> Answer:
-    """Explain the map of the sweep in ``folder``, write its picture, say what rules where. Raises InputError."""
+    """Explain the map of the sweep in ``folder`` in words and write its picture. Raises InputError."""
     file_format = output_format(output)
     if output is None:
         refuse_links(folder)

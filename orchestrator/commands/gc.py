@@ -1,4 +1,4 @@
-"""`sweep gc`: remove what can be made again, or what no run needs; never the ledger, never a result."""
+"""`sweep gc`: remove files that can be made again or that no run needs; never the ledger or a result."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from orchestrator.processes import dead_scratch
 
 
 def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:
-    """Clean the folder of a sweep, and scratch folders of dead runs: a line for each kind of thing.
+    """Clean the folder of a sweep, and scratch folders of dead runs; one line per kind of file.
 
-    With ``exports`` also maps, pictures and reports, which `sweep report`, `diagnose` and `explain` write again. A
-    dry run only says what would be removed. Raises InputError while a driver has the sweep.
+    With ``exports`` also maps, pictures and reports, which `sweep report`, `diagnose` and `explain` write again. A dry
+    run only lists what would be removed. Raises InputError while a driver has the sweep.
     """
     is_empty = True
     with sweep_lock(folder), LedgerReader(folder / LEDGER) as ledger:

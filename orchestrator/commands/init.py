@@ -1,4 +1,4 @@
-"""`sweep init`: a commented sweep file to start from."""
+"""`sweep init`: a commented sweep file as a starting point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.sweepfile.starter import starter_file
 
 
 def init(name: str, objective: str, changes: Overrides, output: Path | None) -> Answer:
-    """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError where there is one."""
+    """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists."""
     text = starter_file(name, objective, changes)
     path = output or Path(f"{name}.yaml")
     if path.exists():

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: the map filling in, throughput, time left."""
+"""The live view of a running sweep: the map filling in, throughput, time left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis, Trial
 
 _SECONDS_PER_LINE = 10.0
-_MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; beyond them it is left out
+_MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; a larger one is not shown
 _MAX_HEAD = 24
 
 
@@ -35,7 +35,7 @@ class LiveView:
         self._num_notes_said = 0
 
     def began(self, progress: Progress) -> None:
-        """Training begins."""
+        """Training starts."""
         workers = f"{progress.workers} worker{'s' if progress.workers != 1 else ''}"
         self._console.print(f"training {progress.to_train} trials on {workers}", highlight=False)
         if self._console.is_terminal:
@@ -43,7 +43,7 @@ class LiveView:
             self._live.start()
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
-        """Show where the run stands, at most every ``frame_s`` (plain: every ten seconds)."""
+        """Show the state of the run, at most every ``frame_s`` (plain: every ten seconds)."""
         for note in progress.notes[self._num_notes_said :]:
             self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
         self._num_notes_said = len(progress.notes)
@@ -60,7 +60,7 @@ class LiveView:
             self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
 
     def ended(self, progress: Progress) -> None:
-        """Training is over."""
+        """Training has ended."""
         if self._live is not None:
             self._live.stop()
         else:
@@ -82,7 +82,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def counts_line(counts: Mapping[str, int]) -> str:
-    """How many trials have each outcome or status, the most frequent first."""
+    """The number of trials with each outcome or status, the most frequent first."""
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{count} {name}" for name, count in ranked) or "no trials"
 
@@ -95,9 +95,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def text_map(rows: Sequence[TrialRow]) -> Text | None:
-    """The stability map over the first two axes as text of at most 80 columns, or None when it would not fit.
+    """The stability map over the first two axes as text of at most 80 columns, or None if it does not fit.
 
-    Of further axes it shows the worst cell.
+    Over further axes it shows the worst cell.
     """
     values = axis_values([row.cell for row in rows])
     names = list(values)
@@ -132,7 +132,7 @@ def text_map(rows: Sequence[TrialRow]) -> Text | None:
 
 
 def _row(progress: Progress, trial: Trial) -> TrialRow:
-    """What is known of a trial before the ledger is asked."""
+    """What is known of a trial without reading the ledger."""
     identity, sweep = trial.trial_id, progress.sweep
     status, outcome = progress.statuses[identity], progress.outcomes.get(identity)
     known = (identity, trial.cell, trial.seed, trial.config, sweep.objective.name, status, sweep.steps)

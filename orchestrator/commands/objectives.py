@@ -1,4 +1,4 @@
-"""`sweep objectives`: what can be trained, and every field of it."""
+"""`sweep objectives`: the objectives and all their fields."""
 
 from __future__ import annotations
 

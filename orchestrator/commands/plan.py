@@ -25,7 +25,7 @@ _STRUCTURES_SHOWN = 4
 
 
 def plan(sweep: Sweep, results: Path) -> Answer:
-    """The plan of ``sweep``: trials, what exists, packs, an estimate of the time. Raises InputError."""
+    """The plan of ``sweep``: trials, existing results, packs, estimated time. Raises InputError."""
     refuse_what_cannot_run(sweep, results / sweep.name)
     statuses: dict[str, tuple[str, int]] = {}
     speed = None
@@ -83,17 +83,17 @@ def _existing_lines(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> Itera
 
 
 def _speed(choices: Sequence[Choice | None]) -> float | None:
-    """Member-steps per second of a worker over structures of these ``choices``, None where one is not measured."""
+    """Member-steps per second of a worker, averaged over structures with these ``choices``; None if not measured."""
     speeds = [choice.member_steps_per_second for choice in choices if choice is not None]
     known = [speed for speed in speeds if speed]
     if not known or len(known) < len(choices):
         return None
-    # Structures differ in speed; each has as many trials as the others, near enough.
+    # Structures differ in speed, and have about equal numbers of trials.
     return len(known) / sum(1 / speed for speed in known)
 
 
 def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, Choice | None]:
-    """How packs of each structure will run on this machine; None where that is not measured yet."""
+    """How packs of each structure will run on this machine; None where not measured yet."""
     if isinstance(sweep.objective, OwnTrainer):
         return {"": Choice(Way(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
     alike: dict[str, list[Trial]] = {}
@@ -107,7 +107,7 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
             choices[structure] = Choice(Way(sweep.resources.pack), reason)
             continue
         if sweep.resources.gpus:
-            choices[structure] = None  # the cache is on the GPU's machine
+            choices[structure] = None  # the cache is on the machine with the GPU
             continue
         steps_ahead = len(trials) * sweep.steps // workers
         choices[structure] = known_choice(

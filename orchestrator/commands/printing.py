@@ -1,4 +1,4 @@
-"""What a command answers, and how that is printed."""
+"""The answer of a command, and how it is printed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator.errors import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Lines of text, or tables and coloured text of rich; the exit code at the end.
+# Lines of text, or rich's tables and coloured text; returns the exit code.
 Answer = Generator["str | RenderableType", None, int]
 
-_WIDE = 1000  # columns; tables are cut to the width of a terminal, never to that of a file
+_WIDE = 1000  # columns; tables fit the width of a terminal, but are never cut in a file
 
 
 def show(answer: Answer) -> int:
-    """Print ``answer`` as it comes; returns its exit code."""
+    """Print ``answer`` as it arrives; returns its exit code."""
     try:
         while True:
             _print(next(answer))

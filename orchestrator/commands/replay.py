@@ -38,7 +38,7 @@ from orchestrator.sweepfile.spec import load_sections
 
 MLFLOW_PREFIX = "mlflow:"
 _EPISODES_SHOWN = 3
-_LONGEST_NAME = 200  # of a file; beyond 255 bytes it could not be made
+_LONGEST_NAME = 200  # characters of a file name, whose limit is 255 bytes
 _CHANGES_SHOWN = 20
 _UNCLEAR_SHOWN = 5
 

@@ -1,4 +1,4 @@
-"""`sweep run`: train what a sweep still misses, with a live view and a mirror, then write its exports."""
+"""`sweep run`: train the missing trials of a sweep, with a live view and a mirror, then write its exports."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from orchestrator.sweepfile.spec import Sweep
 def run(
     sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], Executor]], retry_errored: bool
 ) -> Answer:
-    """Train what ``sweep`` misses and write its exports; the exit code says how it ended. Raises SweepError.
+    """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
 
-    ``load_executor`` imports what trains packs, which takes seconds, and returns what starts it.
+    ``load_executor`` imports the executor, which takes seconds, and returns a function that starts it.
     """
     from rich.console import Console
 
@@ -37,7 +37,7 @@ def run(
         print("starting workers ...", flush=True)
         start = load_executor()
         if mirror is not None:
-            mirror.start()  # its first seconds of work fit into the wait for the workers
+            mirror.start()  # its first seconds of work overlap with the start of the workers
         return start()
 
     summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
@@ -54,7 +54,7 @@ def run(
 
 
 def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> Answer:
-    """Outcomes, where everything is, and what to do next."""
+    """Outcomes, where results are, and what to do next."""
     from orchestrator.tracking.mlflow_store import shown_uri, tracking_uri
 
     yield ""

@@ -1,4 +1,4 @@
-"""`sweep status`: where a sweep stands."""
+"""`sweep status`: the state of a sweep."""
 
 from __future__ import annotations
 

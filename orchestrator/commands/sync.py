@@ -1,4 +1,4 @@
-"""`sweep sync`: write to MLflow what it misses of a sweep."""
+"""`sweep sync`: write a sweep's missing results to MLflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.tracking.mirror import Mirror
 
 
 def sync(folder: Path, tracking_uri: str | None) -> Answer:
-    """Write to MLflow what it misses of the sweep in ``folder``. Raises InputError while a driver has the sweep."""
+    """Write missing results of the sweep in ``folder`` to MLflow. Raises InputError while a driver has the sweep."""
     tracking = load_sections(folder / FROZEN_SWEEP).tracking
     if tracking_uri is not None:
         tracking = tracking.model_copy(update={"uri": tracking_uri})

@@ -23,14 +23,14 @@ def ui(results: Path, uri: str | None, port: int) -> Answer:
     if uri is None:
         if not (results / STORE).is_file():
             raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` makes one"))
-        with contextlib.suppress(sqlite3.Error):  # MLflow says what is wrong with it
+        with contextlib.suppress(sqlite3.Error):  # MLflow reports errors of its store
             rehome(results / STORE, results)
     address = f"http://127.0.0.1:{port}"
     yield f"MLflow at {address} (Ctrl-C ends it)"
     try:
         marked = {**os.environ, MARK: new_mark()}
         command = server_command(store, results, port, sys.executable)
-        server = subprocess.Popen(command, env=marked, umask=0o077)  # what it writes is for this user alone
+        server = subprocess.Popen(command, env=marked, umask=0o077)  # files that it writes are private to this user
     except OSError as error:
         raise SweepError(f"cannot start MLflow: {error}") from error
     try:
@@ -40,5 +40,5 @@ def ui(results: Path, uri: str | None, port: int) -> Answer:
     except KeyboardInterrupt:
         return EXIT_OK
     finally:
-        server.terminate()  # one that has ended is left alone
+        server.terminate()  # no effect if it has ended
         server.wait()

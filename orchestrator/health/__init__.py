@@ -1,1 +1,1 @@
-"""Is everything as it should be? The environment, what runs, and one sweep's ledger and files."""
+"""Health checks: the environment, running processes, and one sweep's ledger and files."""

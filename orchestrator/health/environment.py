@@ -1,4 +1,4 @@
-"""Health of the environment: versions, memory, disk, GPUs, what listens and what was left behind."""
+"""Health of the environment: versions, memory, disk, GPUs, listening and leftover processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from orchestrator.processes import end_marked, leftovers, listening
 _LIBRARIES = ("torch", "ray", "optuna", "mlflow", "numpy", "pandas")
 _LITTLE_SPACE = 2**30
 _LITTLE_MEMORY = 2 * 2**30
-# Below these versions torch's weights_only could be got around, and Ray let pages in a browser run code.
+# Below these versions torch's weights_only could be bypassed, and Ray let web pages in a browser run code.
 _OLDEST = {"torch": (2, 10), "ray": (2, 60)}
 
 
 def examine_environment(results: Path) -> Iterator[Finding]:
-    """Versions, memory, disk, GPUs, what listens and what was left behind."""
+    """Versions, memory, disk, GPUs, listening and leftover processes."""
     versions = {}
     for name in _LIBRARIES:
         try:

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what can be done about it."""
+"""One result of a health check, and its repair."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Level = Literal["ok", "note", "warning", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; ``repair`` is what --fix does about it.
+    """One result of a health check; ``repair`` is what --fix does about it.
 
-    A *fault* must not be: a broken promise or something damaged. A *warning* is worth knowing before results are
-    trusted. A *note* is what faults of the machine leave behind, and the next run or `sweep gc` clears up.
+    A *fault* is a broken promise or damage. A *warning* is worth knowing before trusting results. A *note* is what
+    infrastructure faults leave behind; the next run or `sweep gc` cleans it up.
     """
 
     level: Level
@@ -26,7 +26,7 @@ class Finding:
 
 
 def repair(findings: Sequence[Finding]) -> list[str]:
-    """Do what can be done about ``findings``; returns what was done or could not be."""
+    """Repair ``findings`` where possible; returns what was done or could not be done."""
     done = []
     for finding in findings:
         if finding.repair is not None:

@@ -1,4 +1,4 @@
-"""Health of one sweep: the promises that its ledger and its files keep."""
+"""Health of one sweep: invariants of its ledger and its files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SAME_RESULTS = ("torch", "numpy", "platform", "device", "python")
 
 
 def examine_sweep(folder: Path) -> Iterator[Finding]:
-    """The promises that the ledger and the files of the sweep in ``folder`` keep."""
+    """Check the invariants of the ledger and the files of the sweep in ``folder``."""
     yield from _links(folder)
     try:
         with LedgerReader(folder / LEDGER) as ledger:
@@ -91,7 +91,7 @@ def _running(folder: Path, rows: Sequence[TrialRow]) -> Iterator[Finding]:
 
 
 def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
-    """What must be true of every trial."""
+    """Invariants of every trial."""
     name = f"trial {row.trial_id}"
     for column in _NUMBERS:
         value = getattr(row, column)
@@ -106,7 +106,7 @@ def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
     except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
-    if row.objective in OWN_KINDS:  # which log what steps they like
+    if row.objective in OWN_KINDS:  # which may log any steps
         if (np.diff(steps) <= 0).any():
             yield Finding("fault", f"{name}: the steps of its curve do not increase")
     elif not _is_even(steps):
@@ -116,7 +116,7 @@ def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
 
 
 def _is_even(steps: np.ndarray) -> bool:
-    """Whether a curve has every n-th step from 0 on, for some n, and maybe its last step besides."""
+    """Whether a curve has every n-th step from 0 on, for some n, and possibly its last step."""
     if len(steps) == 0:
         return True
     gaps = np.diff(steps)
@@ -125,7 +125,7 @@ def _is_even(steps: np.ndarray) -> bool:
 
 
 def _mixed(rows: Sequence[TrialRow], packs: Mapping[str, PackRow]) -> Iterator[Finding]:
-    """Trials that went on under other versions or on another device than they began with."""
+    """Trials that resumed under other versions or on another device than they started with."""
     mixed = 0
     for row in rows:
         pack = packs.get(row.pack_id or "")

@@ -1,4 +1,4 @@
-"""What a ledger says: trials, curves, packs. It never changes the file."""
+"""Reads a ledger: trials, curves, packs. It never changes the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.ledger.schema import (
 from orchestrator.messages import CheckpointRow, Member, PackRow, TrialRow
 from orchestrator.space import frozen
 
-BUSY_TIMEOUT_S = 20.0  # how long a file that another process writes to is waited for
+BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
 _TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow))
@@ -33,13 +33,13 @@ _PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
 class LedgerReader:
-    """The trials of one sweep, what happened to them, and their curves."""
+    """The trials of one sweep, their history, and their curves."""
 
     def __init__(self, path: Path, schema: Schema = SCHEMA) -> None:
         """Open the ledger at ``path``.
 
-        Raises StorageError when it cannot be read, InputError when a newer version of sweep wrote it, or one
-        from before the first release.
+        Raises StorageError when it cannot be read, InputError when it is from a newer version of sweep or from before
+        the first release.
         """
         self.path = path
         with damage_errors(path):
@@ -47,7 +47,7 @@ class LedgerReader:
             self._db.row_factory = sqlite3.Row
 
     def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
-        """A connection to the tables of ``schema``, and the schema of the file, 0 for an empty one."""
+        """A connection to the tables of ``schema``, and the schema number of the file, 0 for an empty one."""
         db = connect(self.path, "ro")
         with closed_on_error(db):
             version = version_of(db, self.path, schema)
@@ -59,7 +59,7 @@ class LedgerReader:
         return db, version
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class LedgerReader:
     def trials(self, *, removed: bool = False) -> list[TrialRow]:
         """The sweep's trials in order.
 
-        With ``removed`` also those that the sweep no longer has, after the others.
+        With ``removed`` also trials that are no longer in the sweep, after the others.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
@@ -87,7 +87,7 @@ class LedgerReader:
     def statuses(self, *, removed: bool = False) -> dict[str, tuple[str, int]]:
         """Status and number of attempts of each of the sweep's trials, by id, in order.
 
-        With ``removed`` also of those that the sweep no longer has.
+        With ``removed`` also of trials that are no longer in the sweep.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         query = f"SELECT trial_id, status, num_attempts FROM trials {where} ORDER BY position IS NULL, position"
@@ -103,14 +103,14 @@ class LedgerReader:
             return dict(self._db.execute(query).fetchall())
 
     def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN for what was not said.
+        """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN where not reported.
 
-        With ``columns`` only the step and those of them that there are, which takes less memory.
+        With ``columns`` only the step and those of them that exist, which takes less memory.
         """
         return self._curve("traces", trial_id, columns)
 
     def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
-        """What was read of a trial every few steps, as ``trace``; nothing where nothing was read."""
+        """The readings of a trial every few steps, in the form of ``trace``; empty if there are none."""
         return self._curve("telemetry", trial_id)
 
     def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
@@ -125,7 +125,7 @@ class LedgerReader:
             return join_pieces([{name: piece[name] for name in piece if name in wanted} for piece in pieces])
 
     def integrity(self) -> list[str]:
-        """What SQLite finds wrong with the file and its references; nothing for a sound one."""
+        """Problems that SQLite finds in the file and its references; empty for a sound file."""
         with self._reading():
             problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
             references = self._db.execute("PRAGMA foreign_key_check").fetchmany(10)
@@ -138,7 +138,7 @@ class LedgerReader:
             return sum(count for (count,) in counts)
 
     def facts(self) -> dict[str, str]:
-        """What is known of the sweep as a whole."""
+        """Facts about the sweep as a whole."""
         with self._reading():
             return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
 
@@ -152,7 +152,7 @@ class LedgerReader:
         return digest.hexdigest()
 
     def packs(self) -> list[PackRow]:
-        """Every try at training a pack, oldest first."""
+        """Every attempt at training a pack, oldest first."""
         with self._reading():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
             return [_pack(row) for row in rows]
@@ -199,13 +199,13 @@ class LedgerReader:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or make it."""
+    """A connection to the file at ``path``; ``mode`` is SQLite's: ro to read, rwc to write or create it."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
-    """Close ``db`` when the block raises."""
+    """Close ``db`` when the block raises an error."""
     try:
         yield
     except BaseException:
@@ -214,9 +214,9 @@ def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqlite3.Connection:
-    """A copy of ``db`` in the tables of today, in a file that SQLite deletes when it is closed.
+    """A copy of ``db`` in the present schema, in a file that SQLite deletes when it is closed.
 
-    So readers need not know what older ledgers lack, and the file stays as it was.
+    So the code of readers need not handle older schemas, and the file stays unchanged.
     """
     copy = sqlite3.connect("")
     with closed_on_error(copy), contextlib.closing(db):
@@ -226,7 +226,7 @@ def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqli
 
 
 def _trial(row: sqlite3.Row) -> TrialRow:
-    """A row of the table of trials; values of its cell can be keys."""
+    """A row of the table of trials; the values of its cell are hashable."""
     values = {name: row[name] for name in _TRIAL_COLUMNS}
     values["cell"] = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
     values["config"] = json.loads(row["config"])

@@ -1,1 +1,1 @@
-"""From the ledger to stability maps, and what a map answers."""
+"""From the ledger to stability maps, and the questions that a map answers."""

@@ -1,4 +1,4 @@
-"""The values of an axis as text that tells them apart, and the value that a written text means."""
+"""The values of an axis as distinct texts, and the value that a given text means."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.space import Axis, format_value, number_text
 
 _DIGITS = 6
-_MOST_DIGITS = 17  # tell any two doubles apart
-_FEWEST_DIGITS = 2  # of a written number that stands for a longer one
+_MOST_DIGITS = 17  # distinguish any two doubles
+_FEWEST_DIGITS = 2  # of a rounded number that may stand for a longer one
 _SHOWN = 20
 
 
 def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
-    """A text for each of ``values``, no two alike unless the values are.
+    """A text for each of ``values``, different for different values.
 
-    Numbers have ``digits`` digits, or as many more as that takes.
+    Numbers have ``digits`` digits, or as many more as needed.
     """
     for num in range(digits, _MOST_DIGITS + 1):
         labels = [number_text(value, num) if isinstance(value, float) else format_value(value) for value in values]
@@ -27,12 +27,12 @@ def value_labels(values: Sequence[Any], digits: int = _DIGITS) -> list[str]:
 
 
 def value_label(axis: Axis, value: Any) -> str:
-    """The text of one value, which none of the axis's other values shares."""
+    """The text of one value, different from those of the axis's other values."""
     return value_labels(axis.values)[axis.values.index(value)]
 
 
 def label_between(a: Any, b: Any, value: float, digits: int = 3) -> str:
-    """``value``, which lies between ``a`` and ``b``, with as many digits as tell it from both."""
+    """``value``, between ``a`` and ``b``, with enough digits to differ from both."""
     for num in range(digits, _MOST_DIGITS + 1):
         text = number_text(value, num)
         if min(a, b) < float(text) < max(a, b):
@@ -41,11 +41,10 @@ def label_between(a: Any, b: Any, value: float, digits: int = 3) -> str:
 
 
 def value_meant(option: str, axis: Axis, wanted: Any) -> Any:
-    """The value of ``axis`` that ``wanted`` means: the value itself, or as it is written.
+    """The value of ``axis`` that ``wanted`` means: a value, or its text.
 
-    A number means the value that is equal to it, else the only one that rounds to it at two digits or more, as
-    figures and tables print values; so 0.9999 is never 0.99999. Raises InputError naming ``option`` where it means
-    no value, or several.
+    A number means the equal value, or else the only one that rounds to it at two digits or more, as in figures and
+    tables; so 0.9999 never means 0.99999. Raises InputError naming ``option`` where it matches no value, or several.
     """
     found = _equal(axis.values, wanted) or _written(axis.values, str(wanted))
     if len(found) == 1:
@@ -65,7 +64,7 @@ def _equal(values: Sequence[Any], wanted: Any) -> list[Any]:
 
 
 def _written(values: Sequence[Any], wanted: str) -> list[Any]:
-    """The values that ``wanted`` is the text of; failing that, those that round to it."""
+    """The values with the text ``wanted``, or else those that round to it."""
     printed = [value_labels(values, digits) for digits in range(_FEWEST_DIGITS, _DIGITS + 1)]
     words = [value for value, *labels in zip(values, *printed, strict=True) if wanted in labels]
     words = words or [value for value in values if value is None and wanted == "null"]
@@ -79,7 +78,7 @@ def _written(values: Sequence[Any], wanted: str) -> list[Any]:
 
 
 def _rounds_to(value: float, number: float) -> bool:
-    # Rounded far enough every value is 0 or 1, and all that lies between them is lost.
+    # Rounded far enough every value is 0 or 1, which matches any value in between.
     return number not in (0, 1) and any(
         float(text) == number
         for num in range(_FEWEST_DIGITS, _MOST_DIGITS)

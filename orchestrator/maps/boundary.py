@@ -14,15 +14,14 @@ from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.space import Axis, is_number
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
-_SHOWN = 8  # values without a result in one line
+_SHOWN = 8  # values without a result listed in one line
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """One change between neighbours of a row: the edge lies between ``stable`` and ``not_stable``.
 
-    ``at`` is the middle of this bracket on the axis's own scale, None where an end has no place on it
-    (no clipping).
+    ``at`` is the midpoint of this bracket on the axis's scale, None where an end has no place on it (no clipping).
     """
 
     stable: Any
@@ -32,9 +31,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class RowBoundary:
-    """The edges of one row of a map, from its first value on.
+    """The edges of one row of a map, in the order of its values.
 
-    ``missing`` are the values whose cells are not known to be stable or not to be; ``kind`` is about the others.
+    ``missing`` are the values of cells that are not known (``cell_state``); ``kind`` describes the others.
     """
 
     y: Any
@@ -46,8 +45,8 @@ class RowBoundary:
 def boundary(stability: StabilityMap) -> list[RowBoundary]:
     """The boundary along x, row by row. A cell is stable when all its seeds are; nothing is smoothed.
 
-    Cells that are not known (``cell_state``) are left out, which widens the bracket. Raises InputError for a sampled
-    sweep, which has no rows, and for an axis whose values have no order.
+    Cells that are not known (``cell_state``) are skipped, which widens the bracket. Raises InputError for a sampled
+    sweep, which has no rows, and for an axis with unordered values.
     """
     if stability.is_sampled:
         remedy = "a grid (num: on each axis) has rows; the map of a sampled sweep shows its points"
@@ -61,7 +60,7 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
 
 
 def is_ordered(values: Sequence[Any]) -> bool:
-    """Whether values are numbers, in ascending order, with none (no clipping: the loosest) last."""
+    """Whether values are numbers in ascending order, with none (no clipping: the loosest) last."""
     numbers = values[:-1] if values and values[-1] is None else values
     return all(is_number(value) for value in numbers)
 
@@ -94,7 +93,7 @@ def boundary_lines(stability: StabilityMap) -> list[str]:
 
 
 def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
-    """What is known of the edge of one row of ``stability``; ``labels`` are the texts of the values along x."""
+    """What is known about the edge of one row of ``stability``; ``labels`` are the texts of the values along x."""
     if all(stability.state((x, row.y)) == "not_run" for x in stability.x_values):
         return "not run"
     missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
@@ -108,7 +107,7 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
 
 
 def _missing_text(label: str, cell: MapCell | None) -> str:
-    """A value whose cell is not known, with what its seeds did so far."""
+    """A value whose cell is not known, with the results of its seeds so far."""
     if cell is None or cell.state == "not_run":
         return label
     return f"{label} ({', '.join(f'{count} {name}' for name, count in sorted(cell.outcomes.items()))})"
@@ -146,7 +145,7 @@ class Margin:
 
 
 def margins(setting: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> list[Margin]:
-    """The margins of a stable cell along each ordered axis, the other axes fixed.
+    """The margins of a stable cell along each ordered axis, with the other axes fixed.
 
     ``states`` maps the values of all axes, in their order, to a cell's state.
     """

@@ -1,4 +1,4 @@
-"""Two sweeps or more side by side on the cells they share: what changed, and how sure that is."""
+"""Two or more sweeps compared on their shared cells: what changed, and how certain that is."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ Key = tuple[Any, ...]
 class Side:
     """One sweep of a comparison, limited to the shared cells: its rows, each with its shared ``cell``.
 
-    ``num_left_out`` of its cells are not shared. ``area`` is the share of the compared cells that is stable, the
-    mean over them of the fraction of stable seeds; its interval is from a bootstrap over seeds, None with
-    a single seed.
+    ``num_left_out`` of its cells are not shared. ``area`` is the stable share of the compared cells, the mean of their
+    fractions of stable seeds; its interval is from a bootstrap over seeds, None with a single seed.
     """
 
     name: str
@@ -46,9 +45,9 @@ class Side:
 class EdgeShift:
     """How the edge along an axis moved, over the rows where both sweeps have exactly one edge.
 
-    ``factors``: one number per such row, above 1 where the edge moved up the axis (of 1 / (1 - value) on a
-    log1m axis). ``resolution``: the widest bracket of an edge, as a factor: smaller shifts do not show.
-    ``num_other`` rows have no edge in one of the sweeps, or several.
+    ``factors``: one number per such row, above 1 where the edge moved up the axis (of 1 / (1 - value) on a log1m axis).
+    ``resolution``: the widest bracket of an edge, as a factor: smaller shifts are not detectable. ``num_other`` rows
+    have no edge, or several, in one of the sweeps.
     """
 
     axis: str
@@ -84,9 +83,8 @@ class Difference:
 class Comparison:
     """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
 
-    ``num_unknown`` of the ``num_cells`` shared ones are not known to be stable or not to be in some sweep
-    (``cell_state``): they are drawn, and not compared. With ``is_sampled`` the cells of one of them are no grid, so
-    there are no rows with edges.
+    ``num_unknown`` of the ``num_cells`` shared cells are not known in some sweep (``cell_state``): they are drawn but
+    not compared. With ``is_sampled`` the cells of a sweep are not a grid, so there are no rows with edges.
     """
 
     axes: tuple[Axis, ...]
@@ -99,10 +97,10 @@ class Comparison:
 
 
 def compare(ledgers: Sequence[LedgerReader], x: str | None = None) -> Comparison:
-    """Compare each further sweep with the first, on the cells that all of them have; ``x`` is the edge's axis.
+    """Compare each further sweep with the first on the cells that all have; ``x`` is the axis of the edge.
 
-    A cell is identified by the values of every field that is an axis in any of the sweeps. Raises InputError
-    when the sweeps share no cell, or none that is known in all of them.
+    A cell is identified by the values of all fields that are an axis in any of the sweeps. Raises InputError when the
+    sweeps share no cell, or none that is known in all of them.
     """
     names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
     axes_of = [sweep_axes(ledger) for ledger in ledgers]
@@ -159,7 +157,7 @@ def _settings(row: TrialRow) -> Mapping[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Grids of two files may spell one number with different last digits."""
+    """Rounds away differences in the last digits of a number between the grids of two files."""
     if isinstance(value, float) and math.isfinite(value):
         return float(number_text(value, _DIGITS))
     return tuple(value) if isinstance(value, list) else value
@@ -207,7 +205,7 @@ def _stable_table(
 
 
 def _area(table: np.ndarray) -> float:
-    """Mean over cells of the fraction of stable seeds, of the cells that have a result."""
+    """Mean fraction of stable seeds over the cells with a result."""
     return float(_areas(table[:, None, :])[0])
 
 
@@ -222,9 +220,9 @@ def _areas(table: np.ndarray) -> np.ndarray:
 
 
 def _draws(tables: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> list[np.ndarray | None]:
-    """Areas under resampled seeds; the same draw for sweeps of the same seeds, which share their noise.
+    """Areas under resampled seeds; sweeps with the same seeds use the same draws, since their noise is shared.
 
-    A seed is resampled with all its cells: one seed's runs share their data and their start.
+    A seed is resampled with all its cells: the runs of one seed have the same data and initial weights.
     """
     picks: dict[tuple[int, ...], np.ndarray] = {}
     found: list[np.ndarray | None] = []
@@ -285,7 +283,7 @@ def _difference(
 
 
 def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key, int], bool]) -> int:
-    """Cells of which all seeds are stable in one of two sweeps and none in the other, with two seeds in each."""
+    """Cells with all seeds stable in one of two sweeps and none in the other, with at least two seeds in each."""
     outcomes: list[dict[Key, list[bool]]] = [{}, {}]
     for of_sweep, found in zip((before, after), outcomes, strict=True):
         for (key, _), is_stable in of_sweep.items():
@@ -298,7 +296,7 @@ def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key
 
 
 def mcnemar(num_gained: int, num_lost: int) -> float:
-    """McNemar's exact two-sided p-value of paired yes and no: the sign test of the pairs that differ."""
+    """McNemar's exact two-sided p-value of paired binary outcomes: the sign test of the pairs that differ."""
     from scipy.stats import binomtest
 
     differing = num_gained + num_lost
@@ -352,7 +350,7 @@ def _changed(kept: Sequence[Sequence[TrialRow]], order: Sequence[str]) -> dict[s
 def shared_maps(
     comparison: Comparison, x: str | None = None, y: str | None = None, reduce: str = "worst"
 ) -> list[StabilityMap]:
-    """A map of each sweep over the shared cells. Raises InputError for an axis or a reduction that there is not."""
+    """A map of each sweep over the shared cells. Raises InputError for an unknown axis or reduction."""
     axes = {axis.name: axis for axis in comparison.axes}
     wide = [name for name, axis in axes.items() if len(axis.values) > 1] or list(axes)
     for option, name in (("--x", x), ("--y", y)):

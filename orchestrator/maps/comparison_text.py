@@ -1,4 +1,4 @@
-"""What a comparison of sweeps says, in words: the shared cells, what differs, what changed and how sure that is."""
+"""A comparison of sweeps in words: the shared cells, the differences, and how certain they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
 from orchestrator.space import format_value
 
 _SIGNIFICANT = 0.05
-_FEW_SEEDS = 5  # from which on a bootstrap over them has some hundred different draws
+_FEW_SEEDS = 5  # from this number on, a bootstrap has some hundred different draws
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -45,7 +45,7 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
 
 
 def paragraph(first: Side, new: Difference, objectives: Sequence[str] = ()) -> str:
-    """What changed from ``first`` to the other sweep and how sure that is; ``objectives`` are those that differ."""
+    """What changed from ``first`` to the other sweep and how certain that is; ``objectives`` are those that differ."""
     change = 100 * new.area_change
     sentences = [f"{new.name} against {first.name}:"]
     if new.area_interval is not None:

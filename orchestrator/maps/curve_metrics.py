@@ -1,4 +1,4 @@
-"""Metrics of a map that are read off a trial's curves, as the ledger's table has no column for them."""
+"""Metrics of a map that are computed from a trial's curves, since the ledger's table has no column for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Trace
 
-SCORED = ("loss", "grad_norm")  # columns of a trace that metrics are read off
+SCORED = ("loss", "grad_norm")  # columns of a trace that the score uses
 
 # Of the spike score.
 WINDOW = 128
@@ -21,9 +21,9 @@ Measured = Mapping[str, Mapping[str, float]]  # metric -> trial_id -> value
 
 
 def edge_crossings(step_N: np.ndarray, lambda_max_N: np.ndarray, threshold_N: np.ndarray) -> int | None:
-    """How often lambda_max rises above its threshold in the second half of training; None where it was not measured.
+    """How often lambda_max rises above its threshold in the second half of training; None if it was not measured.
 
-    Tang et al. (arXiv 2609.18314) tell spiking from settled Adam by such crossings, without the first half.
+    Tang et al. (arXiv 2609.18314) distinguish spiking from settled Adam by such crossings, without the first half.
     """
     is_measured_N = np.isfinite(lambda_max_N) & np.isfinite(threshold_N)
     if is_measured_N.sum() < 2:
@@ -49,7 +49,7 @@ CURVE_METRICS = (*OF_TRACES, *OF_TELEMETRY)
 
 
 def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Each metric in ``names`` of each of these trials that has it; names that are no curve metrics are left out."""
+    """Each metric in ``names`` of each of these trials that has it; ignores names that are not curve metrics."""
     trial_ids, found = list(trial_ids), {}
     for name in names:
         if name in OF_TRACES:
@@ -65,10 +65,10 @@ def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str
 def spike_score(curves: Iterable[np.ndarray], window: int = WINDOW, sigmas: float = SIGMAS) -> float | None:
     """Share of steps, 0 to 1, at which any of ``curves``, (N,) each, is over mean + ``sigmas`` deviations.
 
-    The spike score of OLMo-core's StabilityMonitorCallback (6 deviations of the last 128 losses or gradient norms); it
-    does not count episodes: a spike of thirty steps is one episode, and as many steps of the score as its window takes
-    to get used to it. Mean and population deviation are of the ``window`` values before the step. Steps without a full
-    and finite window never count as spikes. None where no step has a full window.
+    The spike score of OLMo-core's StabilityMonitorCallback (6 deviations of the last 128 losses or gradient norms). It
+    does not count episodes: a spike of thirty steps is one episode, but scores as many steps as its window takes to
+    adapt. Mean and population deviation are of the ``window`` values before the step. Steps without a full and finite
+    window never count as spikes. None where no step has a full window.
     """
     curves = [np.asarray(curve, dtype=np.float64) for curve in curves]
     if not curves or len(curves[0]) <= window:
@@ -91,11 +91,11 @@ def _is_spike(curve_N: np.ndarray, window: int, sigmas: float) -> np.ndarray:
 def _is_over(value_M: np.ndarray, past_MW: np.ndarray, sigmas: float) -> np.ndarray:
     """Whether each value is over mean + ``sigmas`` deviations of its window.
 
-    Each window is measured from its first value and in units of its largest distance from it, so that neither a
-    large offset nor huge values cost digits. A constant window has no unit, and flags nothing.
+    Each window is taken relative to its first value and in units of its largest distance from it, so that neither a
+    large offset nor huge values cost precision. A constant window has no unit, and flags nothing.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        value_M, past_MW = value_M / 4, past_MW / 4  # a difference of two finite numbers is finite then
+        value_M, past_MW = value_M / 4, past_MW / 4  # so that a difference of two finite numbers is finite
         first_M = past_MW[:, 0].copy()
         past_MW -= first_M[:, None]
         unit_M = np.abs(past_MW).max(axis=1)
@@ -106,13 +106,13 @@ def _is_over(value_M: np.ndarray, past_MW: np.ndarray, sigmas: float) -> np.ndar
 
 
 def _may_be_spike(curve_N: np.ndarray, window: int, sigmas: float) -> np.ndarray:
-    """Which steps from ``window`` on cannot be ruled out by running sums, whose rounding is allowed for."""
+    """Which steps from ``window`` on cannot be excluded by running sums, allowing for their rounding."""
     is_finite_N = np.isfinite(curve_N)
     with np.errstate(invalid="ignore", over="ignore"):
         kept_N = np.where(is_finite_N, curve_N, 0.0)
         kept_N = np.where(is_finite_N, kept_N - kept_N.mean(), 0.0)
         square_N = np.square(kept_N)
-        # The error of a sum of n numbers is below n roundings of the sum of their sizes; of a difference of two, twice.
+        # The error of a sum of n numbers is below n roundings of the sum of their sizes; for a difference, twice that.
         rounding = 8 * len(curve_N) * np.finfo(np.float64).eps / window
         mean_M = _sums(kept_N, window) / window
         at_most_M = np.abs(mean_M) + rounding * np.abs(kept_N).sum()

@@ -1,4 +1,4 @@
-"""The cells of a sweep that differ from a trial's own in one setting alone."""
+"""The cells of a sweep that differ from a trial's cell in one setting only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from orchestrator.sweepfile.settings import settings_of
 class Neighbour:
     """A cell with ``value`` of one setting: how many of its finished seeds are stable, and their median final loss.
 
-    ``state`` is that of ``cell_state``. ``loss`` is None where no seed ended with a finite one. ``onsets`` are those
-    of the seeds that are not stable.
+    ``state`` is that of ``cell_state``. ``loss`` is None where no seed has a finite final loss. ``onsets`` are those of
+    the seeds that are not stable.
     """
 
     value: Any
@@ -31,14 +31,14 @@ class Neighbour:
 
     @property
     def is_stable(self) -> bool:
-        """Whether all seeds that were asked for are stable."""
+        """Whether all seeds of the sweep are stable."""
         return self.state == "stable"
 
 
 def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[Neighbour]:
-    """The cells that share all of the trial's configuration but ``setting``, its own cell among them.
+    """The cells with the trial's configuration except for ``setting``, including its own cell.
 
-    In ascending order of the value, none and words last. Only those with a finished trial count.
+    In ascending order of the value, none and words last. Only cells with a finished trial count.
     """
     own = _settings(trial)
     if setting not in own:
@@ -53,12 +53,12 @@ def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[
 
 
 def below(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
-    """Those of ``cells`` with a lower value, the nearest first. None (no clipping) is above all numbers."""
+    """The ``cells`` with a lower value, the nearest first. None (no clipping) is above all numbers."""
     return [cell for cell in cells if is_number(cell.value) and _rank(cell.value) < _rank(value)][::-1]
 
 
 def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
-    """Those of ``cells`` with a higher value, the nearest first. None (no clipping) is above all numbers."""
+    """The ``cells`` with a higher value, the nearest first. None (no clipping) is above all numbers."""
     return [cell for cell in cells if _rank(cell.value) > _rank(value) and not isinstance(cell.value, str | bool)]
 
 
@@ -76,9 +76,9 @@ def _settings(row: TrialRow) -> Mapping[str, Any]:
 
 
 def _differ_in(a: Mapping[str, Any], b: Mapping[str, Any], setting: str) -> bool:
-    """Whether two trials have the same settings but ``setting``, or altogether.
+    """Whether two trials have the same settings, except for ``setting``.
 
-    What only one of them has goes with its value of ``setting``, as a loss scale does with float16.
+    A setting that only one of them has may follow from ``setting``, as a loss scale does from float16.
     """
     return all(a[key] == b[key] for key in a.keys() & b.keys() if key != setting)
 

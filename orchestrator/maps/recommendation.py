@@ -17,7 +17,7 @@ from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, format_value
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
-_SHOWN = 3  # candidates that were not taken, and values without a result
+_SHOWN = 3  # rejected candidates, and values without a result, that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Candidate:
 
     @property
     def margin(self) -> float:
-        """The smallest factor up to which every cell is stable; infinite where that is so up to the end of all axes."""
+        """The smallest factor up to which every cell is stable; infinite if that holds to the ends of all axes."""
         return min((m.known for m in self.margins if not m.is_open), default=float("inf"))
 
     @property
@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The answer, or None, with what it was chosen from: the stable candidates by ascending loss."""
+    """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss."""
 
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
@@ -57,8 +57,8 @@ def recommend(ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_
     """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
 
     A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
-    (``cell_state``) are not stable here: what has not been seen is no margin. Raises InputError for a metric that is
-    no loss, a factor below 1, or a sampled sweep.
+    (``cell_state``) do not count as stable: an unseen cell is no margin. Raises InputError for a metric that is not a
+    loss, a factor below 1, or a sampled sweep.
     """
     if metric not in LOSSES:
         raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))

@@ -18,11 +18,11 @@ from orchestrator.space import format_value
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Learning-rate sensitivity of one setting, a number per seed, in units of the loss.
+    """Learning-rate sensitivity of one setting, one number per seed, in units of the loss.
 
-    ``best`` is the learning rate of lowest median loss. ``loss`` names which loss it was: the validation
-    loss, or the final training loss where a sweep has none. Seeds without a result, or without any
-    finite loss, at some learning rate are left out.
+    ``best`` is the learning rate of lowest median loss. ``loss`` names the loss that was used: the validation loss, or
+    the final training loss where a sweep has none. Seeds without a result, or without any finite loss, at some learning
+    rate are left out.
     """
 
     setting: Mapping[str, Any]
@@ -40,12 +40,12 @@ class Sensitivity:
 
 
 def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
-    """E over the learning rates tried of min(l(lr), l0) - l*, for every setting of the other axes.
+    """E over the tried learning rates of min(l(lr), l0) - l*, for every setting of the other axes.
 
-    l is the loss at the end, l* its minimum over the learning rates and l0 the loss at initialisation, so
-    that a diverged run costs as much as one that never trained (Wortsman et al. 2023, arXiv 2309.14322,
-    section 2). The expectation is the mean over the values tried: on a log axis, uniform in log lr. Raises
-    InputError when the sweep has no such axis with two numbers.
+    l is the final loss, l* its minimum over the learning rates and l0 the loss at initialisation, so that a diverged
+    run costs as much as one that never trained (Wortsman et al. 2023, arXiv 2309.14322, section 2). The expectation is
+    the mean over the tried values: on a log axis, uniform in log lr. Raises InputError when the sweep has no such axis
+    with two numbers.
     """
     axes = {found.name: found for found in sweep_axes(ledger)}
     values = axes[axis].values if axis in axes else ()
@@ -85,7 +85,7 @@ def _of_setting(
 
 
 def _capped(trial: TrialRow, loss: str) -> float | None:
-    """The loss at the end, at most the loss at initialisation, which stands for no loss at all too.
+    """The final loss, at most the loss at initialisation, which also replaces a loss that is not finite.
 
     None where neither is finite: such a run has no loss to compare.
     """

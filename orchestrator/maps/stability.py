@@ -20,17 +20,17 @@ from orchestrator.maps.curve_metrics import Measured
 from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, is_number
 
-# Where the cell that is taken stands among all behind a cell of the map, from the best (0) to the worst (1).
+# The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
 REDUCTIONS: Mapping[str, float] = {"worst": 1.0, "median": 0.5, "best": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class MapCell:
-    """One cell of a stability map; ``state`` is that of ``cell_state``: stable only when every seed asked for is.
+    """One cell of a stability map; ``state`` is that of ``cell_state``: stable only if all its seeds are.
 
-    Numbers are of the ``num_finished`` seeds that have a result, of ``num_seeds`` that were asked for.
-    ``fraction_stable``, its 95 % Wilson ``interval`` and ``value`` (of the map's metric) are None without one; so is
-    each of ``medians`` (of METRICS) that no seed has. ``total_spikes`` is the number of spikes in all its seeds.
+    Numbers are of the ``num_finished`` of ``num_seeds`` seeds that have a result. Without one, ``fraction_stable``, its
+    95 % Wilson ``interval`` and ``value`` (of the map's metric) are None; so is each of ``medians`` (of METRICS) that
+    no seed has. ``total_spikes`` is the number of spikes in all its seeds.
     """
 
     x: Any
@@ -50,8 +50,8 @@ class MapCell:
 class StabilityMap:
     """Cells over two axes (one of them may be missing), in the order of the axes' values.
 
-    ``note`` says what was fixed, and how axes that are not shown were reduced. ``facet`` is the axis and the
-    value that this map of several stands for.
+    ``note`` says what was fixed, and how axes that are not shown were reduced. ``facet`` is the axis and value of this
+    map among several.
     """
 
     name: str
@@ -71,7 +71,7 @@ class StabilityMap:
 
 
 def sweep_axes(ledger: LedgerReader) -> list[Axis]:
-    """The axes of the sweep, their values as found in its trials."""
+    """The axes of the sweep, with the values found in its trials."""
     values = axis_values([trial.cell for trial in ledger.trials()])
     return [
         Axis(fact["name"], fact["scale"], values.get(fact["name"], ()), tuple(fact["ends"]) if fact["ends"] else None)
@@ -80,7 +80,7 @@ def sweep_axes(ledger: LedgerReader) -> list[Axis]:
 
 
 def axis_values(cells: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """The values of each axis that ``cells`` have, in order."""
+    """The values of each axis in ``cells``, in order."""
     names = list(cells[0]) if cells else []
     return {name: tuple(ordered(list(dict.fromkeys(cell[name] for cell in cells)))) for name in names}
 
@@ -96,11 +96,10 @@ def stability_map(
 ) -> StabilityMap:
     """The map over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
-    ``where`` gives axes a value, or its text (``value_meant``). Where other axes are left, a cell of the map is the
-    ``reduce`` of their cells: the worst, the median or the best by fraction of stable seeds, then by the metric; it
-    is unknown where cells without a result decide which that is. ``measured`` are the metrics of trials that are not
-    in the ledger's table (``curve_metrics``). Raises InputError for an axis, a value, a metric or a reduction that
-    there is not.
+    ``where`` gives values of axes, or their texts (``value_meant``). If further axes remain, a cell of the map is the
+    ``reduce`` of their cells: the worst, the median or the best by fraction of stable seeds, then by the metric; it is
+    unknown where this depends on cells without a result. ``measured`` are metrics of trials that are not in the
+    ledger's table (``curve_metrics``). Raises InputError for an unknown axis, value, metric or reduction.
     """
     facts, axes = ledger.facts(), {axis.name: axis for axis in sweep_axes(ledger)}
     if metric not in METRICS:
@@ -126,9 +125,9 @@ def make_map(
     is_sampled: bool = False,
     measured: Measured | None = None,
 ) -> StabilityMap:
-    """The map of rows of a ledger over the axes named ``x`` and ``y``; ``notes`` say which rows they are.
+    """The map of rows of a ledger over the axes named ``x`` and ``y``; ``notes`` describe the selection of rows.
 
-    Raises InputError for a reduction that there is not.
+    Raises InputError for an unknown reduction.
     """
     if reduce not in REDUCTIONS:
         raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
@@ -208,8 +207,8 @@ def _median_of(name: str, trials: Sequence[TrialRow], measured: Measured) -> flo
 def from_best(cells: Sequence[MapCell], metric: str) -> list[MapCell]:
     """The cells in order: stable ones, those that are not known, those that are not stable.
 
-    Cells that are known are ordered by their fraction of stable seeds, then by ``metric``, the lowest first; of those
-    that are not known the one comes first of which most has been trained. Ties keep their order.
+    Known cells are ordered by their fraction of stable seeds, then by ``metric``, the lowest first; unknown ones by how
+    much of them has been trained, the most first. Ties keep their order.
     """
 
     def place(cell: MapCell) -> tuple[int, float, float]:
@@ -226,10 +225,10 @@ def from_best(cells: Sequence[MapCell], metric: str) -> list[MapCell]:
 
 
 def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
-    """One of ``cells``: the worst, the best, or (the worse of two) the middle one.
+    """One of ``cells``: the worst, the best, or the middle one (the worse of two).
 
-    Cells that are not known may turn out stable or not. Where that leaves open whether the cell asked for is stable,
-    it is the first one of those that are not known.
+    Unknown cells may turn out stable or not. If the state of the result depends on them, the first unknown cell is
+    returned.
     """
     ordered = from_best(cells, metric)
     place = min(int(REDUCTIONS[how] * len(ordered)), len(ordered) - 1)
@@ -240,7 +239,7 @@ def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
 def _filtered(
     trials: Sequence[TrialRow], axes: Mapping[str, Axis], where: Mapping[str, Any]
 ) -> tuple[list[TrialRow], list[str]]:
-    """The trials of ``where``, and what it says in words."""
+    """The trials selected by ``where``, and the selection in words."""
     kept, values = trials_where("--where", trials, axes, where)
     return kept, [f"{name} = {value_label(axes[name], value)}" for name, value in values.items()]
 
@@ -248,9 +247,9 @@ def _filtered(
 def trials_where(
     option: str, trials: Sequence[TrialRow], axes: Mapping[str, Axis], where: Mapping[str, Any]
 ) -> tuple[list[TrialRow], dict[str, Any]]:
-    """The trials whose cells have the values of ``where`` (as ``value_meant`` reads them), and these values.
+    """The trials whose cells have the values of ``where`` (as read by ``value_meant``), and these values.
 
-    Raises InputError naming ``option`` for an axis or a value that there is not, and where no cell has them all.
+    Raises InputError naming ``option`` for an unknown axis or value, and where no cell matches.
     """
     values = {}
     for name, wanted in where.items():
@@ -279,7 +278,7 @@ def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mappi
 
 
 def ordered(values: Sequence[Any]) -> list[Any]:
-    """Numbers ascend, with none (no clipping: the loosest) last; words keep their order."""
+    """Numbers ascending, with none (no clipping: the loosest) last; words keep their order."""
     others = [value for value in values if not is_number(value)]
     if others in ([], [None]):
         return [*sorted(value for value in values if is_number(value)), *others]

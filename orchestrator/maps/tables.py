@@ -13,12 +13,12 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.sweepfile.settings import settings_of
 
-_OWN = ("trial_id", "seed", "saved_steps")  # put in their places below
+_OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
 _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 
 
 def trial_table(ledger: LedgerReader) -> pd.DataFrame:
-    """One row per trial of the sweep: trial_id, seed, every setting that it has, results.
+    """One row per trial of the sweep: trial_id, seed, all its settings, results.
 
     A field of the configuration keeps its name; onset_step and the like are missing where there is none.
     """
