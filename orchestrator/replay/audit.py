@@ -45,13 +45,12 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
     """The audit of a sweep from the rows of its ledger."""
     finished = [row for row in trials if row.outcome is not None]
     # Trials that trained on after a verdict: audited, or all without early stopping; without non-finite ones.
-    lost = [row for row in finished if row.verdict_step is not None]
-    judged = [row for row in lost if row.steps_done > row.verdict_step + 1]
+    judged = [row for row in finished if _steps_after_verdict(row) > 0]
     # Their outcomes were judged at the end, including all steps after the verdict.
     wrong = tuple(row for row in judged if row.outcome not in ("diverged", "stalled"))
-    stopped = [row for row in finished if row.steps_done < row.steps]
-    saved = sum(row.steps - row.steps_done for row in stopped)
-    audited = sum(row.steps_done - row.verdict_step - 1 for row in judged if row.is_audited)
+    stopped = [row for row in finished if _steps_left_out(row) > 0]
+    saved = sum(_steps_left_out(row) for row in stopped)
+    audited = sum(_steps_after_verdict(row) for row in judged if row.is_audited)
     return Audit(
         num_finished=len(finished),
         num_stopped=len(stopped),

@@ -114,9 +114,9 @@ def replay_sweep(ledger: LedgerReader, config: StoppingConfig) -> list[ReplayedT
     return [trial for some in in_parts(rows) for trial in _replayed_trials(ledger, some, config)]
 
 
-def in_parts(rows: Iterable[TrialRow], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[Mapping[str, Any]]]:
+def in_parts(rows: Iterable[TrialRow], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[TrialRow]]:
     """Finished trials in batches with curves of at most ``max_steps`` together, or a single longer one."""
-    part: list[Mapping[str, Any]] = []
+    part: list[TrialRow] = []
     num_steps = 0
     for row in rows:
         num_steps += row.steps_done or 0

@@ -198,7 +198,7 @@ def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
             assert found["loss"] == [(step, loss) for step, loss in pairs if math.isfinite(loss)]
     assert stored.is_over is True
     assert stored.counts["num_trials"] == 12
-    assert stored.counts["num_diverged"] == sum(trial.outcome == "diverged" for trial in stored.trials.values()) > 0
+    assert stored.counts["num_diverged"] == sum(trial["outcome"] == "diverged" for trial in stored.trials.values()) > 0
     assert list(stored.artifacts) == ["picture.png"]
 
 

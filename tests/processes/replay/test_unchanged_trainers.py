@@ -47,7 +47,7 @@ def judged_again(folder: Path, stopping: str) -> tuple[dict[str, dict], dict[str
     sweep = sweep_in(folder, SCRIPT, SWEEP.replace("patience: 10", f"patience: 10, {stopping}"))
     run_sweep(sweep, folder / "results", InlineExecutor)
     with LedgerReader(folder / "results" / LEDGER) as ledger:
-        rows = {row["trial_id"]: row for row in ledger.trials()}
+        rows = {row.trial_id: row for row in ledger.trials()}
         return rows, {trial.trial_id: trial for trial in replay_sweep(ledger, sweep.stopping)}
 
 
@@ -59,10 +59,10 @@ def test_a_sweep_over_a_script_that_is_judged_again_as_it_was_comes_out_as_it_wa
     for trial_id, row in rows.items():
         trial = again[trial_id]
         found = (trial.new_outcome, trial.new_steps_done, trial.reason)
-        assert found == (row["outcome"], row["steps_done"], row["reason"]), row["cell"]
-    outcomes = {row["cell"]["kind"]: row["outcome"] for row in rows.values() if row["cell"]["lr"] == 0.1}
+        assert found == (row.outcome, row.steps_done, row.reason), row.cell
+    outcomes = {row.cell["kind"]: row.outcome for row in rows.values() if row.cell["lr"] == 0.1}
     assert outcomes == {"plain": "stable", "skips": "stable", "goes_back": "stable", "breaks": "diverged"}
-    lost = [row for row in rows.values() if row["cell"]["lr"] == 2.2]
-    assert {row["outcome"] for row in lost} == {"diverged"}
+    lost = [row for row in rows.values() if row.cell["lr"] == 2.2]
+    assert {row.outcome for row in lost} == {"diverged"}
     if stopping == "early_stop: true":
-        assert all(row["steps_done"] < 159 for row in lost)
+        assert all(row.steps_done < 159 for row in lost)

@@ -213,7 +213,7 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
     assert "cause: step over the edge from the start" in page
     found = json.loads((planted / "why.json").read_text())
     assert found["cause"] == "over_the_edge"
-    picture = planted / "results" / "planted" / "diagnosis" / f"{found.trial_id}.png"
+    picture = planted / "results" / "planted" / "diagnosis" / f"{found['trial_id']}.png"
     assert f"picture: {picture.relative_to(planted)}" in page
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert found["advice"][0]["nearest"] == {
@@ -222,7 +222,7 @@ def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) 
         "num_stable": 2,
         "loss": pytest.approx(2.59),
     }
-    assert invoke(planted, "diagnose", "planted", "--trial", found.trial_id[:6], "--output", "why.svg")[0] == 0
+    assert invoke(planted, "diagnose", "planted", "--trial", found["trial_id"][:6], "--output", "why.svg")[0] == 0
     assert (planted / "why.svg").read_text().startswith("<?xml")
 
 
