@@ -92,7 +92,7 @@ def diagnose(
         raise InputError(Problem("--trial", trial_id, "names one trial already", "leave out --cell"))
     if trial_id is not None:
         return examine(ledger, trial_by_id(rows, trial_id), "it was asked for", rows, batch_texts)
-    found: Sequence[Mapping[str, Any]] = rows
+    found: Sequence[TrialRow] = rows
     if cell:
         found, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
     finished = [row for row in found if row.outcome is not None]

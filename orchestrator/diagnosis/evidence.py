@@ -12,7 +12,7 @@ import numpy as np
 from objectives.base import OBJECTIVES, Objective
 from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
-from orchestrator.diagnosis.series import NOTHING, Series, series
+from orchestrator.diagnosis.series import NOTHING, Series, known, series
 from orchestrator.maps.neighbours import Neighbour, neighbours
 from orchestrator.messages import TrialRow
 from orchestrator.space import is_number
@@ -77,7 +77,7 @@ class Evidence:
     @property
     def outcome(self) -> str:
         """stable, spiked, diverged or stalled."""
-        return self.trial.outcome
+        return known(self.trial.outcome)
 
     @property
     def is_adam(self) -> bool | None:
