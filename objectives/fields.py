@@ -93,8 +93,7 @@ def acting(config: BaseModel) -> dict[str, Any]:
 
 
 def inert_fields(config: BaseModel) -> set[str]:
-    """The fields that cannot act with these settings; a feature that is off is not among them: it may be switched
-    on."""
+    """The fields that cannot act with these settings. A feature that is off can act: it may be switched on."""
     settings, fields = config.model_dump(mode="json"), type(config).model_fields
     return {name for name in settings if not condition_of(fields[name]).holds(settings)}
 

@@ -19,7 +19,7 @@ Kernels = Literal["default", "onednn"]
 
 
 def sees_parts_of_the_data(settings: Settings) -> bool:
-    """Whatever the settings are: a step sees a part of the data."""
+    """For all settings, a step sees a part of the data."""
     return False
 
 
@@ -97,7 +97,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An entry of the table of objectives: what trains, and what is known of it without loading torch."""
+    """An entry of the table of objectives: what is trained, and the facts known without loading torch."""
 
     name: str
     config_class: type[TrainingConfig]
@@ -108,11 +108,11 @@ class Objective:
     can_compile: bool
     # Consecutive steps with a non-finite gradient after which a run is lost: once masked, no later step differs.
     gradient_patience: int = 1
-    # Layer groups of telemetry from the input to the output; a group that is neither, as gains of norms, is left out.
+    # Layer groups of telemetry from the input to the output; without groups at no depth, e.g. gains of norms.
     layer_groups: tuple[str, ...] = ()
-    # Whether the model has logits, of an attention or an output, that can grow.
+    # Whether the model has attention or output logits, which can grow.
     has_logits: bool = False
-    # Settings that decide, beside the seed, which batches a trial sees, and whether every step sees all of the data.
+    # Settings that, besides the seed, determine a trial's batches; and whether every step sees all of the data.
     data_fields: tuple[str, ...] = ("batch_size",)
     is_full_batch: Callable[[Settings], bool] = sees_parts_of_the_data
     # Length of the runs in the sweep file that `sweep init` writes.

@@ -184,11 +184,11 @@ class TrialRow:
     config: Mapping[str, Any] = field(repr=False)  # the full resolved configuration
     objective: str
     status: str
-    steps: int  # that it is meant to train
-    position: int | None = None  # order in the sweep; None once the sweep no longer has the trial
+    steps: int  # configured length
+    position: int | None = None  # order in the sweep; None if no longer in the sweep
     num_attempts: int = 0
     outcome: str | None = None  # None without a result
-    onset_step: int | None = None  # when it first left its trend
+    onset_step: int | None = None  # first step off its trend
     num_spikes: int | None = None
     steps_done: int | None = None
     initial_loss: float | None = None
@@ -196,9 +196,9 @@ class TrialRow:
     final_loss: float | None = None
     peak_loss: float | None = None  # highest loss within its spikes
     validation_loss: float | None = None
-    verdict_step: int | None = None  # when it was found lost, if it was
-    is_audited: bool = False  # trains on after that
-    episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each time off its trend
+    verdict_step: int | None = None  # step of the verdict of lost, if any
+    is_audited: bool = False  # whether it trains on after that
+    episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
     reason: str | None = None  # why this outcome, or what went wrong
     error: str | None = None  # tail of the traceback of an errored trial
     pack_id: str | None = None  # the last attempt
@@ -213,7 +213,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class PackRow:
-    """What the ledger knows of one try at training some trials together."""
+    """What the ledger knows of one attempt at training some trials together."""
 
     pack_id: str
     trial_ids: tuple[str, ...]

@@ -49,8 +49,7 @@ class Knobs:
         return replace(self, dropout_key_KB=self.dropout_key_KB[:, first:end])
 
     def with_factor(self, num_members: int, device: torch.device) -> Knobs:
-        """These knobs with an explicit ``residual_scale``, even where it is 1: it changes the bits of second
-        derivatives.
+        """These knobs with an explicit ``residual_scale``, even if it is 1, which changes bits of second derivatives.
 
         Multiplying by 1 changes no number, but gradients through the product add up in another order.
         """

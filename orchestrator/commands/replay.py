@@ -88,7 +88,7 @@ def replay(
 
 
 def _write_pictures(replayed: Sequence[Replayed], folder: Path, is_own: bool) -> None:
-    """A picture of each log; a folder that a person has named is made as the umask says."""
+    """A picture of each log; a folder named by the user is created with the mode of the umask."""
     from orchestrator.pictures.traces import trace_figure
 
     if not is_own:
@@ -118,7 +118,7 @@ def _logs_config(sets: Sequence[str]) -> StoppingConfig:
 
 def _sweep_folder(path: str, results: Path) -> Path | None:
     for folder in (Path(path), results / path):
-        if os.path.isfile(folder / LEDGER):  # of a name that is too long it says no
+        if os.path.isfile(folder / LEDGER):  # False for a name that is too long
             return folder
     return None
 
@@ -126,7 +126,7 @@ def _sweep_folder(path: str, results: Path) -> Path | None:
 def _read_all(
     paths: Sequence[str], wanted: Columns, results: Path, problems: list[InputError], notes: list[str]
 ) -> Iterator[Log]:
-    """The logs of all paths. In a folder, files that are no logs are counted; one that is named is an error."""
+    """The logs of all paths. Files in a folder that are not logs are counted; a named one is an error."""
     for path in paths:
         if path.startswith(MLFLOW_PREFIX):
             from orchestrator.tracking.mlflow import read_run
@@ -154,7 +154,7 @@ def _read_all(
 
 
 def _with_progress(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
-    """Judge the logs a few at a time, so that a long wait shows how far it is."""
+    """Judge the logs a few at a time, to show progress."""
     console = Console()
     batches = _batches(sorted(logs, key=lambda log: len(log.step_N)))
     replayed: dict[str, Replayed] = {}
@@ -169,7 +169,7 @@ def _batches(logs: Sequence[Log], size: int = 32) -> list[Sequence[Log]]:
 
 
 def _logs_answer(replayed: Sequence[Replayed]) -> Iterator[str | Table]:
-    """A line of a table for each log, the notes on them, and the columns that were read."""
+    """A table with one line per log, the notes on them, and the columns used."""
     table = Table("log", "points", "outcome", "episodes", "would stop", "saves", box=None, pad_edge=False)
     for column in (1, 5):
         table.columns[column].justify = "right"
@@ -194,7 +194,7 @@ def _logs_answer(replayed: Sequence[Replayed]) -> Iterator[str | Table]:
 
 
 def _shown_names(replayed: Sequence[Replayed]) -> list[str]:
-    """Names without the folders that all of them share."""
+    """Names without their common folders."""
     parts = [Path(one.log.name).parts for one in replayed]
     shared = 0
     if len(parts) > 1:
@@ -219,7 +219,7 @@ def _escaped(text: str) -> str:
 
 
 def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
-    """A file name for each picture: the log's, with as many folders before it as tell it from others."""
+    """A file name for each picture: that of the log, with as many folders before it as needed to be unique."""
     names: list[str] = []
     for one in replayed:
         parts = [re.sub(r"[^\w.=-]+", "_", part) for part in Path(one.log.name).parts if part not in ("/", "..", ".")]
@@ -232,7 +232,7 @@ def _picture_names(replayed: Sequence[Replayed]) -> list[str]:
 
 
 def _ending(name: str) -> str:
-    """The end of ``name`` that is short enough for a file."""
+    """The end of ``name``, short enough for a file name."""
     return name.encode()[-_LONGEST_NAME:].decode(errors="ignore")
 
 
@@ -242,13 +242,13 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
             raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
     stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
     with LedgerReader(folder / LEDGER) as ledger:
-        # What null stands for is the objective's to say, and was said when the sweep was run.
+        # The value of null comes from the objective, and was recorded when the sweep was run.
         was = json.loads(ledger.facts()["stopping"])
         return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
 
 
 def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str | Table]:
-    """Which outcomes of a sweep another setting changes."""
+    """The outcomes of a sweep that change under other settings."""
     changed = [trial for trial in trials if trial.is_changed]
     yield f"{folder.name}: {len(trials)} finished trials, {len(changed)} with another outcome"
     for (before, after), count in sorted(Counter((t.outcome, t.new_outcome) for t in changed).items()):

@@ -16,7 +16,10 @@ class StoppingConfig(BaseModel):
 
     early_stop: bool = Field(True, description="end a trial once it is lost; false only records the verdict")
     audit: float = Field(
-        0.0, ge=0, le=1, description="share of the trials that train on after a verdict, to tell how often it is wrong"
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the trials that train on after a verdict, to measure how often it is wrong",
     )
     window: int = Field(50, ge=10, le=10_000, description="accepted losses in the baseline")
     min_history: int = Field(20, ge=3, le=10_000, description="losses before the baseline judges")
@@ -43,7 +46,7 @@ class StoppingConfig(BaseModel):
     gradient_patience: int | None = Field(
         None,
         ge=1,
-        description="steps in a row with a gradient that is not finite that lose a run whose loss is; "
+        description="consecutive steps with a non-finite gradient that lose a run with a finite loss; "
         "null for 1 with an objective of sweep, and 20 where a loss scaler may skip some",
     )
     stall_drop: float = Field(

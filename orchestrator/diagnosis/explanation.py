@@ -46,8 +46,7 @@ def explain(
     y: str | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Explanation:
-    """The map over axes ``x`` and ``y`` (by default the first two), and the mechanisms of its cells that are not
-    stable.
+    """The map over axes ``x`` and ``y`` (by default the first two), and the mechanisms of its unstable cells.
 
     With more axes, the map shows their worst cell, and the most typical of all their trials is diagnosed. Raises
     InputError as ``stability_map`` does.

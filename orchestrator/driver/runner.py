@@ -300,8 +300,7 @@ class _Run:
         self._wait(report.waited)
 
     def _lose(self, pack: Pack, reason: str) -> None:
-        """Handle a pack whose process died: its unfinished members resume from their checkpoint, a limited number of
-        times.
+        """Handle a pack whose process died: its members resume from their checkpoint, a limited number of times.
 
         A pack that is lost twice without progress in between may be too large for the machine, and is halved.
         """

@@ -18,7 +18,7 @@ class MetricsConfig(BaseModel):
         "null for its standard output",
     )
     format: Literal["auto", "text", "json", "csv", "tensorboard"] = Field(
-        "auto", description="of the lines: `step 10 loss 3.2`, JSON objects, comma separated values, events"
+        "auto", description="format of the lines: `step 10 loss 3.2`, JSON objects, comma separated values, events"
     )
     pattern: str | None = Field(
         None, min_length=1, description="a regular expression with named groups, in place of a format"

@@ -50,8 +50,8 @@ class ResumeConfig(BaseModel):
     """How a custom trainer resumes from its own checkpoint."""
 
     model_config = _STRICT
-    checkpoint: str = Field(min_length=1, description="the file without which an interrupted trial begins anew")
-    arguments: list[str] = Field([], description="what is added to the command where that file is there")
+    checkpoint: str = Field(min_length=1, description="checkpoint file; without it an interrupted trial restarts")
+    arguments: list[str] = Field([], description="arguments added to the command if that file exists")
 
 
 class OwnTrainerSection(BaseModel):
@@ -61,10 +61,10 @@ class OwnTrainerSection(BaseModel):
     command: list[str] | None = Field(None, min_length=1, description="program and arguments; {lr} is the trial's lr")
     python: str | None = Field(None, pattern=_REFERENCE, description="a function run(config, report), module:name")
     packed: str | None = Field(None, pattern=_REFERENCE, description="a custom packed objective, module:name")
-    folder: str = Field(".", min_length=1, description="where it runs and modules are found; from the file's folder")
+    folder: str = Field(".", min_length=1, description="working directory, also of modules; from the file's folder")
     environment: dict[str, str] = Field({}, description="variables added to the environment; {lr} as in command")
-    metrics: MetricsConfig = Field(MetricsConfig(), description="where a command says its losses")
-    resume: ResumeConfig | None = Field(None, description="null where an interrupted trial begins anew")
+    metrics: MetricsConfig = Field(MetricsConfig(), description="where a command reports its losses")
+    resume: ResumeConfig | None = Field(None, description="null restarts an interrupted trial")
     grace_s: float = Field(
         10.0, gt=0, le=3600, description="seconds between SIGTERM and SIGKILL for a run that is lost or stopped"
     )
@@ -80,12 +80,12 @@ class ResourcesConfig(BaseModel):
         "auto", description="members trained at a time by one worker; auto measures what is fastest"
     )
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto", description="packs trained at a time; auto is as many as fit"
+        "auto", description="packs trained at a time; auto: as many as fit"
     )
     workers: int = Field(1, ge=1, le=4096, description="processes of one trial, for a custom trainer")
     gpus_per_worker: float = Field(0.0, ge=0, description="GPUs of each of these processes, which get cpus each")
     stall_timeout_s: float = Field(
-        600.0, gt=0, description="seconds without news after which a worker counts as hung and is killed"
+        600.0, gt=0, description="seconds without a heartbeat after which a worker counts as hung and is killed"
     )
 
 
@@ -110,7 +110,7 @@ class TelemetryConfig(BaseModel):
         None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 50; null for none"
     )
     products: int = Field(
-        4, ge=1, le=200, description="products with the Hessian in a measurement of curvature; each costs two gradients"
+        4, ge=1, le=200, description="Hessian-vector products of a curvature measurement; each costs two gradients"
     )
     curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
 

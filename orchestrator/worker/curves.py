@@ -12,8 +12,7 @@ from orchestrator.worker.readings import Point, as_table
 
 
 class Curves:
-    """Curves and readings since the last report: the loss at every ``every``-th step, at the last step and at the
-    verdict.
+    """Curves and readings since the last report: every ``every``-th step, the last one and that of the verdict.
 
     ``num_steps`` is the length of a whole curve.
     """

@@ -212,8 +212,10 @@ class PackedRun:
         }
 
     def _num_rows(self, roster: Roster) -> int:
-        """Rows of the trainer: one per training member. A compiled pack has its width, or the width halved some
-        times, with a row for every member, so that few sizes are compiled."""
+        """Rows of the trainer, at least one per training member.
+
+        A compiled pack has its width, or the width halved some times, so that few sizes are compiled.
+        """
         if not self.way.compiled:
             return len(roster.training)
         size = self.way.width

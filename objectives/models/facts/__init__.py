@@ -1,6 +1,6 @@
-"""Objectives and what is known of them, free of torch, one a file: the table that everybody looks them up in.
+"""Objectives and the facts about them, free of torch, one per file: the table in which all look them up.
 
-A new objective is a file here with its fields and facts, its training in a file of ``models``, and a line in the table.
+A new objective is a file here with fields and facts, a file in ``models`` with its training, and a line in the table.
 """
 
 from __future__ import annotations

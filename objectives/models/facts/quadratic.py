@@ -17,7 +17,7 @@ class QuadraticConfig(TrainingConfig):
     noise: float = per_member(0.0, "gradient", "standard deviation of one sample's gradient noise", ge=0)
 
 
-# Its noise is of the gradient: the loss is the same function at every step.
+# Only its gradient is noisy: the loss is the same function at every step.
 QUADRATIC = Objective(
     "quadratic",
     QuadraticConfig,
