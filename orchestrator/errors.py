@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 EXIT_OK = 0
@@ -62,3 +63,9 @@ class InputError(SweepError):
 def printable(text: str) -> str:
     """``text`` without terminal control characters."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A remedy for a misspelt word, empty when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else ""

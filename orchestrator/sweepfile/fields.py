@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
+import glob
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import Objective, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields
+from orchestrator.errors import Problem, did_you_mean
 from orchestrator.space import frozen
 from orchestrator.sweepfile.own_trainer import GIVEN, OwnTrainer
 
@@ -175,12 +178,6 @@ def _field_checker(config_class: type[TrainingConfig], name: str) -> TypeAdapter
     )
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy for a misspelt word, empty when no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean `{close[0]}`?" if close else ""
-
-
 def lowered(message: str) -> str:
     """``message`` as part of a sentence."""
     return message[:1].lower() + message[1:]
@@ -190,3 +187,22 @@ def shown(value: Any) -> str:
     """``value`` in few characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
+    """Makes relative paths absolute, since workers have other working directories."""
+    absolute = []
+    for pattern in patterns:
+        full = str(Path(os.path.expanduser(pattern)).absolute())
+        absolute.append(full)
+        if not os.path.exists(full) and not _matches(full):
+            message = f"{shown(pattern)} matches no file"
+            problems.append(Problem(where, key, message, "paths are relative to where you stand"))
+    return tuple(absolute)
+
+
+def _matches(pattern: str) -> bool:
+    try:
+        return any(True for _ in glob.iglob(pattern, recursive=True))
+    except (OSError, ValueError, RecursionError):  # too long, a NUL, too many folders
+        return False

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import glob
-import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, load_objective
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.errors import InputError, Problem
+from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.search.sampled import sample_cells
-from orchestrator.space import SCALES, Axis, Trial, format_value, frozen, grid_cells, trial_id
-from orchestrator.sweepfile.fields import Fields, did_you_mean, fields_of, lowered, shown
+from orchestrator.space import Axis, Trial, format_value, frozen, grid_cells, trial_id
+from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
+from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
+from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.own_trainer import OwnTrainer, absolute_folder, own_problems, own_trainer
 from orchestrator.sweepfile.sections import (
     SECTIONS,
-    AxisSection,
     CheckpointConfig,
     OwnTrainerSection,
     ResourcesConfig,
@@ -34,7 +31,6 @@ from orchestrator.sweepfile.sections import (
 )
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
 
-_MAX_PROBLEMS = 20
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
 _BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer")
 
@@ -119,13 +115,13 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     objective = _objective(file, document, allow_import)
     problems: list[Problem] = list(_trainer_problems(file, objective, document))
     if problems:
-        raise InputError(*problems[:_MAX_PROBLEMS])
+        raise InputError(*problems[:MAX_PROBLEMS])
     fields = fields_of(objective)
     fixed = _checked_fixed(file, fields, document, problems)
-    axes = _checked_axes(file, fields, document, problems)
+    axes = checked_axes(file, fields, document, problems)
     if problems:
-        raise InputError(*problems[:_MAX_PROBLEMS])
-    _refuse_huge(file, axes, document)
+        raise InputError(*problems[:MAX_PROBLEMS])
+    refuse_huge(file, axes, document)
     if file.sample is not None:
         cells: Iterable[dict[str, Any]] = sample_cells(axes, file.sample.method, file.sample.num, file.sample.seed)
     else:
@@ -146,7 +142,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         checkpoint=file.checkpoint,
         telemetry=file.telemetry,
         tracking=file.tracking,
-        text=_as_file(document, fixed, axes, fields, objective),
+        text=frozen_text(document, fixed, axes, fields, objective),
         idle=idle,
     )
 
@@ -162,7 +158,7 @@ def _validated(document: Document) -> SweepFile:
     try:
         file = SweepFile.model_validate(data)
     except ValidationError as error:
-        found = [_problem(details, document) for details in error.errors()[:_MAX_PROBLEMS]]
+        found = [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
         raise InputError(*dict.fromkeys(found)) from None
     if len(set(file.seeds)) < len(file.seeds):
         raise InputError(Problem(document.place(("seeds",)), "seeds", f"{file.seeds} repeats a seed", "list each once"))
@@ -251,154 +247,21 @@ def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, docume
         yield problem(path, message, remedy)
 
 
-def _field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
-    """The problem of ``value`` for the field ``name``, if any."""
-    found = fields.problem(name, value)
-    return Problem(document.place(path), ".".join(path[:2]), *found) if found else None
-
-
 def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> dict[str, Any]:
     fixed = {}
     for name, value in file.fixed.items():
-        if len(problems) >= _MAX_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             break
         path = ("fixed", name)
-        if problem := _field_problem(fields, name, value, path, document):
+        if problem := field_problem(fields, name, value, path, document):
             problems.append(problem)
         elif name in file.axes:
             problems.append(Problem(document.place(path), f"fixed.{name}", "is also an axis", "keep one of the two"))
         elif fields.names_files(name):
-            fixed[name] = _absolute_text(value, document.place(path), f"fixed.{name}", problems)
+            fixed[name] = absolute_text(value, document.place(path), f"fixed.{name}", problems)
         else:
             fixed[name] = frozen(value)
     return fixed
-
-
-def _absolute_text(patterns: Sequence[str], where: str, key: str, problems: list[Problem]) -> tuple[str, ...]:
-    """Makes relative paths absolute, since workers have other working directories."""
-    absolute = []
-    for pattern in patterns:
-        full = str(Path(os.path.expanduser(pattern)).absolute())
-        absolute.append(full)
-        if not os.path.exists(full) and not _matches(full):
-            message = f"{shown(pattern)} matches no file"
-            problems.append(Problem(where, key, message, "paths are relative to where you stand"))
-    return tuple(absolute)
-
-
-def _matches(pattern: str) -> bool:
-    try:
-        return any(True for _ in glob.iglob(pattern, recursive=True))
-    except (OSError, ValueError, RecursionError):  # too long, a NUL, too many folders
-        return False
-
-
-def _checked_axes(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> list[Axis]:
-    axes = []
-    for name, section in file.axes.items():
-        if len(problems) >= _MAX_PROBLEMS:
-            break
-        axis = _axis(name, section, file, fields, document, problems)
-        if axis is None:
-            continue
-        candidates = (axis.at(0.0), axis.at(1.0), *axis.values)
-        wrong = (_field_problem(fields, name, value, ("axes", name), document) for value in candidates)
-        place, key = document.place(("axes", name)), f"axes.{name}"
-        if problem := next(filter(None, wrong), None):
-            problems.append(problem)
-            continue
-        if fields.names_files(name):
-            places = [document.place(("axes", name, "values", i)) for i in range(len(axis.values))]
-            texts = (_absolute_text(*text, key, problems) for text in zip(axis.values, places, strict=True))
-            axis = replace(axis, values=tuple(texts))
-        if repeated := _repeated(axis.values):
-            problems.append(Problem(place, key, *repeated))
-            continue
-        axes.append(axis)
-    return axes
-
-
-def _axis(
-    name: str, section: AxisSection, file: SweepFile, fields: Fields, document: Document, problems: list[Problem]
-) -> Axis | None:
-    where, key = document.place(("axes", name)), f"axes.{name}"
-
-    def refuse(message: str, remedy: str) -> None:
-        problems.append(Problem(where, key, message, remedy))
-
-    if unknown := not fields.is_known(name) and _field_problem(fields, name, None, ("axes", name), document):
-        problems.append(unknown)
-        return None
-    given = [scale for scale in SCALES if getattr(section, scale) is not None]
-    if len(given) != 1:
-        what = "has no values" if not given else f"has both {' and '.join(given)}"
-        return refuse(what, "give one of values: [...], linear: [a, b], log: [a, b], log1m: [a, b]")
-    scale = given[0]
-    if scale == "values":
-        if section.num is not None:
-            return refuse("num has no meaning beside values", "remove num")
-        return Axis(name, "values", tuple(fields.canonical(name, value) for value in section.values or ()))
-    low, high = getattr(section, scale)
-    is_integer = fields.is_integer(name, document.data["axes"][name][scale])
-    if low >= high:
-        return refuse(f"[{low:g}, {high:g}] is not low, high", f"write {scale}: [{high:g}, {low:g}]")
-    if scale == "log" and low <= 0:
-        return refuse(f"a log axis cannot begin at {low:g}", "begin above 0, or use linear")
-    if scale == "log1m" and high >= 1:
-        return refuse(f"a log1m axis cannot reach {high:g}", "end below 1")
-    if not math.isfinite(high / low if scale == "log" else high - low):
-        return refuse(f"[{low:g}, {high:g}] is too wide for numbers of double precision", "bring its ends nearer")
-    unfilled = Axis(name, scale, (), (low, high), is_integer)
-    if file.sample is not None:
-        if section.num is not None:
-            return refuse("num has no meaning when cells are sampled", "remove num, or remove sample")
-        return unfilled
-    if section.num is None:
-        return refuse("num is missing", "say how many values, e.g. num: 7")
-    if section.num > file.max_trials:
-        return refuse(
-            f"num: {section.num} is more than max_trials = {file.max_trials}", "lower num or raise max_trials"
-        )
-    return Axis(name, scale, unfilled.grid(section.num), (low, high), is_integer)
-
-
-def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
-    """The problem of values that would not each have a column of the map, and its remedy; None without one."""
-    seen: dict[Any, Any] = {}
-    for value in values:
-        try:
-            is_new = value not in seen
-        except TypeError:
-            return f"{shown(value)} cannot be a column of a map", "write numbers, words, true, false, null or lists"
-        if is_new:
-            seen[value] = value
-        elif repr(seen[value]) == repr(value):
-            return f"{shown(value)} repeats a value", "list each once"
-        else:
-            message = f"{shown(seen[value])} and {shown(value)} are equal in Python, so the map would have one column"
-            return f"{message} for both", "keep one of them, or write words in quotes, such as '1.0'"
-    # Rounded numbers may look alike; a map shows lists as they are.
-    names = {format_value(value): value for value in values}
-    for value in values:
-        if isinstance(value, tuple) and names[name := format_value(value)] != value:
-            message = f"{shown(value)} and {shown(names[name])} would both be called {name}"
-            return message, "give one of the files, or its folder, another name (a link will do)"
-    return None
-
-
-def _refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
-    num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
-    num_trials = num_cells * len(file.seeds)
-    if num_trials > file.max_trials:
-        raise InputError(
-            Problem(
-                document.place(("sample" if file.sample else "axes",)),
-                "axes",
-                f"{num_cells} cells x {len(file.seeds)} seeds = {num_trials} trials,"
-                f" more than max_trials = {file.max_trials}",
-                f"shorten an axis, or say max_trials: {num_trials}",
-            )
-        )
 
 
 def _resolve(
@@ -431,7 +294,7 @@ def _resolve(
             identity = trial_id(objective.name, config, seed, judged_by)
             trials.setdefault(identity, Trial(identity, cell, seed, config))
     if wrong := [name for name, number in idle.items() if number == num_cells]:
-        raise InputError(*(_idle_problem(name, fields, file, document) for name in sorted(wrong)[:_MAX_PROBLEMS]))
+        raise InputError(*(_idle_problem(name, fields, file, document) for name in sorted(wrong)[:MAX_PROBLEMS]))
     return list(trials.values()), Counter({name: idle[name] for name in file.axes if name in idle})
 
 
@@ -451,39 +314,3 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
 
 
 # --- writing -------------------------------------------------------------------------------------
-
-
-class _Dumper(yaml.SafeDumper):
-    """Floats in readable form, short lists on one line, explicit null."""
-
-
-def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
-    # Other YAML readers take 1e-12 as text; all of them read 1.0e-12 as a number.
-    digits = repr(value)
-    text = digits.replace("e", ".0e") if "e" in digits and "." not in digits else digits
-    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
-
-
-_Dumper.add_representer(float, _represent_float)
-_Dumper.add_representer(
-    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
-)
-
-
-def _as_file(
-    document: Document,
-    fixed: Mapping[str, Any],
-    axes: Sequence[Axis],
-    fields: Fields,
-    objective: Objective | OwnTrainer,
-) -> str:
-    """The sweep as a file that is valid in any folder: the keys as written, with the command line's changes."""
-    data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
-    if isinstance(data["objective"], dict):
-        data["objective"] = {**data["objective"], "folder": objective.folder}
-    for axis in axes:
-        if fields.names_files(axis.name):
-            data["axes"] = {**data["axes"], axis.name: {"values": list(map(list, axis.values))}}
-    if fixed:
-        data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,51 @@
+"""A sweep as the file that its results folder keeps: valid in any folder, with the command line's changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from objectives.base import Objective
+from orchestrator.space import Axis
+from orchestrator.sweepfile.fields import Fields
+from orchestrator.sweepfile.own_trainer import OwnTrainer
+from orchestrator.sweepfile.sections import SweepFile
+from orchestrator.sweepfile.strict_yaml import Document
+
+
+class _Dumper(yaml.SafeDumper):
+    """Floats in readable form, short lists on one line, explicit null."""
+
+
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+    # Other YAML readers take 1e-12 as text; all of them read 1.0e-12 as a number.
+    digits = repr(value)
+    text = digits.replace("e", ".0e") if "e" in digits and "." not in digits else digits
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+_Dumper.add_representer(float, _represent_float)
+_Dumper.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+)
+
+
+def frozen_text(
+    document: Document,
+    fixed: Mapping[str, Any],
+    axes: Sequence[Axis],
+    fields: Fields,
+    objective: Objective | OwnTrainer,
+) -> str:
+    """The sweep as a file that is valid in any folder: the keys as written, with the command line's changes."""
+    data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
+    if isinstance(data["objective"], dict):
+        data["objective"] = {**data["objective"], "folder": objective.folder}
+    for axis in axes:
+        if fields.names_files(axis.name):
+            data["axes"] = {**data["axes"], axis.name: {"values": list(map(list, axis.values))}}
+    if fixed:
+        data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
