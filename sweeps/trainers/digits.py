@@ -17,10 +17,10 @@ DIGITS = load_digits()
 NUM_TRAINING = 1437  # of 1797; the others, by other writers, are held out
 
 
-class DigitsConfig(TrainingConfig):  # has steps, lr, warmup, beta1, beta2, clip and more already
+class DigitsConfig(TrainingConfig):  # already has steps, lr, warmup, beta1, beta2, clip and more
     """A small convolutional network on scikit-learn's handwritten digits."""
 
-    # A product's last bits depend on where in memory a member's matrix begins: whole blocks of 16 bytes.
+    # A product's last bits depend on the memory alignment of a member's matrix: use whole blocks of 16 bytes.
     batch_size: int = structural(32, "images", "images per step", ge=2, le=NUM_TRAINING, multiple_of=2)
     channels: int = structural(16, "channels", "filters of the convolution", ge=4, le=1024, multiple_of=4)
 
@@ -34,7 +34,7 @@ class DigitsTrainer(PackedTrainer):
         self.labels = torch.tensor(DIGITS.target, device=self.device)
 
     def initial_weights(self, seed: int) -> Weights:
-        """Weights of one member: equal seeds begin alike."""
+        """Weights of one member, a function of its seed."""
         C, generator = self.shape.channels, torch.Generator().manual_seed(seed)
         return {
             "filters": torch.randn(9, C, generator=generator) / 3,
@@ -43,8 +43,8 @@ class DigitsTrainer(PackedTrainer):
         }
 
     def losses(self) -> torch.Tensor:
-        """Loss of each member on a batch of its own, (K,)."""
-        # `draw` hands over each member's own generator; torch's global one would mix the members up.
+        """Loss of each member on its own batch, (K,)."""
+        # `draw` passes each member's own generator; the global one of torch would mix the members.
         size = (self.shape.batch_size,)
         index_KB = self.draw(lambda generator: torch.randint(NUM_TRAINING, size, generator=generator))
         return self.of_each_member(cross_entropy, self.images[index_KB], self.labels[index_KB])
@@ -57,10 +57,10 @@ class DigitsTrainer(PackedTrainer):
 
 
 def cross_entropy(weights: Weights, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Loss of one member, written as for a single model; `of_each_member` makes one stacked model of it."""
-    # conv2d would do as well, but rounds otherwise in a pack of another size; a product does not.
+    """Loss of one member, written as for a single model; `of_each_member` turns it into one stacked model."""
+    # conv2d would work too, but its rounding depends on the size of the pack; that of a product does not.
     windows_BP9 = F.unfold(images, kernel_size=3).mT
-    # Leaky, as a dead network would be called stalled where this one diverges.
+    # Leaky, since a dead network would count as stalled where this one diverges.
     maps_BPC = F.leaky_relu(windows_BP9 @ weights["filters"] + weights["offsets"], 0.1)
     pooled_BC33 = F.avg_pool2d(maps_BPC.mT.unflatten(2, (6, 6)), kernel_size=2)
     return F.cross_entropy(pooled_BC33.flatten(1) @ weights["head"], labels)

@@ -18,12 +18,12 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # Each of these is a setting: --name=value on the command line overrides it.
-out_dir, init_from = "out", "scratch"  # init_from=resume goes on from out_dir/ckpt.pt
+out_dir, init_from = "out", "scratch"  # init_from=resume continues from out_dir/ckpt.pt
 data = ""  # a text file; without one, sources of Python's standard library
 n_layer, n_head, n_embd, block_size = 2, 4, 64, 32
-batch_size = 8  # sequences an iteration, of all processes together
+batch_size = 8  # sequences per iteration, over all processes
 learning_rate, warmup_iters, max_iters = 3e-3, 10, 200
-beta1, beta2, eps, weight_decay, grad_clip = 0.9, 0.95, 1e-8, 0.1, 1.0  # grad_clip=0 clips nothing
+beta1, beta2, eps, weight_decay, grad_clip = 0.9, 0.95, 1e-8, 0.1, 1.0  # grad_clip=0: no clipping
 log_interval, eval_interval, eval_iters = 1, 100, 4
 seed, threads, device = 0, 1, "auto"  # auto, cpu or cuda
 
@@ -67,7 +67,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(n_layer))
         self.ln_f, self.head = nn.LayerNorm(n_embd, bias=False), nn.Linear(n_embd, 256, bias=False)
         for name, weight in self.named_parameters():
-            if weight.dim() == 2:  # what writes to the residual stream starts smaller, the deeper the model
+            if weight.dim() == 2:  # projections to the residual stream start smaller in deeper models
                 is_residual = name.endswith(("proj.weight", "down.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * n_layer) if is_residual else 0.02)
 
@@ -87,13 +87,13 @@ def make_optimizer(model):
 
 
 def set_learning_rate(optimizer, iter_num):
-    """Up a straight line, then constant."""
+    """Linear warmup, then constant."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * min(1.0, (iter_num + 1) / (warmup_iters + 1))
 
 
 def load_text():
-    """Bytes to train on and bytes held out, a tenth."""
+    """Bytes to train on, and a tenth held out."""
     files = [Path(data)] if data else sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-z]*.py"))
     text = b"".join(file.read_bytes() for file in files)
     text = torch.frombuffer(bytearray(text if data else text[:500_000]), dtype=torch.uint8)
@@ -101,26 +101,26 @@ def load_text():
 
 
 def random_starts(text, generator, rank, world_size):
-    """Where this rank's sequences of an iteration begin: its part of a batch that all ranks draw alike."""
+    """Start positions of this rank's sequences of an iteration: its part of a batch that all ranks draw equally."""
     starts = torch.randint(len(text) - block_size, (batch_size,), generator=generator)
     return starts.chunk(world_size)[rank]
 
 
 def batch(text, starts, place):
-    """Inputs and targets, both (B, T), of the sequences that begin at ``starts``."""
+    """Inputs and targets, both (B, T), of the sequences at ``starts``."""
     xy = text[starts[:, None] + torch.arange(block_size + 1)].long().to(place)
     return xy[:, :-1], xy[:, 1:]
 
 
 @torch.no_grad()
 def evaluate(model, text, place):
-    """Mean loss on sequences spread evenly over ``text``, always the same ones."""
+    """Mean loss on sequences evenly spaced over ``text``, always the same ones."""
     starts = torch.linspace(0, len(text) - block_size - 1, eval_iters * batch_size).long()
     return sum(model(*batch(text, part, place)).item() for part in starts.split(batch_size)) / eval_iters
 
 
 def start():
-    """Rank, number of ranks and device, from what torchrun puts into the environment."""
+    """Rank, number of ranks and device, from torchrun's environment variables."""
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if batch_size % world_size or init_from not in ("scratch", "resume"):
         sys.exit(f"batch_size={batch_size} must be a multiple of {world_size} processes, init_from scratch or resume")
@@ -136,7 +136,7 @@ def start():
 
 
 def main():
-    """Train, print, and save what it takes to go on; returns the exit code."""
+    """Train, print, and save checkpoints; returns the exit code."""
     rank, world_size, place = start()
     training, held_out = load_text()
     model, generator, first = GPT().to(place), torch.Generator().manual_seed(seed), 0
@@ -160,7 +160,7 @@ def main():
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter": iter_num}
             checkpoint.parent.mkdir(parents=True, exist_ok=True)
             torch.save(state | {"generator": generator.get_state()}, f"{checkpoint}.new")
-            os.replace(f"{checkpoint}.new", checkpoint)  # whoever kills this leaves the old file or the new one
+            os.replace(f"{checkpoint}.new", checkpoint)  # if killed, either the old or the new file is complete
         if iter_num == max_iters or is_stopping:
             break
         began = time.perf_counter()
@@ -172,7 +172,7 @@ def main():
         optimizer.step()
         told = torch.stack([loss.detach(), torch.tensor(float(len(terminated)), device=place)])
         if world_size > 1:
-            dist.all_reduce(told)  # all ranks stop at the same iteration, or some would wait for the others
+            dist.all_reduce(told)  # all ranks must stop at the same iteration, or some would wait for the others
         is_stopping = told[1].item() > 0
         if rank == 0 and iter_num % log_interval == 0:
             loss, passed_ms = told[0].item() / world_size, (time.perf_counter() - began) * 1000
@@ -184,5 +184,5 @@ if __name__ == "__main__":
     configure(sys.argv[1:])
     code = main()
     if dist.is_initialized():
-        dist.destroy_process_group()  # out here, where no model needs it any more
+        dist.destroy_process_group()  # at the end, when no model needs it
     sys.exit(code)

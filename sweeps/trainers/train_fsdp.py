@@ -12,7 +12,7 @@ import train
 
 
 def shard(model, place, world_size):
-    """Split every weight over the ranks: each holds its part, and gathers a block when it needs it."""
+    """Shard every weight over the ranks: each stores its part, and gathers a block when needed."""
     from torch.distributed.device_mesh import init_device_mesh  # a second to import: not for one process
     from torch.distributed.fsdp import fully_shard
 
@@ -23,14 +23,14 @@ def shard(model, place, world_size):
 
 
 def main():
-    """Train and print; a batch is shared evenly by the ranks, so that any number of them trains the same."""
+    """Train and print; a batch is split evenly over the ranks, so any number of ranks trains the same model."""
     if train.init_from != "scratch":
         sys.exit("train_fsdp.py saves nothing to go on from: --init_from must be scratch")
     rank, world_size, place = train.start()
     text, _ = train.load_text()
     model, generator = train.GPT().to(place), torch.Generator().manual_seed(train.seed)
     if world_size > 1:
-        shard(model, place, world_size)  # before the optimizer is made, which is to hold shards
+        shard(model, place, world_size)  # before the optimizer is created, which must hold shards
     optimizer = train.make_optimizer(model)
     for iter_num in range(train.max_iters):
         train.set_learning_rate(optimizer, iter_num)

@@ -3,8 +3,8 @@
 const panel = () => data.panels[choice.panel];
 const lookOf = (c) => look.states[cells.state[c]];
 
-// The cell that stands for several: at the reduction's share of their order; where what is not known may fall there,
-// the first one that is not known.
+// The cell that represents several: the one at the reduction's rank; if unknown cells may fall there, the first
+// unknown one.
 function taken(group, how) {
   const { rank } = panel();
   const ordered = [...group].sort((a, b) => rank[a] - rank[b]);

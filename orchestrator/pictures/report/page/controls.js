@@ -31,7 +31,7 @@ function drawControls() {
     const options = [...reductions.map((how) => [how, `${how} of all`]), ...axis.labels.map((label, i) => [i, label])];
     boxes.push(selectBox(`slice-${a}`, axis.name, options, choice.slices[a], (v) => {
       choice.slices[a] = v;
-      // One reduction serves all axes that are not shown: the worst of the medians is nobody's cell.
+      // One reduction serves all axes that are not shown: the worst of the medians is not a cell.
       if (reductions.includes(v)) choice.slices = choice.slices.map((slice) => (reductions.includes(slice) ? v : slice));
     }));
   });

@@ -1,5 +1,5 @@
-// Draws the maps and the curves of the report from the JSON in #data. Loads nothing, writes text only. What cells are,
-// how they are ordered and how they look is in the data, as the figures have it; here it is chosen and drawn.
+// Draws the maps and curves of the report from the JSON in #data. Loads nothing, writes text only. Cells, their order
+// and their looks come from the data, as in the figures; this script only selects and draws.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -23,7 +23,7 @@ function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A number at an axis or a scale of colours; numbers of cells and seeds come as text.
+// A number on an axis or colour scale; numbers of cells and seeds are text in the data.
 function tickText(value) {
   const size = Math.abs(value);
   if (value === 0 || (size >= 0.01 && size < 1000)) return String(Number(value.toPrecision(3)));
