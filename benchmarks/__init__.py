@@ -1,1 +1,1 @@
-"""Measurements of sweep beside what a user would pick instead; not part of the package."""
+"""Benchmarks of sweep against the alternatives of a user; not part of the package."""

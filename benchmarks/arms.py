@@ -1,4 +1,4 @@
-"""What is compared on the CPU, step by step: how each arm makes its two single-threaded trainers."""
+"""The arms of the CPU comparison: how each creates its two single-threaded trainers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.worker.run import run_pack
 
 VMAP_MEMBERS = 16
 CELLS = (8, 6)
-# No window may see the end of a trial; a sweep of this length would run for hours.
+# No measurement window may reach the end of a trial; a sweep of this length would run for hours.
 ENDLESS = 1_000_000
 EAGER = ("eager default", "eager foreach", "eager fused")
 OURS = "ours"
@@ -41,12 +41,12 @@ def start_arm(name: str, size: Size) -> Crew:
 
 
 def stable_sweep(size: Size, steps: int) -> Sweep:
-    """As many trials of this size as the main sweep has, none of which is ever lost."""
+    """As many trials of this size as in the main sweep, none of which is ever lost."""
     return sweep_of_text(grid_text(size.name, size.fields, steps, CELLS, SEEDS))
 
 
 def sweep_of_text(text: str) -> Sweep:
-    """A sweep as a user has it: read from a file."""
+    """A sweep as a user writes it: read from a file."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.yaml"
         path.write_text(text)
@@ -54,7 +54,7 @@ def sweep_of_text(text: str) -> Sweep:
 
 
 class OurPack:
-    """A worker of sweep: it hands out the reports of a pack, as the driver gets them about every second."""
+    """A worker of sweep: it yields the reports of a pack, about every second, as the driver gets them."""
 
     def __init__(self, pack: Pack) -> None:
         self._reports = run_pack(pack)
@@ -62,7 +62,7 @@ class OurPack:
         self.note = ""
 
     def __call__(self) -> int:
-        """Train until the next report; the member-steps in it."""
+        """Train until the next report; returns the member-steps in it."""
         report = next(self._reports)
         if report.error:
             raise RuntimeError(report.error.strip().splitlines()[-1])
@@ -74,7 +74,7 @@ class OurPack:
 
 
 def plain(config: GptConfig, seed: int, name: str) -> Advance:
-    """One trial of the plain trainer, which keeps its losses."""
+    """One trial of the plain trainer, which stores its losses."""
     import torch
 
     from benchmarks.plain_gpt import PlainTrainer
@@ -90,7 +90,7 @@ def plain(config: GptConfig, seed: int, name: str) -> Advance:
 
 
 def plain_style(name: str) -> Any:
-    """The set-up of the plain trainer that the arm ``name`` stands for."""
+    """The set-up of the plain trainer for the arm ``name``."""
     from benchmarks.plain_gpt import Style
 
     if name == "compiled":

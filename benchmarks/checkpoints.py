@@ -1,4 +1,4 @@
-"""What a checkpoint costs a worker: the pause of the training, and the work beside it.
+"""The cost of a checkpoint for a worker: the pause of training, and the work in parallel to it.
 
     python benchmarks/checkpoints.py [--widths 16 32 64 128]
 
@@ -24,7 +24,7 @@ _INTERVAL_S = 30.0
 
 
 def measure(width: int) -> tuple[float, float, float]:
-    """Size in MiB, pause in ms, and work beside the training in ms, medians of five."""
+    """Size in MiB, pause in ms, and parallel work in ms, medians of five."""
     objective = OBJECTIVES["gpt"]
     configs = [objective.config_class(steps=1000, width=width, lr=1e-3)] * _MEMBERS
     trainer = objective.start(configs, list(range(_MEMBERS)), "cpu", Way(_MEMBERS))

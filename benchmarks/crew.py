@@ -1,4 +1,4 @@
-"""Processes that do the same work at the same time, and how much of it they do in a window of time."""
+"""Processes that do the same work at the same time, and their throughput in a time window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-# Trains a little and says how many member-steps that was.
+# Trains a little and returns the number of member-steps.
 Advance = Callable[[], int]
 # Single-threaded processes of every arm on the CPU.
 WORKERS = 2
@@ -21,7 +21,7 @@ _END_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a crew did in one window: member-steps per second, all processes together."""
+    """The result of a crew in one window: member-steps per second over all processes."""
 
     member_steps_per_second: float
     member_steps: list[int]
@@ -29,15 +29,14 @@ class Window:
 
 
 class CrewFailed(RuntimeError):
-    """A process of a crew could not do its work; the message is its own error."""
+    """A process of a crew failed; the message is its own error."""
 
 
 class Crew:
-    """Persistent processes, started afresh by spawn, that train only while they are measured.
+    """Persistent processes, started by spawn, that train only while they are measured.
 
-    ``start_seconds`` is how long it took until all of them had done their first piece of work: imports,
-    building, probing, compiling. The warm-up that follows is not counted anywhere. ``notes`` are what the
-    processes say of themselves.
+    ``start_seconds`` is the time until all have finished their first piece of work: imports, building, probing,
+    compiling. The warm-up after it is not counted. ``notes`` are messages from the processes.
     """
 
     def __init__(self, make: Callable[..., Advance], arguments: Sequence[tuple[Any, ...]]) -> None:
@@ -62,7 +61,7 @@ class Crew:
             raise
 
     def measure(self, seconds: float) -> Window:
-        """Let all processes train for ``seconds``; each ends with the piece of work that it has begun."""
+        """Let all processes train for ``seconds``; each finishes the piece of work that it has started."""
         self._ask(seconds)
         counts = self._gather()
         steps, times = [count[0] for count in counts], [count[1] for count in counts]
@@ -73,7 +72,7 @@ class Crew:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(_END_TIMEOUT_S)  # it sees the closed pipe when it next looks
+            process.join(_END_TIMEOUT_S)  # it sees the closed pipe at its next read
             process.terminate()
             process.join()
 
@@ -105,7 +104,7 @@ def count_steps(advance: Advance, seconds: float) -> tuple[int, float]:
 
 
 def interleaved(crews: dict[str, Crew], rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, list]:
-    """Windows of each crew, one per round; every round begins with another crew."""
+    """Windows of each crew, one per round; every round starts with another crew."""
     windows: dict[str, list[dict[str, Any]]] = {name: [] for name in crews}
     for i in range(rounds):
         for name in rotated(list(crews), i):
@@ -116,7 +115,7 @@ def interleaved(crews: dict[str, Crew], rounds: int, seconds: float, say: Callab
 
 
 def rotated(names: Sequence[str], by: int) -> list[str]:
-    """``names`` beginning with number ``by``, so that no arm always runs at the same time of a round."""
+    """``names`` rotated by ``by``, so that no arm always runs at the same time of a round."""
     start = by % max(1, len(names))
     return [*names[start:], *names[:start]]
 
@@ -129,7 +128,7 @@ def _serve(pipe: Connection, make: Callable[..., Advance], arguments: tuple[Any,
         while True:
             pipe.send(count_steps(advance, pipe.recv()))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # the parent is done with us
+        return  # the parent has closed the connection
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         pipe.send(CrewFailed(f"{type(error).__name__}: {lines[0][:300]}"))

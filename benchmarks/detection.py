@@ -1,4 +1,4 @@
-"""How well spikes and lost runs are detected on real logs with labels, beside the rules in use today.
+"""How well spikes and lost runs are detected on labelled real logs, compared to rules in use today.
 
     python benchmarks/detection.py FOLDER --json FILE
 
@@ -37,7 +37,7 @@ _LOST = ("diverged", "nan")
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A real log and what a person saw in it. Episodes are points (first, last), in order."""
+    """A real log and its label. Episodes are points (first, last), in order."""
 
     log: Log
     source: str
@@ -47,13 +47,13 @@ class Labelled:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the run never came back."""
+        """Whether the run never recovered."""
         return self.label in _LOST
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a rule says of a log: points at which episodes begin, and where it would stop the run."""
+    """The result of a rule on a log: points at which episodes start, and where it would stop the run."""
 
     onsets: tuple[int, ...]
     stop: int | None
@@ -152,7 +152,7 @@ def _all(traces: Sequence[Labelled]) -> list[tuple[str, list[Told]]]:
 
 
 def told_by_us(replayed: Replayed) -> Told:
-    """What our detector says. A lost run without an episode has one where the loss of it began."""
+    """The result of our detector. A lost run without an episode gets one at its onset."""
     record, steps = replayed.record, replayed.log.step_N
     onsets = [episode.onset_step for episode in record.episodes]
     is_lost = replayed.verdict.outcome == "diverged"
@@ -172,7 +172,7 @@ def told_by_us(replayed: Replayed) -> Told:
 
 
 def told_by(rule: Rule, trace: Labelled) -> Told:
-    """What another rule says: flags less than ``_CALM`` points apart are one episode."""
+    """The result of another rule: flags less than ``_CALM`` points apart are one episode."""
     norms = trace.log.grad_norm_N
     flags, stop = rule(trace.log.loss_N.tolist(), None if norms is None else norms.tolist())
     onsets, last = [], -_CALM - 1
@@ -184,7 +184,7 @@ def told_by(rule: Rule, trace: Labelled) -> Told:
 
 
 def score(trace: Labelled, told: Told) -> Score:
-    """``told`` beside the label. Onsets match within the larger of 2 points and 10 % of the episode."""
+    """``told`` compared to the label. Onsets match within the larger of 2 points and 10 % of the episode."""
     unmatched = list(told.onsets)
     hits = 0
     for first, last in trace.episodes:
@@ -198,7 +198,7 @@ def score(trace: Labelled, told: Told) -> Score:
     if trace.is_lost:
         first, last = trace.episodes[-1]
         lost_at, tolerance = first, max(2.0, 0.1 * (last - first))
-    # A run that is lost later must not be stopped for what it recovers from before.
+    # A run that is lost later must not be stopped for an earlier episode from which it recovers.
     is_stop_right = told.stop is not None and lost_at is not None and told.stop >= lost_at - tolerance
     return Score(
         hits=hits,
@@ -213,7 +213,7 @@ def score(trace: Labelled, told: Told) -> Score:
 
 
 def summary(scores: Sequence[Score]) -> dict[str, float | int | None]:
-    """Sums and shares over logs."""
+    """Sums and fractions over logs."""
     hits, alarms, misses = (sum(getattr(s, name) for s in scores) for name in ("hits", "false_alarms", "misses"))
     waits = [s.points_until_stop for s in scores if s.points_until_stop is not None]
     return {

@@ -1,4 +1,4 @@
-"""The rules by which people tell spikes and stop runs today, each as it is published.
+"""The rules in use today for detecting spikes and stopping runs, each as published.
 
 A rule takes the losses and the gradient norms (or None) of a run and returns which points it flags and
 at which point it would stop the run (None: never). Sources and exact constants stand with each rule.
@@ -18,9 +18,9 @@ Rule = Callable[[Sequence[float], Sequence[float] | None], tuple[Flags, int | No
 def kill_loss_spike(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[Flags, int | None]:
     """llm-foundry's KillLossSpike with its defaults.
 
-    A loss of at least twice the mean of a window is an outlier; more than four in a row stop the run. So
-    does a window of which half is above the loss cap (the highest loss of the first window, at most 10),
-    from the second window on. The window is the larger of 100 batches and 5 % of the run.
+    A loss of at least twice the mean of a window is an outlier; more than four in a row stop the run. From the second
+    window on, so does a window with half of its losses above the loss cap (the highest loss of the first window, at
+    most 10). The window is the larger of 100 batches and 5 % of the run.
     """
     size = max(100, round(0.05 * len(losses)))
     window: deque[float] = deque(maxlen=size)
@@ -59,7 +59,7 @@ def six_sigma(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[F
 
 
 def _moments(window: Sequence[float]) -> tuple[float, float]:
-    """Mean and population deviation, NaN where the window holds what is not finite."""
+    """Mean and population deviation, NaN where the window has non-finite values."""
     if not all(map(math.isfinite, window)):
         return math.nan, math.nan
     return fmean(window), pstdev(window)
@@ -95,7 +95,7 @@ def lightning_spike(losses: Sequence[float], norms: Sequence[float] | None) -> t
 def z_score_ema(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[Flags, int | None]:
     """ZClip's statistic on the loss: z over 2.5 of moving averages, alpha 0.97, 25 of warm-up.
 
-    The averages are fed the clipped value. It clips, and never stops a run.
+    The averages are updated with the clipped value. It clips, and never stops a run.
     """
     warm_up, alpha, limit = 25, 0.97, 2.5
     start = [loss for loss in losses[:warm_up] if math.isfinite(loss)]
@@ -124,7 +124,7 @@ def threshold_pruner(losses: Sequence[float], norms: Sequence[float] | None) -> 
 
 
 def worse_than_best(losses: Sequence[float], norms: Sequence[float] | None) -> tuple[Flags, int | None]:
-    """A pruner in the way of Optuna's MedianPruner: prunes at a loss of twice the best so far, or NaN.
+    """A pruner in the style of Optuna's MedianPruner: prunes at a loss of twice the best so far, or NaN.
 
     After 20 points of warm-up.
     """

@@ -1,4 +1,4 @@
-"""Whole sweeps from the command to its end: ours and the peers, each in a process and a folder of its own."""
+"""Whole sweeps from the command to the end: sweep and its peers, each in its own process and folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKED_STEPS = 5
 LOSS_TOLERANCE = 1e-4
 _POLL_S = 0.1
 
-# A cell's values and a seed, e.g. ((("beta2", 0.9), ("eps", 1e-8)), 0).
+# Values of a cell, and a seed, e.g. ((("beta2", 0.9), ("eps", 1e-8)), 0).
 TrialKey = tuple[tuple[tuple[str, Any], ...], int]
 
 
@@ -47,7 +47,7 @@ class Run:
     curves: Mapping[TrialKey, Sequence[float]]
 
     def summary(self) -> dict[str, Any]:
-        """What goes into the JSON file: all but the curves."""
+        """The part for the JSON file: everything but the curves."""
         not_finite = sum(not math.isfinite(curve[-1]) for curve in self.curves.values())
         return {
             "wall_s": self.wall_s,
@@ -60,11 +60,11 @@ class Run:
 
 
 class RunFailed(RuntimeError):
-    """A command of the comparison failed; the message has the end of what it said."""
+    """A command of the comparison failed; the message is the end of its output."""
 
 
 def run_arm(name: str, sweep_file: Path) -> Run:
-    """Run the sweep the way of ``name``, with nothing left over from earlier runs."""
+    """Run the sweep with the peer ``name``, without leftovers of earlier runs."""
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         folder = Path(scratch)
         command = [sys.executable, *_command(name, sweep_file, folder)]
@@ -78,7 +78,7 @@ def run_arm(name: str, sweep_file: Path) -> Run:
 
 def _command(name: str, sweep_file: Path, folder: Path) -> list[str]:
     if name == OURS:
-        # What the installed command does, found from this checkout too.
+        # The same as the installed command, but also found from this checkout.
         entry = "import sys; from orchestrator.cli import main; sys.exit(main())"
         return ["-c", entry, "run", str(sweep_file), "--results", str(folder / "results"), "--parallel", "2"]
     module, *options = _PEERS[name]
@@ -86,11 +86,11 @@ def _command(name: str, sweep_file: Path, folder: Path) -> list[str]:
 
 
 def _timed(command: Sequence[str], folder: Path) -> tuple[float, float | None]:
-    """Seconds that the command took, and when the ledger, if it has one, showed the first losses."""
+    """Seconds that the command took, and the time of the first losses in the ledger, if it has one."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        # Whatever is compiled or probed is paid for here, and no earlier run helps.
+        # Compiling and probing count here; no earlier run helps.
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "SWEEP_CACHE": str(folder / "cache"),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -124,7 +124,7 @@ def _has_losses(ledger_file: Path) -> bool:
         finally:
             database.close()
     except sqlite3.Error:
-        return False  # the driver is still making it
+        return False  # the driver is still creating it
 
 
 def _run_of_ledger(ledger_file: Path, began: float, wall_s: float, first_step_at: float | None) -> Run:
@@ -151,12 +151,12 @@ def _run_of_records(records: Sequence[Mapping[str, Any]], began: float, wall_s: 
 
 
 def trial_key(cell: Mapping[str, Any], seed: int) -> TrialKey:
-    """What identifies a trial whoever trained it."""
+    """The identity of a trial, whichever peer trained it."""
     return tuple(sorted(cell.items())), seed
 
 
 def first_cell(finished: Sequence[tuple[Mapping[str, Any], float]]) -> float:
-    """When the first cell had all its seeds; ``finished`` has a cell and a time for each trial."""
+    """The time at which the first cell had all its seeds; ``finished`` has a cell and a time for each trial."""
     last_of_cell: dict[Any, float] = {}
     for cell, at in finished:
         key = trial_key(cell, 0)

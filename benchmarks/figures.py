@@ -50,7 +50,7 @@ def shares_of_peak(speeds: Mapping[str, Mapping[str, float]], peak: float) -> di
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print everything that was measured as tables."""
+    """Print all measurements as tables."""
     for size, arms in result["throughput"].items():
         table = Table("arm", "median", "min", "max", "to best eager", "of peak", "start, s", title=f"{size}: {_UNIT}")
         theirs = best_eager({name: arm["speed"]["median"] for name, arm in arms.items() if "speed" in arm})

@@ -1,4 +1,4 @@
-"""Packs beside one-member trainers on one GPU: `python benchmarks/gpu.py`. Needs torch and no Ray."""
+"""Packs compared to one-member trainers on one GPU: `python benchmarks/gpu.py`. Needs torch and no Ray."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if note:
         say(note.strip())
     failed = [arm for found in result["groups"] for arm in found["arms"] if "error" in arm]
-    # Large stacks may not fit; everything else has to run.
+    # Large stacks may not fit; everything else must run.
     return 1 if any(not arm["arm"].startswith("stack") for arm in failed) else 0
 
 
@@ -99,7 +99,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Say what is going on, at once."""
+    """Print a progress message immediately."""
     print(text, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What is compared on a GPU; needs torch and the objectives, nothing of the orchestrator."""
+"""The arms of the GPU comparison; needs torch and the objectives, nothing of the orchestrator."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Here:
             self._advance()
 
     def measure(self, seconds: float) -> Window:
-        """Train for ``seconds``, to the end of the piece of work that was begun."""
+        """Train for ``seconds``, to the end of the current piece of work."""
         assert self._advance is not None
         steps, took = count_steps(self._advance, seconds)
         return Window(steps / took, [steps], [took])
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._advance = None
 
 
 def free_memory() -> None:
-    """Hand back what no living tensor holds."""
+    """Release memory that no living tensor uses."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -119,7 +119,7 @@ def measured_peak(device: str, precision: str, seconds: float) -> float:
 
 
 def device_facts(device: str) -> dict[str, Any]:
-    """The device's name and the versions; nothing that names the machine."""
+    """The device's name and the versions; nothing that identifies the machine."""
     from benchmarks.machine import cpu_model
 
     name = torch.cuda.get_device_name() if device == "cuda" else cpu_model()

@@ -1,4 +1,4 @@
-"""One size at one precision on a GPU: arms are opened, measured in interleaved rounds, and closed."""
+"""One size and precision on a GPU: arms are started, measured in interleaved rounds, and closed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SERIAL, _STACK, _PROCESSES = "serial", "stack", "processes"
 def compare(
     size: Size, precision: str, peak: float, chosen: argparse.Namespace, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """All arms at one size and precision: a row each, and the best stack over the best of the others."""
-    # Compiled code of other sizes would make torch guess at dynamic shapes, and go back to eager in the end.
+    """All arms at one size and precision: a row for each, and the ratio of the best stack to the best of the others."""
+    # With compiled code of other sizes, torch would try dynamic shapes and finally fall back to eager.
     torch._dynamo.reset()
     styles = [name for name in gpu_arms.STYLES if not (chosen.eager_only and name == "compiled")]
     kinds = ["eager"] if chosen.eager_only else ["eager", "compiled"]
@@ -39,11 +39,11 @@ def compare(
         for style in styles:
             arms.open(f"{_SERIAL} {style}", lambda style=style: gpu_arms.Here(gpu_arms.plain, *shape, style))
         for num_members in chosen.members:
-            # Beside the serial arms, one number of members after the other: together they would not fit.
+            # Together with the serial arms, one stack size after another: all at once would not fit.
             stacks = [f"{_STACK} {num_members} {kind}" for kind in kinds]
             opened = [open_stack(name) for name in stacks]
             if not any(opened):
-                break  # more members do not fit either
+                break  # larger stacks do not fit either
             arms.measure()
             arms.close(stacks)
         fastest = max((name for name in arms.windows if name.startswith(_STACK)), key=arms.speed, default=None)
@@ -63,7 +63,7 @@ def compare(
 
 
 class OpenArms:
-    """Arms that are ready to be measured, and all windows so far; one that fails is noted and left out."""
+    """Arms that are ready to be measured, and all windows so far; one that fails is recorded and left out."""
 
     def __init__(self, rounds: int, seconds: float, say: Callable[[str], None]) -> None:
         self._rounds, self._seconds, self._say = rounds, seconds, say
@@ -73,20 +73,20 @@ class OpenArms:
         self.errors: dict[str, str] = {}
 
     def open(self, name: str, make: Callable[[], Any]) -> bool:
-        """Start an arm; whether that worked."""
+        """Start an arm; returns whether that worked."""
         self._say(f"starting {name}")
         if self._noting_errors(name, lambda: self.running.update({name: make()})):
             self.start_seconds[name] = self.running[name].start_seconds
         return name in self.running
 
     def measure(self) -> None:
-        """Some rounds over all running arms, each beginning with another one."""
+        """Some rounds over all running arms, each starting with another one."""
         for i in range(self._rounds):
             for name in rotated(list(self.running), i):
                 self._noting_errors(name, lambda name=name: self._measure(name))
 
     def close(self, names: Sequence[str]) -> None:
-        """End these arms, as far as they run."""
+        """Close these arms if they run."""
         for name in names:
             if name in self.running:
                 self.running.pop(name).close()
@@ -103,11 +103,11 @@ class OpenArms:
         failed = False
         try:
             act()
-        except (RuntimeError, ValueError, CrewFailed) as error:  # out of memory, or what a compiler cannot do
+        except (RuntimeError, ValueError, CrewFailed) as error:  # out of memory, or a failed compilation
             self.errors[name] = f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0][:200]}"
             failed = True
         if failed:
-            # After the handler, which keeps the frames and the tensors of the failed call alive.
+            # Outside the handler, which keeps the frames and tensors of the failed call alive.
             self.close([name])
         return not failed
 

@@ -1,4 +1,4 @@
-"""What the numbers were measured on, and the fastest matrix product that the machine has."""
+"""The machine of a measurement, and its fastest matrix product."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.crew import WORKERS, Advance, Crew, CrewFailed
 
 _WIDTH = 2048
-# Memory that malloc keeps instead of giving it back after every step: what sweep sets for its workers, given
-# to every arm alike. glibc reads them when a process starts.
+# Memory that malloc keeps instead of returning it after every step: as sweep sets it for its workers, here for every
+# arm. glibc reads these when a process starts.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
@@ -20,7 +20,7 @@ MALLOC = {
 
 
 def machine_facts() -> dict[str, str | int]:
-    """Processor, cores and versions; nothing that names the machine or its owner."""
+    """Processor, cores and versions; nothing that identifies the machine or its owner."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "ray", "mlflow", "optuna")}
     return {
         "cpu": cpu_model(),
@@ -32,7 +32,7 @@ def machine_facts() -> dict[str, str | int]:
 
 
 def cpu_model() -> str:
-    """The processor's own name."""
+    """The name of the processor."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

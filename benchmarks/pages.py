@@ -1,4 +1,4 @@
-"""How long a large sweep's mirror and report take: 1,000 trials of 1,000 steps.
+"""The time of a large sweep's mirror and report: 1,000 trials of 1,000 steps.
 
     python benchmarks/pages.py --trials 1000 --mirror-trials 20
 
@@ -67,7 +67,7 @@ def made_sweep(folder: Path, num_trials: int) -> Sweep:
 
 
 def measure_mirror(folder: Path, num_trials: int) -> None:
-    """Points a second of one core, ours and one call a point, into the same store."""
+    """Points per second of one core, of the mirror and with one call per point, into the same store."""
     sweep = made_sweep(folder, num_trials)
     mirror = Mirror(folder, TrackingConfig(every=1))
     ids = [trial.trial_id for trial in sweep.trials]

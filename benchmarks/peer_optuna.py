@@ -20,7 +20,7 @@ _STUDY = "peer"
 
 
 def storage(folder: Path) -> JournalStorage:
-    """The file that both processes share; Optuna's advice for processes on one machine."""
+    """The file that both processes share; recommended by Optuna for processes on one machine."""
     return JournalStorage(JournalFileBackend(str(folder / "optuna.log")))
 
 
@@ -36,14 +36,14 @@ def work(sweep_file: Path, folder: Path) -> None:
         config = GptConfig(steps=sweep.steps, **sweep.fixed, **cell)
         return train_and_log(config, cell, seed, folder, runs.log)
 
-    # A process that ends a trial stops once all others are taken. A loss that is not finite fails its
-    # trial, which Optuna says and goes on.
+    # A process that ends a trial stops once all others are taken. A non-finite loss fails its trial, which Optuna
+    # reports before continuing.
     taken = (TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING)
     study.optimize(objective, callbacks=[MaxTrialsCallback(len(sweep.trials), taken)])
 
 
 def enqueue(sweep: Sweep, folder: Path) -> None:
-    """Put every trial into a new study; a GridSampler would give one trial to both processes now and then."""
+    """Enqueue every trial in a new study; a GridSampler would sometimes give one trial to both processes."""
     study = optuna.create_study(study_name=_STUDY, storage=storage(folder))
     for trial in sweep.trials:
         study.enqueue_trial({**trial.cell, "seed": trial.seed})
@@ -52,7 +52,7 @@ def enqueue(sweep: Sweep, folder: Path) -> None:
 def main() -> None:
     """Train all trials of a sweep."""
     arguments = parse_peer("A sweep's trials as a study of Optuna in two processes.")
-    MlflowRuns(arguments.folder)  # makes the store, which two processes at once could not
+    MlflowRuns(arguments.folder)  # creates the store, which two processes could not do at once
     enqueue(load_sweep(arguments.sweep), arguments.folder)
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=work, args=(arguments.sweep, arguments.folder)) for _ in range(WORKERS)]

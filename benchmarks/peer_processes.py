@@ -30,7 +30,7 @@ def main() -> None:
     """Train all trials of a sweep."""
     arguments = parse_peer("A sweep's trials one by one in two processes.")
     sweep = load_sweep(arguments.sweep)
-    begin(arguments.folder)  # makes the store, which two processes at once could not
+    begin(arguments.folder)  # creates the store, which two processes could not do at once
     tasks = [(dict(trial.config), dict(trial.cell), trial.seed, arguments.folder) for trial in sweep.trials]
     with multiprocessing.get_context("spawn").Pool(WORKERS, begin, (arguments.folder,)) as pool:
         for _ in pool.imap_unordered(train, tasks):

@@ -19,8 +19,8 @@ from orchestrator.sweepfile.spec import Sweep, load_sweep
 class BatchedMlflow(LoggerCallback):
     """Writes a trial to MLflow in one batch when it ends.
 
-    Ray's own MLflowLoggerCallback calls log_metric for each of the dozen numbers in every result, in the
-    process that also starts the trials: a user who measures that writes this.
+    Ray's MLflowLoggerCallback calls log_metric for each of the dozen numbers in every result, in the process that also
+    starts the trials: a user who measures that writes this.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +32,7 @@ class BatchedMlflow(LoggerCallback):
         self._runs = MlflowRuns(self._folder)
 
     def log_trial_result(self, iteration: int, trial: Any, result: dict) -> None:
-        """Keep the loss for later."""
+        """Store the loss for later."""
         self._points.setdefault(trial, []).append(Point(result["step"], result["loss"], result["timestamp"]))
 
     def log_trial_end(self, trial: Any, failed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What all peers of the end-to-end comparison do alike: one plain trial, its record, its run in MLflow."""
+"""The common parts of the end-to-end peers: one plain trial, its record, its run in MLflow."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from benchmarks.plain_gpt import Style, losses
 from objectives.base import GptConfig
 
 EXPERIMENT = "peer"
-# A call per step and metric would cost MLflow more than the training: 230 of them fit into a second. A tenth
-# of the steps, and one call per trial where the peer has the choice, is what keeps a peer fast.
+# One call per step and metric would cost MLflow more than the training: it handles 230 per second. A tenth of the
+# steps, and one call per trial where the peer can choose, keeps a peer fast.
 REPORT_EVERY = 10
 # The fastest eager set-up at the size of the main sweep.
 STYLE = Style("fused")
@@ -36,7 +36,7 @@ class Point:
 
 
 def parse_peer(description: str, *options: tuple[str, dict[str, Any]]) -> argparse.Namespace:
-    """The command line that every peer has: a sweep file and a folder of its own, and ``options``."""
+    """The command line of every peer: a sweep file, its own folder, and ``options``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("sweep", type=Path, help="sweep file to train")
     parser.add_argument("folder", type=Path, help="where records and the MLflow store go")
@@ -46,7 +46,7 @@ def parse_peer(description: str, *options: tuple[str, dict[str, Any]]) -> argpar
 
 
 def train_trial(config: GptConfig, cell: Mapping[str, Any], seed: int, folder: Path) -> Iterator[Point]:
-    """Train one trial, yielding every tenth step and the last one; its curve is kept in ``folder``."""
+    """Train one trial, yielding every tenth step and the last one; its curve is stored in ``folder``."""
     torch.set_num_threads(1)
     curve: list[float] = []
     first_step_at, latest = 0.0, None
@@ -75,7 +75,7 @@ def tracking_uri(folder: Path) -> str:
 
 
 class MlflowRuns:
-    """One run per trial, written whole in a single batch: the cheapest way that MLflow has."""
+    """One run per trial, written in a single batch: the cheapest way in MLflow."""
 
     def __init__(self, folder: Path) -> None:
         self._client = MlflowClient(tracking_uri(folder))
@@ -96,7 +96,7 @@ class MlflowRuns:
 def train_and_log(
     config: GptConfig, cell: Mapping[str, Any], seed: int, folder: Path, log: Callable[..., None]
 ) -> float:
-    """Train one trial and write it to MLflow; its last loss."""
+    """Train one trial and write it to MLflow; returns its last loss."""
     points = list(train_trial(config, cell, seed, folder))
     log({**cell, "seed": seed}, points)
     return points[-1].loss

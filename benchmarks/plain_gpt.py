@@ -79,7 +79,7 @@ class PlainGpt(nn.Module):
 
     @torch.no_grad()
     def start_from(self, config: GptConfig, seed: int) -> None:
-        """Take the initial weights that a member of a pack with this seed has."""
+        """Use the initial weights of a pack's member with this seed."""
         weights = initial_weights(config, seed)
         self.embedding.weight.copy_(weights["embedding"])
         self.position.copy_(weights["position"])
@@ -87,7 +87,7 @@ class PlainGpt(nn.Module):
         self.head.weight.copy_(weights["head"].T)
         for layer, block in enumerate(self.blocks):
             for name, module in block.named_children():
-                # nn.Linear keeps its matrix transposed; a norm's gain has one axis and is its own transpose.
+                # nn.Linear stores its matrix transposed; a norm's gain has one axis and is its own transpose.
                 weight = weights[f"{layer}.{name}"]
                 module.weight.copy_(weight.T if weight.ndim == 2 else weight)
 
@@ -123,14 +123,14 @@ class PlainTrainer:
             **flags,
         )
         self.batches = BatchStream(load_corpus(config.text), config.batch_size, config.context, self.device)
-        # An infinite threshold leaves the gradient alone and still tells its norm.
+        # An infinite threshold leaves the gradient unchanged and still returns its norm.
         self.clip = math.inf if config.clip is None else config.clip
         self.num_steps = 0
         self.grad_norm: torch.Tensor | None = None
 
     def step(self) -> float:
-        """Train one step; its loss."""
-        # Setting the learning rate by hand is cheaper than a scheduler object.
+        """Train one step; returns its loss."""
+        # Setting the learning rate directly is cheaper than a scheduler object.
         factor = min(1.0, (self.num_steps + 1) / max(1, self.config.warmup))
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr * factor

@@ -1,4 +1,4 @@
-"""What a trial costs the driver, in time and in memory, in sweeps of 100, 1,000 and 10,000 trivial trials.
+"""The driver's cost of a trial, in time and memory, in sweeps of 100, 1,000 and 10,000 trivial trials.
 
     python benchmarks/scale.py [--trials 100 1000 10000] [--executor inline] [--report 100 1000000]
 
@@ -31,7 +31,7 @@ from orchestrator.messages import Finished, Report
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
-_PIECE = 50_000  # steps that are recorded at once
+_PIECE = 50_000  # steps recorded at once
 
 SWEEP = """
 name: scale
@@ -103,7 +103,7 @@ def _watched(folder: Path, *arguments: str) -> tuple[float, float]:
 
 
 def _watch(driver: subprocess.Popen[bytes], largest: list[int]) -> None:
-    """Keep the high-water mark of the driver's own memory, in KiB, as long as it lives."""
+    """Track the peak of the driver's own memory, in KiB, during its lifetime."""
     while driver.poll() is None:
         try:
             status = Path(f"/proc/{driver.pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""The four model sizes that are compared, and what a training step costs on paper."""
+"""The four model sizes that are compared, and the nominal cost of a training step."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ SIZES = (
 def flops_per_member_step(size: Size) -> int:
     """Floating point operations of the matrix products in one training step of one member.
 
-    Two per weight and token forward, four backward; attention multiplies whole (T, T) squares, also the
-    half above the diagonal. Elementwise work and the optimizer are not counted, as usual.
+    Two per weight and token forward, four backward; attention multiplies whole (T, T) squares, including the half above
+    the diagonal. Elementwise work and the optimizer are not counted, as usual.
     """
     weights = size.depth * 12 * size.width**2 + size.width * NUM_BYTES
     attention = size.depth * 4 * size.batch_size * size.context**2 * size.width

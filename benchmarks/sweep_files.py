@@ -1,4 +1,4 @@
-"""The sweeps that are compared, written as sweep files."""
+"""The compared sweeps, written as sweep files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 
 SEEDS = (0, 1, 2)
-# 48 cells and three seeds, as many trials as the shipped main sweep. All of them are stable, so that no
-# arm gets work for free.
+# 48 cells and three seeds, as many trials as in the shipped main sweep. All are stable, so that no arm saves work.
 STABLE_LR = (1e-4, 1e-3)
 STABLE_BETA2 = (0.95, 0.999)
 
@@ -36,9 +35,9 @@ def grid_text(name: str, fixed: dict[str, Any], steps: int, cells: tuple[int, in
 
 
 def thinned_text(document: dict[str, Any], values: dict[str, Sequence[float]], num_trials: int) -> str:
-    """The sweep ``document`` with at most ``num_trials`` trials: every so-many-th value of its two axes.
+    """The sweep ``document`` with at most ``num_trials`` trials, by thinning its two axes.
 
-    ``values`` are the axes' values. Both axes are thinned alike and keep at least one value; seeds stay.
+    ``values`` are the axes' values. Both axes are thinned equally and keep at least one value; seeds are unchanged.
     """
     (first, second), num_seeds = values, len(document["seeds"])
     share = min(1.0, (num_trials / (num_seeds * len(values[first]) * len(values[second]))) ** 0.5)
@@ -52,5 +51,5 @@ def thinned_text(document: dict[str, Any], values: dict[str, Sequence[float]], n
 
 
 def evenly_spaced(values: Sequence[float], num: int) -> list[float]:
-    """``num`` of ``values`` at even distances, the first among them."""
+    """``num`` evenly spaced ones of ``values``, including the first."""
     return [values[i * len(values) // num] for i in range(num)]

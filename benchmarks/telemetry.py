@@ -1,4 +1,4 @@
-"""What telemetry costs: steps that are read or measured in turns with plain ones, in one process on one thread.
+"""The cost of telemetry: observed steps alternating with plain ones, in one process on one thread.
 
     python benchmarks/telemetry.py [--rounds N] [--members N] [--json FILE]
 
@@ -18,13 +18,13 @@ from typing import Any
 
 from orchestrator.worker.ways import prepare_process
 
-_PLAIN = 4  # steps between two that are read
+_PLAIN = 4  # plain steps between two that are observed
 _PRODUCTS = (2, 3, 4, 6)
 _EVERY = 10  # steps between two readings, the default
 
 
 def extra_steps(rounds: int, members: int) -> dict[str, float]:
-    """What a reading, and a measurement with so many products, takes beside the step itself, in steps."""
+    """The extra cost of a reading, and of a measurement with each number of products, in steps."""
     import torch
 
     from objectives.base import OBJECTIVES, GptConfig, Way
@@ -56,7 +56,7 @@ def seconds(run: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    """Print what each costs in steps, and the time of a pack over that of one without telemetry."""
+    """Print each cost in steps, and the time of a pack relative to one without telemetry."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--members", type=int, default=16)
@@ -69,7 +69,7 @@ def main() -> None:
     read = found["reading"]
     print(f"{1 + read / _EVERY:6.3f} times the time of a pack without telemetry: readings every {_EVERY} steps")
     for every in (20, 50, 100):
-        # A step that is measured is read too.
+        # A measured step is read too.
         ratio = 1 + read * (1 / _EVERY - 1 / every) + found["4 products"] / every
         print(f"{ratio:6.3f} times: and the curvature every {every} steps, 4 products")
     if arguments.json:

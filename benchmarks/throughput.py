@@ -1,4 +1,4 @@
-"""sweep beside what a user would pick instead, in one run on this machine: `python benchmarks/throughput.py`."""
+"""sweep compared to a user's alternatives, in one run on this machine: `python benchmarks/throughput.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAIN_SWEEP = end_to_end.ROOT / "sweeps" / "beta2_eps.yaml"
 _CURVE_ARMS = (end_to_end.OURS, "ray reuse_actors")
 _CURVE_SIZE = sizes.SIZES[1]
 _CURVE_STEPS = 300
-# Learning rates and beta2 of the cost curve, by the number of trials.
+# Learning rates and beta2 of the cost curve, by number of trials.
 _CURVE_CELLS = {16: (4, 4), 64: (8, 8), 256: (16, 16), 1024: (32, 32)}
 _SIZE_NAMES = tuple(size.name for size in sizes.SIZES)
 _PARTS = (*_SIZE_NAMES, "main", "curve")
@@ -67,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = parse(words)
     os.environ.update(MALLOC)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        # No earlier run helps: what is probed or compiled is paid for in the column `start`.
+        # No earlier run helps: probing and compiling count in the column `start`.
         os.environ.update(SWEEP_CACHE=folder, TORCHINDUCTOR_CACHE_DIR=str(Path(folder) / "inductor"))
         result = measure(chosen, Path(folder))
     from rich.console import Console
@@ -82,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Everything that the command line asks for, raw and as ratios."""
+    """All measurements requested on the command line, raw and as ratios."""
     failures: list[str] = []
     began = time.time()
     chosen_sizes = [size for size in sizes.SIZES if size.name in chosen.only]
@@ -156,7 +156,7 @@ def compare_steps(size: sizes.Size, chosen: argparse.Namespace, failures: list[s
 
 
 def compare_sweeps(path: Path, names: Sequence[str], rounds: int, failures: list[str]) -> dict[str, Any]:
-    """Wall time of one sweep done by each arm, and how far its first losses are from ours."""
+    """Wall time of one sweep in each arm, and the difference of its first losses from ours."""
     num_trials = len(load_sweep(path).trials)
     say(f"{path.stem}: {num_trials} trials from start to end")
     runs: dict[str, list[end_to_end.Run]] = {name: [] for name in names}
@@ -167,7 +167,7 @@ def compare_sweeps(path: Path, names: Sequence[str], rounds: int, failures: list
                 runs[name].append(end_to_end.run_arm(name, path))
             except end_to_end.RunFailed as error:
                 say(f"  {name}: {error}")
-                errors[name] = str(error).splitlines()[0]  # the rest is full of this machine's paths
+                errors[name] = str(error).splitlines()[0]  # the rest has this machine's paths
                 continue
             say(f"  round {i + 1}/{rounds}  {name:<42} {runs[name][-1].wall_s:8.1f} s")
     reference = runs.get(end_to_end.OURS)
@@ -202,7 +202,7 @@ def main_file(chosen: argparse.Namespace, folder: Path) -> Path:
 
 
 def cost_curve(chosen: argparse.Namespace, folder: Path, failures: list[str]) -> dict[str, Any]:
-    """Wall time over the number of trials, ours and Ray Tune's faster way."""
+    """Wall time over the number of trials, for sweep and Ray Tune's faster mode."""
     largest = 16 if chosen.quick else 1024 if chosen.long else 256
     found = {}
     for num_trials, cells in _CURVE_CELLS.items():
@@ -215,7 +215,7 @@ def cost_curve(chosen: argparse.Namespace, folder: Path, failures: list[str]) ->
 
 
 def say(text: str) -> None:
-    """Say what is going on, at once."""
+    """Print a progress message immediately."""
     print(text, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The other way to stack in torch: torch.func.vmap over the plain module, with an AdamW written over it."""
+"""Stacking in torch itself: torch.func.vmap over the plain module, with a hand-written AdamW."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class VmappedTrainer:
             name: torch.tensor([getattr(c, name) for c in configs], dtype=torch.float64, device=self.device)
             for name in ("lr", "beta1", "beta2", "eps", "weight_decay")
         }
-        # Members of one seed share their batches: each is drawn once.
+        # Members of one seed have the same batches: each is drawn once.
         self._distinct = sorted(set(seeds))
         self._row_of_member = torch.tensor([self._distinct.index(seed) for seed in seeds], device=self.device)
         self.batches = BatchStream(
@@ -45,9 +45,9 @@ class VmappedTrainer:
         self.num_steps = 0
 
     def step(self) -> list[float]:
-        """Train one step; the loss of each member."""
+        """Train one step; returns the loss of each member."""
         tokens = self.batches.batch([(seed, self.num_steps) for seed in self._distinct])[self._row_of_member]
-        # vmap would loop over the members of the fused attention, which it has no rule for.
+        # vmap has no rule for fused attention and would loop over the members.
         with sdpa_kernel(SDPBackend.MATH):
             gradients, loss_K = self._differentiate(self.weights, tokens)
         self.num_steps += 1
@@ -63,7 +63,7 @@ class VmappedTrainer:
         for name, weight in self.weights.items():
 
             def along(value_K: torch.Tensor, num_axes: int = weight.ndim) -> torch.Tensor:
-                # Double precision up to here: 1 - 0.999 has few digits left in single.
+                # Double precision up to here: 1 - 0.999 has few digits left in single precision.
                 return value_K.float().view(-1, *[1] * (num_axes - 1))
 
             gradient, first, second = gradients[name], self._first[name], self._second[name]
