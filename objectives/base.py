@@ -1,4 +1,4 @@
-"""What an objective is made with, and the table of those that are built in; free of torch."""
+"""The imports for a custom objective, and the table of the built-in ones; free of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools of the conformance suite: values of the fields, small configurations, curves and what is equal to what."""
+"""Tools of the conformance suite: field values, small configurations, curves and comparisons."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Curves = Mapping[str, np.ndarray]  # of each metric, (T, K)
 
 
 class ConformanceKit:
-    """What the tests of one objective are written with; ``ObjectiveConformance`` says what the attributes mean."""
+    """Helpers of the tests of one objective; ``ObjectiveConformance`` documents the attributes."""
 
     objective: Objective
     small: Mapping[str, Any] = {}

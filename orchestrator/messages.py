@@ -176,7 +176,7 @@ Event = PackStarted | Report | PackLost
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """What the ledger knows of one trial; the fields are the columns of its table."""
+    """The ledger's record of one trial; the fields are the columns of its table."""
 
     trial_id: str
     cell: Mapping[str, Any]  # axis -> value, in the order of the axes
@@ -213,7 +213,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class PackRow:
-    """What the ledger knows of one attempt at training some trials together."""
+    """The ledger's record of one attempt at training some trials together."""
 
     pack_id: str
     trial_ids: tuple[str, ...]
@@ -224,12 +224,12 @@ class PackRow:
     member_steps: int
     seconds: float
     environment: Mapping[str, str] = field(repr=False)
-    resumed_from: str | None  # the earlier attempt whose checkpoint it began with
+    resumed_from: str | None  # the earlier attempt whose checkpoint it resumed
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A file in ``checkpoints/`` and the steps that each trial has behind it there."""
+    """A file in ``checkpoints/`` and the steps that each trial has completed in it."""
 
     name: str
     sha256: str

@@ -269,7 +269,7 @@ class PackedTrainer(ABC, Generic[Config]):
         rows = [-1 if place.row is None else place.row for place in places]
         ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in rows]
         skipped = [0 if row < 0 else self._skipped[row] for row in rows]
-        configs: list[Any] = [place.config for place in places]  # those of one objective
+        configs: list[Any] = [place.config for place in places]  # all of one objective
         self._set_members(configs, [place.seed for place in places], ages, skipped)
         index = torch.tensor(rows, device=self.device)
         params_Kn = self._params_Kn[index.clamp(min=0)]

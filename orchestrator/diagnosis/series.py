@@ -77,7 +77,7 @@ class Series:
 
 
 def known(value: _Value | None) -> _Value:
-    """``value``, asked of a series that has readings."""
+    """``value`` of a query on a series that has readings."""
     assert value is not None
     return value
 

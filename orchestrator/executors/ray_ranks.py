@@ -95,7 +95,7 @@ class RayPlaces:
         if workers == 1:
             return [{}]
         group = ray.util.get_current_placement_group()
-        assert group is not None  # a trial of several processes is given one
+        assert group is not None  # set for a trial of several processes
         for bundle in range(1, workers):
             where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
             needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": where}

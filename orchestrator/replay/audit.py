@@ -67,12 +67,12 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
 
 
 def _steps_after_verdict(row: TrialRow) -> int:
-    """Steps that a trial trained on after it was found lost."""
+    """Steps that a trial trained after its verdict of lost."""
     return row.steps_done - row.verdict_step - 1 if row.steps_done is not None and row.verdict_step is not None else 0
 
 
 def _steps_left_out(row: TrialRow) -> int:
-    """Steps that a trial was planned to train and did not."""
+    """Configured steps that a trial did not train."""
     return row.steps - row.steps_done if row.steps_done is not None else 0
 
 

@@ -187,7 +187,7 @@ def detect(
 ) -> list[MemberRecord]:
     """The detector's record of each curve up to its end under ``config``, computed for many at a time.
 
-    Curves are laid side by side ``points_at_once`` of each at a time, so that a long one does not widen the others.
+    Curves are padded to equal length in pieces of ``points_at_once``, so that a long one costs the others little.
     """
     records: dict[int, MemberRecord] = {}
     longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))

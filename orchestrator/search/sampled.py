@@ -35,7 +35,7 @@ def _sobol(cube: Cube, seed: int) -> optuna.samplers.BaseSampler:
     return Sobol(qmc_type="sobol", scramble=True, seed=seed)
 
 
-# The names that `sample: {method: ...}` takes; each makes a sampler of the unit cube from a seed.
+# The names for `sample: {method: ...}`; each creates a sampler of the unit cube from a seed.
 METHODS: dict[str, Callable[[Cube, int], optuna.samplers.BaseSampler]] = {"random": _random, "sobol": _sobol}
 
 

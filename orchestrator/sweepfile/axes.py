@@ -13,7 +13,7 @@ from orchestrator.sweepfile.fields import Fields, absolute_text, shown
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 
-MAX_PROBLEMS = 20  # that one message lists
+MAX_PROBLEMS = 20  # listed in one message
 
 
 def field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], document: Document) -> Problem | None:
@@ -23,7 +23,7 @@ def field_problem(fields: Fields, name: str, value: Any, path: tuple[str, ...], 
 
 
 def checked_axes(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> list[Axis]:
-    """The axes of ``file`` whose values are allowed; the other ones add to ``problems``."""
+    """The axes of ``file`` with allowed values; problems of the others are added to ``problems``."""
     axes = []
     for name, section in file.axes.items():
         if len(problems) >= MAX_PROBLEMS:
@@ -117,7 +117,7 @@ def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
 
 
 def refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
-    """Raise InputError where there would be more trials than max_trials."""
+    """Raise InputError for more trials than max_trials."""
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
     num_trials = num_cells * len(file.seeds)
     if num_trials > file.max_trials:

@@ -1,4 +1,4 @@
-"""A sweep as the file that its results folder keeps: valid in any folder, with the command line's changes."""
+"""A sweep as the file in its results folder: valid in any folder, with the command line's changes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ axes:
   lr: {{log: [1e-3, 1.0], num: 7}}
   beta2: {{values: [0.5, 0.9, 0.99, 0.999]}}
 """
-_STEPS = 200  # of an objective that there is not, which is refused in the end
+_STEPS = 200  # for an unknown objective, which is rejected later
 _COMMENTS = {
     "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
     "objective": "What is trained; `sweep objectives` lists the choices and their fields.",

@@ -35,7 +35,7 @@ _UNFINISHED = ("planned", "running", "interrupted", "lost")
 
 
 class Mirror:
-    """One sweep's copy in a tracker, written by the driver alone."""
+    """One sweep's copy in a tracker, written only by the driver."""
 
     def __init__(
         self,

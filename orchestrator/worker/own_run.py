@@ -367,7 +367,7 @@ class Curve:
             return {}
         columns = {"step": np.array([p.step for p in points]), "loss": np.array([p.loss for p in points], dtype=float)}
         if self._has_norm:
-            # NaN is a norm that was not measured, and judged as a sound one: one that is NaN itself becomes infinite.
+            # NaN means a norm that was not measured and counts as finite, so a measured NaN becomes infinite.
             norms = [p.grad_norm if p.grad_norm is None or not math.isnan(p.grad_norm) else math.inf for p in points]
             columns["grad_norm"] = np.array(norms, dtype=float)
         for name in self._others:

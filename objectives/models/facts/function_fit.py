@@ -11,7 +11,7 @@ class FunctionFitConfig(TrainingConfig):
     """A small tanh network fitted to sin x + sin 4x, in double precision."""
 
     lr: float = per_member(1e-2, "1", "peak learning rate", gt=0)
-    batch_size: int | None = structural(  # type: ignore[assignment] # null is all points
+    batch_size: int | None = structural(  # type: ignore[assignment] # null means all points
         None, "points", "points per step; null for the full batch", ge=1, le=65_536
     )
     width: int = structural(64, "units", "hidden units", ge=1, le=65_536)

@@ -52,8 +52,8 @@ class Optimizer:
     averages_squares: Callable[[Settings], bool | None] = never
     # Whether the sum of v follows from the gradient norms: v starts at zero and averages g^2 over all steps.
     v_follows_from_norms: bool = False
-    # Of each of its fields three values that make three different runs, for tests, and the settings that this takes
-    # beside the optimizer itself.
+    # For tests: three values of each of its fields that give three different runs, and the settings needed for that
+    # besides the optimizer itself.
     examples: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     beside: Mapping[str, Settings] = field(default_factory=dict)
 
