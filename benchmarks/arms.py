@@ -66,7 +66,7 @@ class OurPack:
         report = next(self._reports)
         if report.error:
             raise RuntimeError(report.error.strip().splitlines()[-1])
-        if report.is_last:
+        if report.ending is not None:
             raise RuntimeError("the pack has ended: give it more steps")
         self.note = report.environment.get("way", self.note)
         before, self._done = self._done, report.member_steps

@@ -22,7 +22,7 @@ from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Finished, Report
+from orchestrator.messages import Completed, Finished, Report
 from orchestrator.pictures.exports import REPORT, export_all
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -61,7 +61,7 @@ def made_sweep(folder: Path, num_trials: int) -> Sweep:
             ledger.start_pack(pack, "benchmark")
             curve = {"step": np.arange(_STEPS), **{name: rng.random(_STEPS).astype(np.float32) for name in _METRICS}}
             done = Finished(trial.trial_id, "stable", None, 0, _STEPS, 1.0, 0.5, 0.5, None, 0.5, "made up")
-            ledger.record(Report(pack.pack_id, _STEPS, 0, 1.0, {trial.trial_id: curve}, (done,), is_last=True))
+            ledger.record(Report(pack.pack_id, _STEPS, 0, 1.0, {trial.trial_id: curve}, (done,), ending=Completed()))
     (folder / FROZEN_SWEEP).write_text(sweep.text)
     return sweep
 

@@ -75,7 +75,7 @@ def measure_report(num_trials: int, num_steps: int) -> tuple[float, float]:
                     curve = {trial.trial_id: {"step": steps, **columns}}
                     is_last = len(steps) + first == num_steps
                     done = (_finished(trial.trial_id, num_steps),) if is_last else ()
-                    ledger.record(Report(pack.pack_id, first + len(steps), 0, 0.0, curve, done, is_last))
+                    ledger.record(Report(pack.pack_id, first + len(steps), 0, 0.0, curve, done))
         (folder / FROZEN_SWEEP).write_text(sweep.text)
         return _watched(Path(name), "report", "scale")
 

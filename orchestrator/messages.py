@@ -64,29 +64,14 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Trials to train in one process, ``width`` at a time as one stacked model; None for the fastest width.
-
-    ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
-    over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
-    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``.
-    """
+    """Trials to train in one process: a ``StackedPack`` or a ``LaunchedPack``."""
 
     pack_id: str
-    objective: str
     steps: int
     members: tuple[Member, ...] = field(repr=False)
     stopping: Mapping[str, Any] = field(repr=False)
-    width: int | None
-    steps_ahead: int
     cpus: int = 1
     gpus: float = 0.0
-    telemetry: Telemetry = Telemetry()
-    checkpoint_s: float | None = None
-    checkpoint_steps: int | None = None
-    resume: Checkpoint | None = field(default=None, repr=False)
-    skip: frozenset[str] = field(default=frozenset(), repr=False)
-    folder: str = ""  # of the module of a custom objective
-    launch: Launch | None = None  # for a command or a function; None for an objective
 
     @property
     def trial_ids(self) -> list[str]:
@@ -96,7 +81,97 @@ class Pack:
     @property
     def trained_ids(self) -> list[str]:
         """Ids of the members that this attempt trains."""
+        return self.trial_ids
+
+    @property
+    def resumed_ages(self) -> Mapping[str, int]:
+        """Steps that trials have behind them in the checkpoint from which the pack resumes."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedPack(Pack):
+    """Trials of an objective, ``width`` at a time as one stacked model; None for the fastest width.
+
+    ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
+    over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
+    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``.
+    """
+
+    objective: str
+    folder: str = ""  # of the module of a custom objective
+    width: int | None
+    steps_ahead: int = 0
+    telemetry: Telemetry = Telemetry()
+    checkpoint_s: float | None = None
+    checkpoint_steps: int | None = None
+    resume: Checkpoint | None = field(default=None, repr=False)
+    skip: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def trained_ids(self) -> list[str]:
+        """Ids of the members that this attempt trains."""
         return [trial_id for trial_id in self.trial_ids if trial_id not in self.skip]
+
+    @property
+    def resumed_ages(self) -> Mapping[str, int]:
+        """Steps that trials have behind them in the checkpoint from which the pack resumes."""
+        return self.resume.ages if self.resume is not None else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedPack(Pack):
+    """One trial of a custom trainer."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Every member has a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """It stopped on request; its unfinished members are trained further by a later run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The trainer raised or exited: the running members are errored.
+
+    ``error`` is the tail of a traceback or of the output, its last line the cause. Those that ``waited`` for a place
+    can be trained in another pack.
+    """
+
+    error: str
+    waited: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """Memory ran out with ``at_a_time`` members; fewer may fit. Otherwise as ``Failed``."""
+
+    error: str
+    at_a_time: int
+    waited: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The checkpoint from which it should resume cannot be used."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Something outside of the trainer ended it; another attempt may succeed."""
+
+    error: str
+
+
+Ending = Completed | Paused | Failed | OutOfMemory | Refused | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +200,12 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """News of one pack: curves and telemetry since the last report, members that finished, errors.
+    """News of one pack: curves and telemetry since the last report, and members that finished.
 
-    ``is_last`` ends the pack. With ``error`` (the tail of a traceback) the running members are errored, and those that
-    ``waited`` can be trained elsewhere; if it was ``out_of_memory`` with ``at_a_time`` members, fewer may fit.
-    ``is_paused`` means that it ended on request, ``is_refused`` that its checkpoint could not be used, ``is_lost`` that
-    another attempt may succeed. ``member_steps`` counts all of this attempt so far, ``steps_in_hand`` those of members
-    that still train. The first report has the ``environment``. With ``begins_anew`` this and later reports hold the
-    whole curves and replace earlier ones of the pack: a custom trainer that restarts in the same pack reports its
-    points from the first one.
+    The last report has the ``ending`` of the pack. ``member_steps`` counts all of this attempt so far,
+    ``steps_in_hand`` those of members that still train, ``at_a_time`` of them together. The first report has the
+    ``environment``. With ``begins_anew`` this and later reports hold the whole curves and replace earlier ones of the
+    pack: a custom trainer that restarts in the same pack reports its points from the first one.
     """
 
     pack_id: str
@@ -142,18 +214,17 @@ class Report:
     seconds: float
     traces: Mapping[str, Trace] = field(default_factory=dict, repr=False)
     finished: tuple[Finished, ...] = ()
-    is_last: bool = False
-    error: str | None = None
-    waited: tuple[str, ...] = ()
+    ending: Ending | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint: Checkpoint | None = None
-    is_paused: bool = False
-    out_of_memory: bool = False
     at_a_time: int = 0
-    is_refused: bool = False
-    is_lost: bool = False
     begins_anew: bool = False
     telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong with the pack, None in most reports."""
+        return None if self.ending is None or isinstance(self.ending, Completed | Paused) else self.ending.error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from sweep_cases import QUADRATIC
 
 from orchestrator import cli
 from orchestrator.detection.watch import TRIAL_VARIABLE
-from orchestrator.driver.runner import Summary, run_sweep
+from orchestrator.driver.progress import Summary
+from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader

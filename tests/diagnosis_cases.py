@@ -15,7 +15,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Finished, Report, TrialRow
+from orchestrator.messages import Completed, Finished, Report, TrialRow
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -280,7 +280,7 @@ def record_cases(folder: Path, sweep: Sweep, cases: Sequence[Case | None]) -> Pa
             telemetry = {trial.trial_id: case.telemetry} if case.telemetry else {}
             ledger.record(
                 Report(
-                    pack.pack_id, 1, 0, 0.5, {trial.trial_id: case.trace}, (Finished(**result),), True,
+                    pack.pack_id, 1, 0, 0.5, {trial.trial_id: case.trace}, (Finished(**result),), Completed(),
                     telemetry=telemetry,
                 )
             )  # fmt: skip

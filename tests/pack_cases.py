@@ -8,7 +8,7 @@ import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.messages import Finished, Member, Pack, Report
+from orchestrator.messages import Finished, Member, Pack, Report, StackedPack
 
 STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)
 # Small enough to be quick.
@@ -24,7 +24,7 @@ def pack_with(objective: str, changes: Sequence[dict], width: int, seeds: Sequen
     config_class = OBJECTIVES[objective].config_class
     configs = [config_class(steps=steps, **(SMALL[objective] | change)).model_dump() for change in changes]
     members = tuple(Member(f"trial{i}", c, seed) for i, (c, seed) in enumerate(zip(configs, seeds, strict=True)))
-    return Pack("pack", objective, steps, members, STOPPING.model_dump(), width, 0)
+    return StackedPack("pack", steps, members, STOPPING.model_dump(), objective=objective, width=width)
 
 
 def trainer_of(

@@ -16,7 +16,7 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Finished, Report, TrialRow
+from orchestrator.messages import Completed, Finished, Report, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -70,7 +70,7 @@ def record(
         if label != "errored":
             results = (finished(trial.trial_id, label, final_loss=losses[i] if losses else 1.0),)
         curve = {"step": np.arange(20), "loss": np.linspace(2, 1, 20)}
-        ledger.record(Report(pack.pack_id, 20, 0, 0.5, {trial.trial_id: curve}, results, True))
+        ledger.record(Report(pack.pack_id, 20, 0, 0.5, {trial.trial_id: curve}, results, Completed()))
         ledger.end_pack(pack.pack_id, "done", "errored", "a bug")
 
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.detection.outcomes import OUTCOMES
-from orchestrator.driver.runner import Progress
+from orchestrator.driver.progress import Progress
 from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map

@@ -6,9 +6,9 @@ import itertools
 import math
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
-from objectives.base import Objective
-from orchestrator.messages import Launch, Member, Pack, Telemetry
+from orchestrator.messages import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.space import Trial, canonical_json
 from orchestrator.sweepfile.own_trainer import OwnTrainer
 from orchestrator.sweepfile.spec import Sweep
@@ -76,32 +76,30 @@ def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
 
 def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
     """A pack of ``members``, at most ``width`` at a time; None for the sweep's setting, if they can be stacked."""
-    objective = sweep.objective
-    if width is None and sweep.resources.pack != "auto" and _can_be_stacked(objective, members[0]):
-        width = sweep.resources.pack
-    return Pack(
-        pack_id=uuid.uuid4().hex[:12],
+    objective, resources = sweep.objective, sweep.resources
+    shared: dict[str, Any] = {
+        "pack_id": uuid.uuid4().hex[:12],
+        "steps": sweep.steps,
+        "members": tuple(members),
+        "stopping": sweep.stopping.model_dump(),
+        "cpus": resources.cpus,
+        "gpus": resources.gpus,
+    }
+    if isinstance(objective, OwnTrainer):
+        return LaunchedPack(**shared, launch=_launch(sweep, objective))
+    config = objective.config_class.model_validate(members[0].config, strict=False)
+    if width is None and resources.pack != "auto" and config.can_be_stacked:
+        width = resources.pack
+    return StackedPack(
+        **shared,
         objective=getattr(objective, "reference", "") or objective.name,
-        steps=sweep.steps,
-        members=tuple(members),
-        stopping=sweep.stopping.model_dump(),
+        folder=objective.folder,
         width=width,
         steps_ahead=steps_ahead,
-        cpus=sweep.resources.cpus,
-        gpus=sweep.resources.gpus,
         telemetry=Telemetry(**sweep.telemetry.model_dump()),
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,
-        folder=objective.folder,
-        launch=_launch(sweep, objective) if isinstance(objective, OwnTrainer) else None,
     )
-
-
-def _can_be_stacked(objective: Objective | OwnTrainer, member: Member) -> bool:
-    """Whether members like this one train as one model; a custom trainer has packs of one."""
-    if isinstance(objective, OwnTrainer):
-        return True
-    return objective.config_class.model_validate(member.config, strict=False).can_be_stacked
 
 
 def _launch(sweep: Sweep, own: OwnTrainer) -> Launch:

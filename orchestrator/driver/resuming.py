@@ -10,7 +10,7 @@ from orchestrator.driver.packing import pack_of
 from orchestrator.errors import StorageError
 from orchestrator.files import read_checkpoint
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Pack
+from orchestrator.messages import Checkpoint, Pack, StackedPack
 from orchestrator.sweepfile.spec import Sweep
 
 
@@ -32,5 +32,6 @@ def resumed_pack(
         skip = frozenset(member.trial_id for member in members) - set(trial_ids)
         steps_ahead = (len(members) - len(skip)) * sweep.steps
         going_on = pack_of(sweep, members, steps_ahead, width)
+        assert isinstance(going_on, StackedPack), "only stacked packs have checkpoints"
         return replace(going_on, resume=Checkpoint(content, found.ages), skip=skip), faults
     return None, faults

@@ -8,14 +8,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from orchestrator.driver.packing import make_packs, pack_of
+from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.driver.resuming import resumed_pack
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, StorageError
+from orchestrator.errors import StorageError
 from orchestrator.executors import Executor
 from orchestrator.files import (
     FROZEN_SWEEP,
@@ -28,7 +28,23 @@ from orchestrator.files import (
     write_if_changed,
 )
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Event, Finished, Pack, PackLost, PackStarted, Report
+from orchestrator.messages import (
+    Completed,
+    Ending,
+    Event,
+    Failed,
+    Finished,
+    LaunchedPack,
+    Lost,
+    OutOfMemory,
+    Pack,
+    PackLost,
+    PackStarted,
+    Paused,
+    Refused,
+    Report,
+    StackedPack,
+)
 from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.trial_folder import TRIALS
@@ -36,79 +52,12 @@ from orchestrator.worker.trial_folder import TRIALS
 # Times a trial may be lost without progress in between before it is given up.
 MAX_LOSSES = 3
 _POLL_S = 0.25
+_LONGEST_CAUSE = 300
 # Time for running packs to write a checkpoint when the run is stopped.
 _PAUSE_S = 10.0
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
 # Packs queued beyond the running ones, so that no worker waits for the driver.
 _LOOKAHEAD = 1
-
-
-@dataclass
-class Progress:
-    """The state of a run; observers read it, only the runner writes it."""
-
-    sweep: Sweep
-    statuses: dict[str, str]
-    outcomes: dict[str, str]
-    to_train: int
-    workers: int = 0
-    member_steps: int = 0
-    saved_steps: int = 0
-    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
-    started: float = field(default_factory=time.monotonic)
-    running: dict[str, Report] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Trials by outcome, or by status where there is none yet."""
-        return Counter(self.outcomes.get(trial_id, status) for trial_id, status in self.statuses.items())
-
-    @property
-    def steps_left(self) -> int:
-        """Member-steps still to train, if no member is lost."""
-        unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
-        done = sum(report.steps_in_hand for report in self.running.values())
-        return max(0, unfinished * self.sweep.steps - done)
-
-    @property
-    def seconds(self) -> float:
-        """Time since training started."""
-        return time.monotonic() - self.started
-
-    @property
-    def member_steps_per_second(self) -> float:
-        """Throughput of all workers so far."""
-        return self.member_steps / self.seconds if self.seconds else 0.0
-
-
-class Observer(Protocol):
-    """An observer of a run: the live view, the mirror to MLflow."""
-
-    def began(self, progress: Progress) -> None:
-        """Training is about to begin."""
-
-    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
-        """Something happened, or a quarter of a second has passed; ``finished`` are new results."""
-
-    def ended(self, progress: Progress) -> None:
-        """Training has ended, possibly by an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended."""
-
-    counts: Counter[str]
-    trained: int
-    seconds: float
-    stopped_by: int | None  # a signal's number
-
-    @property
-    def exit_code(self) -> int:
-        """0 when all trials finished, 3 when some did not, 128 + signal when stopped."""
-        if self.stopped_by is not None:
-            return 128 + self.stopped_by
-        return EXIT_SOME_FAILED if self.counts["errored"] or self.counts["lost"] else EXIT_OK
 
 
 def run_sweep(
@@ -199,13 +148,14 @@ class _Run:
                 observer.ended(progress)
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
-        if pack.launch is not None:
+        if isinstance(pack, LaunchedPack):
             trials_folder = str((self.folder / TRIALS).absolute())
             pack = replace(pack, launch=replace(pack.launch, trials_folder=trials_folder))
         executor.submit(pack)
-        # The executor has the checkpoint now; the driver keeps only its position.
-        resume = replace(pack.resume, content=b"") if pack.resume is not None else None
-        self.packs[pack.pack_id] = replace(pack, resume=resume)
+        if isinstance(pack, StackedPack) and pack.resume is not None:
+            # The executor has the checkpoint now; the driver keeps only its position.
+            pack = replace(pack, resume=replace(pack.resume, content=b""))
+        self.packs[pack.pack_id] = pack
 
     def _poll(self, executor: Executor) -> None:
         """Process what has happened, and tell the observers."""
@@ -232,7 +182,7 @@ class _Run:
             self._set_status(pack.trained_ids, "running")
             return ()
         if isinstance(event, PackLost):
-            self._lose(pack, event.reason)
+            self._close(pack, Lost(event.reason))
             return ()
         return self._take(pack, event)
 
@@ -255,58 +205,64 @@ class _Run:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome
             progress.saved_steps += max(0, pack.steps - finished.steps_done)
-        if report.is_last:
-            self._end(pack, report)
+        if report.ending is not None:
+            self._close(pack, report.ending)
         return new
 
     def _has_gone_on(self, pack: Pack, report: Report) -> bool:
         """Whether a custom trainer that resumes from its own checkpoints is further than an earlier attempt."""
-        if pack.launch is None or pack.launch.checkpoint is None:
+        if not isinstance(pack, LaunchedPack) or pack.launch.checkpoint is None:
             return False
         (trial_id,) = pack.trial_ids
         before, self.furthest[trial_id] = self.furthest[trial_id], max(self.furthest[trial_id], report.member_steps)
         return report.member_steps > before
 
-    def _end(self, pack: Pack, report: Report) -> None:
-        """Handle the last report of a pack."""
-        if report.error is None:
-            # A worker that forgets a member would be a bug of ours, and must not look like a result.
-            ended, status, reason = "done", "errored", "the worker ended without its result"
-            if report.is_paused:
-                ended, status, reason = "interrupted", "interrupted", "the run was stopped"
-            self.ledger.end_pack(pack.pack_id, ended, status, reason)
-            self._forget(pack, status)
-            self._tidy_checkpoints()
-            return
-        cause = report.error.strip().splitlines()[-1][:300]
-        if report.is_refused:
-            self._note(f"warning: {cause}")
-            self.ledger.drop_newest_checkpoint(pack.pack_id)
-            self._lose(pack, cause)
-            return
-        if report.is_lost:
-            self._lose(pack, cause)
-            return
-        if report.out_of_memory and report.at_a_time > 1 and len(self._unfinished(pack)) > 1:
-            self._note(f"out of memory with {report.at_a_time} members at a time: tried again with half of them")
-            self.ledger.end_pack(pack.pack_id, "lost", "lost", f"out of memory: {cause}")
-            self._halve(pack, self._forget(pack, "lost"), report.at_a_time)
-            return
-        if report.out_of_memory:
-            cause = f"out of memory with one member: {cause} ({_OUT_OF_MEMORY_REMEDY})"
-        self.ledger.end_pack(pack.pack_id, "errored", "errored", cause, report.error, report.waited)
-        self._forget(pack, "errored")
-        self._set_status(report.waited, "planned")
-        self._wait(report.waited)
+    def _close(self, pack: Pack, ending: Ending) -> None:
+        """Settle a pack that has ended: the ledger and the status of its unfinished trials."""
+        match ending:
+            case Completed():
+                # A worker that forgets a member would be a bug of ours, and must not look like a result.
+                self._settle(pack, "done", "errored", "the worker ended without its result")
+            case Paused():
+                self._settle(pack, "interrupted", "interrupted", "the run was stopped")
+            case Lost(error):
+                self._lose(pack, _last_line(error))
+            case Refused(error):
+                self._note(f"warning: {_cause(error)}")
+                self.ledger.drop_newest_checkpoint(pack.pack_id)
+                self._lose(pack, _cause(error))
+            case OutOfMemory(error, at_a_time) if at_a_time > 1 and len(self._unfinished(pack)) > 1:
+                self._note(f"out of memory with {at_a_time} members at a time: tried again with half of them")
+                self._halve(pack, self._settle(pack, "lost", "lost", f"out of memory: {_cause(error)}"), at_a_time)
+            case OutOfMemory(error, _, waited):
+                cause = f"out of memory with one member: {_cause(error)} ({_OUT_OF_MEMORY_REMEDY})"
+                self._settle(pack, "errored", "errored", cause, error, waited)
+            case Failed(error, waited):
+                self._settle(pack, "errored", "errored", _cause(error), error, waited)
+        self._tidy_checkpoints()
+
+    def _settle(
+        self, pack: Pack, ended: str, status: str, reason: str, error: str | None = None, waited: Collection[str] = ()
+    ) -> list[str]:
+        """Record that a pack ``ended``: its unfinished trials, which are returned, get ``status``, and those that
+        ``waited`` are packed again.
+        """
+        self.ledger.end_pack(pack.pack_id, ended, status, reason, error, waited)
+        self.packs.pop(pack.pack_id, None)
+        self.progress.running.pop(pack.pack_id, None)
+        unfinished = self._unfinished(pack)
+        self._set_status(unfinished, status)
+        self._set_status(waited, "planned")
+        self._wait(waited)
+        return unfinished
 
     def _lose(self, pack: Pack, reason: str) -> None:
         """Handle a pack whose process died: its members resume from their checkpoint, a limited number of times.
 
         A pack that is lost twice without progress in between may be too large for the machine, and is halved.
         """
-        self.ledger.end_pack(pack.pack_id, "lost", "lost", reason)
         last = self.progress.running.get(pack.pack_id)
-        lost = self._forget(pack, "lost")
+        lost = self._settle(pack, "lost", "lost", reason)
         if pack.pack_id in self.progressed:
             for trial_id in lost:
                 self.losses[trial_id] = 0
@@ -357,26 +313,16 @@ class _Run:
         for pack_id in self.started.intersection(self.packs):
             if time.monotonic() - self.last_news[pack_id] > timeout_s:
                 executor.kill(pack_id)
-                self._lose(self.packs[pack_id], f"no news for {timeout_s:g} s (resources.stall_timeout_s)")
+                self._close(self.packs[pack_id], Lost(f"no news for {timeout_s:g} s (resources.stall_timeout_s)"))
 
     def _unfinished(self, pack: Pack) -> list[str]:
         return [trial_id for trial_id in pack.trained_ids if self.progress.statuses[trial_id] != "finished"]
-
-    def _forget(self, pack: Pack, status: str) -> list[str]:
-        """Remove a pack that has ended; its unfinished trials get ``status``."""
-        self.packs.pop(pack.pack_id, None)
-        self.progress.running.pop(pack.pack_id, None)
-        unfinished = self._unfinished(pack)
-        self._set_status(unfinished, status)
-        return unfinished
 
     def _release_running(self) -> None:
         """Mark running trials as interrupted; waiting ones keep their status."""
         for pack in list(self.packs.values()):
             if pack.pack_id in self.started:
-                self.ledger.end_pack(pack.pack_id, "interrupted", "interrupted", "the run was stopped")
-                self._forget(pack, "interrupted")
-        self._tidy_checkpoints()
+                self._close(pack, Paused())
 
     def _tidy_checkpoints(self) -> None:
         remove(unneeded_checkpoints(self.folder, self.ledger.checkpoint_names()))
@@ -393,6 +339,15 @@ class _Run:
         if self.stopped_by is not None:
             raise KeyboardInterrupt  # the second signal stops at once
         self.stopped_by = signal_number
+
+
+def _last_line(error: str) -> str:
+    return error.strip().splitlines()[-1]
+
+
+def _cause(error: str) -> str:
+    """The last line of what a worker said went wrong, of a length that can be shown."""
+    return _last_line(error)[:_LONGEST_CAUSE]
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class InlineExecutor:
             self._pack_id, self._reports = pack.pack_id, run_pack(pack, lambda: self._is_pausing, pace=self._pace)
             return [PackStarted(pack.pack_id)]
         report = next(self._reports, None)
-        if report is None or report.is_last:
+        if report is None or report.ending is not None:
             self._reports = None
         return [report if report is not None else PackLost(self._pack_id, "it ended without a last report")]
 

@@ -43,7 +43,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 
 from orchestrator.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
 from orchestrator.executors.ray_ranks import ANSWER_S, RayPlaces  # noqa: E402
-from orchestrator.messages import Checkpoint, Event, Pack, PackLost, PackStarted, Report  # noqa: E402
+from orchestrator.messages import (  # noqa: E402
+    Checkpoint,
+    Event,
+    LaunchedPack,
+    Pack,
+    PackLost,
+    PackStarted,
+    Report,
+    StackedPack,
+)
 from orchestrator.processes import SCRATCH, children, is_alive  # noqa: E402
 from orchestrator.worker.run import run_pack  # noqa: E402
 
@@ -89,9 +98,12 @@ def train_pack(config: dict[str, Any]) -> None:
     desk, pack = ray.get_actor(config["desk"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
     resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
-    launch = pack.launch
-    places = RayPlaces(pack.cpus, launch.gpus_per_worker) if launch is not None and launch.workers > 1 else None
-    for report in run_pack(replace(pack, resume=resume), lambda: ray.get(desk.is_pausing.remote()), places):
+    if isinstance(pack, StackedPack):
+        pack = replace(pack, resume=resume)
+    places = None
+    if isinstance(pack, LaunchedPack) and pack.launch.workers > 1:
+        places = RayPlaces(pack.cpus, pack.launch.gpus_per_worker)
+    for report in run_pack(pack, lambda: ray.get(desk.is_pausing.remote()), places):
         # Opaque to Tune, which must see neither a missing metric nor a non-finite one.
         tune.report({"report": report})
 
@@ -179,7 +191,7 @@ class Forward(TrialProgressCallback):
         """A report arrived; it is removed from the result, so that Tune stores no curves."""
         report: Report | None = result.pop("report", None)
         if report is not None:
-            if report.is_last:
+            if report.ending is not None:
                 self._over.add(report.pack_id)
             self._mailbox.events.put(report)
 
@@ -255,9 +267,10 @@ class RayTuneExecutor:
 
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``."""
-        if pack.resume is not None:
+        if isinstance(pack, StackedPack) and pack.resume is not None:
             ray.get(self._desk.leave.remote(pack.pack_id, pack.resume), timeout=ANSWER_S)
-        self._mailbox.packs.put(replace(pack, resume=None))
+            pack = replace(pack, resume=None)
+        self._mailbox.packs.put(pack)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Events so far, waiting for the first. Raises ExecutorError when Ray or Tune has failed."""

@@ -12,7 +12,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from orchestrator.messages import Report
+from orchestrator.messages import Ending, Report
 
 _SHOWN = 60
 
@@ -35,8 +35,10 @@ def from_json(text: str | bytes) -> Report:
 
 def _plain(value: Any) -> Any:
     """``value`` as JSON types."""
+    if isinstance(value, Ending):
+        return {"kind": type(value).__name__, **_plain_fields(value)}
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return _plain_fields(value)
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, bytes):
@@ -44,6 +46,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def _built(kind: Any, value: Any, where: str) -> Any:
@@ -57,8 +63,15 @@ def _built(kind: Any, value: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in inner:
             return None
-        (kind,) = (choice for choice in inner if choice is not type(None))
-        return _built(kind, value, where)
+        choices = {choice.__name__: choice for choice in inner if choice is not type(None)}
+        if len(choices) == 1:
+            (only,) = choices.values()
+            return _built(only, value, where)
+        # One of several dataclasses: the value names which one.
+        name = value.get("kind") if isinstance(value, dict) else None
+        if not isinstance(name, str) or name not in choices:
+            raise ValueError(f"{where}: {_shown(name)} is none of {', '.join(choices)}")
+        return _built(choices[name], {key: item for key, item in value.items() if key != "kind"}, where)
     if origin is tuple and isinstance(value, list):
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
         if len(kinds) == len(value):

@@ -42,7 +42,7 @@ from orchestrator.executors.slurm_job import REPORTS, TrialJob
 from orchestrator.executors.slurm_options import is_local, submission_parameters
 from orchestrator.executors.slurm_placed import Placed, names_in
 from orchestrator.files import JOBS, atomic_write, refuse_links, remove, withdraw_jobs
-from orchestrator.messages import Event, Pack, PackLost
+from orchestrator.messages import Event, LaunchedPack, Pack, PackLost
 from orchestrator.processes import MARK, end_marked, new_mark
 
 try:
@@ -72,12 +72,12 @@ class PackJob(TrialJob):
     def __reduce__(self) -> Any:
         return (PackJob, self.arguments)
 
-    def __call__(self, pack: Pack) -> None:
+    def __call__(self, pack: LaunchedPack) -> None:
         """Train ``pack``."""
         environment = submitit.JobEnvironment()
         self.train(pack, environment.cluster, environment.job_id)
 
-    def checkpoint(self, pack: Pack) -> Any:
+    def checkpoint(self, pack: LaunchedPack) -> Any:
         """What the job does after a restart; None if it must not restart."""
         return submitit.helpers.DelayedSubmission(PackJob(*self.arguments), pack) if self.end(pack) else None
 
@@ -131,14 +131,14 @@ class SlurmExecutor:
         alone = {"local_setup": ["trap '' INT"]} if here else {}
         self._submitit.update_parameters(**{**defaults, **alone, **parameters})
         self._job = PackJob(str(self._folder), token, parameters["timeout_min"], parameters["slurm_signal_delay_s"])
-        self._queue: list[Pack] = []
+        self._queue: list[LaunchedPack] = []
         self._num_refusals = 0
         self._has_submitted = False
         self._next_submission = self._next_look = self._next_check = 0.0
 
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``. Raises InputError for one of an objective."""
-        if pack.launch is None:
+        if not isinstance(pack, LaunchedPack):
             message = "--executor slurm trains commands and functions of your own"
             raise InputError(Problem("", "", f"{message}; the built-in objectives train with ray", "--executor ray"))
         self._queue.append(pack)

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.executors.report_files import to_json
 from orchestrator.files import atomic_write, make_folder, open_private, storage_errors
-from orchestrator.messages import Pack, Report
+from orchestrator.messages import Failed, LaunchedPack, Lost, Report
 from orchestrator.processes import MARK, new_mark
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.ranks import LocalPlaces, Process
@@ -42,7 +42,7 @@ class TrialJob:
         self._is_ending = self._is_over = False
         self._failure: BaseException | None = None
 
-    def train(self, pack: Pack, cluster: str, job_id: str) -> None:
+    def train(self, pack: LaunchedPack, cluster: str, job_id: str) -> None:
         """Train ``pack`` and write its reports for the driver."""
         if cluster != "local":
             os.environ[MARK] = new_mark()  # a mark from a driver on another machine would look like a dead driver's
@@ -66,7 +66,7 @@ class TrialJob:
         while self._is_ending and self._is_wanted() and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
-    def end(self, pack: Pack) -> bool:
+    def end(self, pack: LaunchedPack) -> bool:
         """Let the trial end before the job does; returns whether the job should restart."""
         if self._outbox is None:
             return True  # training has not started
@@ -83,19 +83,19 @@ class TrialJob:
                 f"its job's {self._minutes} minutes were not enough, and without objective.resume"
                 " it would begin anew in another one (raise --slurm time=)"
             )
-            self._outbox.write(Report(pack.pack_id, 0, 0, seconds, is_last=True, error=error))
+            self._outbox.write(Report(pack.pack_id, 0, 0, seconds, ending=Failed(error)))
             return False
         return self._is_wanted()
 
-    def _train(self, pack: Pack) -> None:
+    def _train(self, pack: LaunchedPack) -> None:
         last = None
         try:
             for report in run_pack(pack, lambda: not self._is_wanted(), self._places):
-                if report.is_last:
+                if report.ending is not None:
                     last = report  # held back until all processes of the trial have ended
                 elif not self._is_ending:
                     self._outbox.write(report)
-            if last is not None and last.is_lost and not self._is_ending:
+            if last is not None and isinstance(last.ending, Lost) and not self._is_ending:
                 # A signal to all processes of a job may have reached those of the trial before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
             if last is not None and not self._is_ending:

@@ -15,7 +15,7 @@ from orchestrator.errors import printable
 from orchestrator.executors.report_files import from_json
 from orchestrator.executors.slurm_cluster import Job
 from orchestrator.files import remove
-from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.messages import Event, LaunchedPack, PackLost, PackStarted, Report
 
 _LAST_LINES = 3
 _LAST_BYTES = 8192
@@ -26,7 +26,7 @@ _REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
 class Placed:
     """A pack with a submitted job, until the job has ended."""
 
-    pack: Pack
+    pack: LaunchedPack
     job: Job
     attempt: int = 0
     next_report: int = 1
@@ -66,7 +66,7 @@ class Placed:
                 remove([folder / name])
                 self.next_report, self.last = number + 1, report
                 yield report
-                if report.is_last:
+                if report.ending is not None:
                     self.is_forgotten, self.ended = True, time.monotonic()
                     shutil.rmtree(folder, ignore_errors=True)
                     return

@@ -79,11 +79,11 @@ class LedgerWriter(LedgerReader):
     def start_pack(self, pack: Pack, executor: str, resumed_from: str | None = None) -> None:
         """Record the start of a pack: a new attempt at each of its trials.
 
-        With ``pack.resume`` the attempt takes over the curves and checkpoints of the attempt ``resumed_from``, up to
+        A pack that resumes takes over the curves and checkpoints of the attempt ``resumed_from``, up to
         the step where it resumes.
         """
         now = _now()
-        ages = pack.resume.ages if pack.resume is not None else {}
+        ages = pack.resumed_ages
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO packs (pack_id, trial_ids, executor, started_at, resumed_from) VALUES (?, ?, ?, ?, ?)",

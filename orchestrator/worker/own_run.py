@@ -24,7 +24,7 @@ from orchestrator.files import open_private, storage_errors
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.streams import MetricStream, Point
-from orchestrator.messages import Finished, Pack, Report, Trace
+from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report, Trace
 from orchestrator.sweepfile.own_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
@@ -46,7 +46,10 @@ _REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="gra
 class OwnRun:
     """One trial, from the start of its processes to its result."""
 
-    def __init__(self, pack: Pack, places: RankPlaces | None) -> None:
+    at_a_time = 1
+    waited: tuple[str, ...] = ()  # it is the only member
+
+    def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
         self.pack, self.launch = pack, pack.launch
         (self.member,) = pack.members
         self.stopping = StoppingConfig(**pack.stopping)
@@ -67,7 +70,7 @@ class OwnRun:
         try:
             self._start()
         except CannotStart as error:
-            yield self.report(started, is_last=True, error=str(error))
+            yield self.report(started, Failed(str(error)))
             return
         last_report = last_news = time.monotonic()
         while True:
@@ -87,7 +90,7 @@ class OwnRun:
                     # Output from before it saved belongs to the curve that resumes there.
                     self._take(self._source.finish(self._children[0]))
                     if not self.is_over:
-                        yield self.report(started, is_last=True, is_paused=True)
+                        yield self.report(started, Paused())
                         return
         if self.is_over:
             yield from self._until_ended(started, self.launch.grace_s, is_told=self._source.is_told)
@@ -95,23 +98,21 @@ class OwnRun:
             self._take(self._source.finish(self._children[0]))
         yield self._last_report(started)
 
-    def report(self, started: float, *, is_last: bool = False, error: str | None = None, **kind: bool) -> Report:
+    def report(self, started: float, ending: Ending | None = None) -> Report:
         """Everything since the last report."""
         trace = self.curve.taken()
         steps = self.curve.steps_done
         report = Report(
             pack_id=self.pack.pack_id,
             member_steps=steps,
-            steps_in_hand=0 if is_last else steps,
+            steps_in_hand=0 if ending is not None else steps,
             seconds=time.perf_counter() - started,
             traces={self.member.trial_id: trace} if trace else {},
             finished=tuple(self._finished),
-            is_last=is_last,
-            error=error,
+            ending=ending,
             environment=self.environment,
-            at_a_time=1,
+            at_a_time=self.at_a_time,
             begins_anew=not self._has_reported,
-            **kind,
         )
         self._finished, self.environment, self._has_reported = [], {}, True
         return report
@@ -229,8 +230,8 @@ class OwnRun:
         silence = f"no loss for {self.launch.silence_s:g} s (resources.stall_timeout_s)"
         if self.curve.last_step is not None:
             cause = f"{silence} after step {self.curve.last_step}: it hangs"
-            return self.report(started, is_last=True, error=self._with_output(cause), is_lost=True)
-        return self.report(started, is_last=True, error=self._with_output(f"{silence}; {self._source.note}"))
+            return self.report(started, Lost(self._with_output(cause)))
+        return self.report(started, Failed(self._with_output(f"{silence}; {self._source.note}")))
 
     def _last_report(self, started: float) -> Report:
         """The result, or the reason for its absence."""
@@ -241,20 +242,20 @@ class OwnRun:
         if has_result:
             result = finished_of(self.member.trial_id, record, self.stopping, self.curve.steps_done, math.nan)
             self._finished.append(replace(result, is_audited=self.is_audited))
-            return self.report(started, is_last=True)
+            return self.report(started, Completed())
         if failed is None:
             cause = f"it ended with exit code 0 and without a loss; {self._source.note}"
-            return self.report(started, is_last=True, error=self._with_output(cause))
+            return self.report(started, Failed(self._with_output(cause)))
         code, who = codes[failed], f"rank {failed} " if self.launch.workers > 1 else "it "
         number = -code if code < 0 else code - 128
         if number in _FROM_OUTSIDE:
             hint = " (is memory short?)" if number == signal.SIGKILL else ""
             cause = f"{who}was killed by {signal.Signals(number).name}{hint}"
-            return self.report(started, is_last=True, error=self._with_output(cause, failed), is_lost=True)
+            return self.report(started, Lost(self._with_output(cause, failed)))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = next((line for line in reversed(self._last_lines(failed)) if line.strip()), "")
         cause = f"{who}{how}" + (f": {last.strip()}" if last else "")
-        return self.report(started, is_last=True, error=self._with_output(cause, failed))
+        return self.report(started, Failed(self._with_output(cause, failed)))
 
     def _with_output(self, cause: str, rank: int = 0) -> str:
         """``cause`` as the last line, after the last output of a process."""

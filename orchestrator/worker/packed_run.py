@@ -16,7 +16,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging, is_audited
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.environment import describe_process
-from orchestrator.messages import Checkpoint, Finished, Pack, Report
+from orchestrator.messages import Checkpoint, Completed, Ending, Finished, Paused, Report, StackedPack
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.curves import Curves, to_host
 from orchestrator.worker.readings import Reading, due, of_row, on_host
@@ -41,7 +41,7 @@ class Pace:
 class PackedRun:
     """The members that are still training, and what has not been reported yet."""
 
-    def __init__(self, pack: Pack, pace: Pace) -> None:
+    def __init__(self, pack: StackedPack, pace: Pace) -> None:
         self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
         self.judging = Judging(self.stopping, [])
@@ -56,6 +56,11 @@ class PackedRun:
         self.environment: Mapping[str, str] = {}
         self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
         self._finished: list[Finished] = []
+
+    @property
+    def waited(self) -> tuple[str, ...]:
+        """Trials that wait for a place among those that train."""
+        return tuple(self.trial_ids[member] for member in self.roster.waiting) if self.roster is not None else ()
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """A report about every second and one per checkpoint; the last says that all have ended, or is a pause."""
@@ -74,25 +79,12 @@ class PackedRun:
                 if roster.training and wants_pause():
                     self.checkpoints.take(wait=True)
                     self._begin_checkpoint()
-                    yield self.report(
-                        started, is_last=True, is_paused=True, checkpoint=self.checkpoints.take(wait=True)
-                    )
+                    yield self.report(started, Paused(), checkpoint=self.checkpoints.take(wait=True))
                     return
-        yield self.report(started, is_last=True)
+        yield self.report(started, Completed())
 
-    def report(
-        self,
-        started: float,
-        *,
-        is_last: bool = False,
-        is_paused: bool = False,
-        error: str | None = None,
-        out_of_memory: bool = False,
-        is_refused: bool = False,
-        checkpoint: Checkpoint | None = None,
-    ) -> Report:
+    def report(self, started: float, ending: Ending | None = None, checkpoint: Checkpoint | None = None) -> Report:
         """Everything since the last report."""
-        waiting = self.roster.waiting if self.roster is not None and error else ()
         traces, telemetry = self.curves.taken()
         report = Report(
             pack_id=self.pack.pack_id,
@@ -102,14 +94,9 @@ class PackedRun:
             traces=traces,
             telemetry=telemetry,
             finished=tuple(self._finished),
-            is_last=is_last,
-            error=error,
-            waited=tuple(self.trial_ids[member] for member in waiting),
+            ending=ending,
             environment=self.environment,
             checkpoint=checkpoint,
-            is_paused=is_paused,
-            out_of_memory=out_of_memory,
-            is_refused=is_refused,
             at_a_time=self.at_a_time,
         )
         self._finished, self.environment = [], {}

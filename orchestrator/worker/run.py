@@ -8,14 +8,36 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from orchestrator.messages import Pack, Report
+from orchestrator.messages import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.own_run import OwnRun, RankPlaces
 from orchestrator.worker.packed_run import Pace, PackedRun
 from orchestrator.worker.ways import is_out_of_memory
 
 _ERROR_LINES = 30
+
+
+class Run(Protocol):
+    """A pack in training, stacked or launched."""
+
+    @property
+    def at_a_time(self) -> int:
+        """Members that train together."""
+
+    @property
+    def waited(self) -> tuple[str, ...]:
+        """Trials that wait for a place among those that train."""
+
+    def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
+        """Train, with a report about every second and a last one that has an ending. May raise anything."""
+
+    def report(self, started: float, ending: Ending | None = None) -> Report:
+        """Everything since the last report."""
+
+    def close(self) -> None:
+        """Release all that it holds; this changes no result."""
 
 
 def never() -> bool:
@@ -36,14 +58,30 @@ def run_pack(
     ``pace``.
     """
     started = time.perf_counter()
-    run = PackedRun(pack, pace) if pack.launch is None else OwnRun(pack, places)
+    run = run_of(pack, places, pace)
     try:
         yield from run.reports(started, wants_pause)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # sys.exit() in a trainer is an error of the trainer too
         tail = "".join(traceback.format_exc().splitlines(keepends=True)[-_ERROR_LINES:])
-        kind = {"out_of_memory": is_out_of_memory(error), "is_refused": isinstance(error, BadCheckpoint)}
-        yield run.report(started, is_last=True, error=tail, **kind)
+        yield run.report(started, _ending_of(error, tail, run))
     finally:
         run.close()
+
+
+def run_of(pack: Pack, places: RankPlaces | None = None, pace: Pace = Pace()) -> Run:
+    """The run of a pack of either kind."""
+    if isinstance(pack, LaunchedPack):
+        return OwnRun(pack, places)
+    assert isinstance(pack, StackedPack), pack
+    return PackedRun(pack, pace)
+
+
+def _ending_of(error: BaseException, tail: str, run: Run) -> Ending:
+    """The ending of a pack whose trainer raised ``error``."""
+    if isinstance(error, BadCheckpoint):
+        return Refused(tail)
+    if is_out_of_memory(error):
+        return OutOfMemory(tail, run.at_a_time, run.waited)
+    return Failed(tail, run.waited)

@@ -17,7 +17,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.executors import Executor
 from orchestrator.executors.apart import ApartExecutor
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.messages import Event, Pack, PackLost, PackStarted, Paused, Report
 from orchestrator.processes import all_marked
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
@@ -134,7 +134,7 @@ def events_until(executor: Executor, is_over: Callable[[list[Event]], object], t
 
 
 def last_reports(events: Sequence[Event]) -> dict[str, Report]:
-    return {event.pack_id: event for event in events if isinstance(event, Report) and event.is_last}
+    return {event.pack_id: event for event in events if isinstance(event, Report) and event.ending is not None}
 
 
 def started(events: Sequence[Event]) -> set[str]:
@@ -165,7 +165,7 @@ def test_at_most_as_many_packs_train_at_a_time_as_there_are_slots(executor: Exec
     training = 0
     for event in events:
         training += isinstance(event, PackStarted)
-        training -= isinstance(event, Report) and event.is_last
+        training -= isinstance(event, Report) and event.ending is not None
         assert training <= executor.slots
 
 
@@ -213,7 +213,7 @@ def test_a_pause_drops_what_is_queued_and_lets_what_runs_report_its_end(
     own_executor.pause()
     events += events_until(own_executor, lambda later: set(last_reports(events + later)) == started(events + later))
     assert len(started(events)) <= own_executor.slots or kind.looks_ahead
-    assert all(report.is_paused for report in last_reports(events).values())
+    assert all(report.ending == Paused() for report in last_reports(events).values())
     assert own_executor.poll(1.0) == [], "what was queued is forgotten"
 
 

@@ -50,7 +50,7 @@ class DyingOnce(InlineExecutor):
         events = super().poll(timeout_s)
         with LedgerReader(self.folder / LEDGER) as ledger:
             names = [row.name for pack in ledger.packs() for row in ledger.checkpoints(pack.pack_id)]
-        if self.is_over or len(names) < 2 or not isinstance(events[0], Report) or events[0].is_last:
+        if self.is_over or len(names) < 2 or not isinstance(events[0], Report) or events[0].ending is not None:
             return events
         self.is_over, self._reports = True, None
         self.damage([self.folder / CHECKPOINTS / name for name in names])

@@ -33,7 +33,7 @@ def test_packs_and_reports_of_any_size_cross_each_other() -> None:
         while len(ended) < len(packs):
             events = executor.poll(30)
             assert events
-            ended |= {event.pack_id for event in events if isinstance(event, Report) and event.is_last}
+            ended |= {event.pack_id for event in events if isinstance(event, Report) and event.ending is not None}
             assert all(isinstance(event, (PackStarted, Report)) for event in events)
     finally:
         executor.close()

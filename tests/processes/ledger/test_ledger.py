@@ -24,7 +24,7 @@ with ledger_at(Path(sys.argv[1])) as ledger:
     for trial in sweep.trials:
         (pack,) = make_packs(sweep, [trial], 1)
         ledger.start_pack(pack, "test")
-        ledger.record(Report(pack.pack_id, 1, 1, 1.0, {}, (finished(pack.trial_ids[0], "stable"),), True))
+        ledger.record(Report(pack.pack_id, 1, 1, 1.0, {}, (finished(pack.trial_ids[0], "stable"),)))
         print(pack.trial_ids[0], flush=True)
 """
     tests = str(Path(__file__).parents[2])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from own_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
 
+from orchestrator.messages import Failed, Lost, Paused
 from orchestrator.processes import is_alive
 from orchestrator.replay.replay import Curve, detect
 from orchestrator.worker.run import run_pack
@@ -91,7 +92,7 @@ def test_a_crash_is_an_error_with_the_scripts_last_words(tmp_path: Path) -> None
     assert last.finished == ()
     assert last.error.splitlines()[-1] == "it ended with exit code 1: RuntimeError: no such layer"
     assert "Traceback" in last.error
-    assert not last.is_lost
+    assert isinstance(last.ending, Failed)
 
 
 def test_a_crash_after_a_loss_that_is_not_finite_is_a_divergence(tmp_path: Path) -> None:
@@ -103,13 +104,13 @@ def test_a_crash_after_a_loss_that_is_not_finite_is_a_divergence(tmp_path: Path)
 @pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(137)"])
 def test_what_was_killed_from_outside_is_lost_and_may_be_tried_again(tmp_path: Path, how: str) -> None:
     last = last_of(tmp_path, HEAD + how)
-    assert last.is_lost
+    assert isinstance(last.ending, Lost)
     assert last.error.splitlines()[-1] == "it was killed by SIGKILL (is memory short?)"
 
 
 def test_a_segmentation_fault_is_an_error(tmp_path: Path) -> None:
     last = last_of(tmp_path, HEAD + "os.kill(os.getpid(), signal.SIGSEGV)")
-    assert not last.is_lost
+    assert isinstance(last.ending, Failed)
     assert "it was killed by SIGSEGV" in last.error
 
 
@@ -122,10 +123,10 @@ def test_a_script_that_says_no_loss_is_an_error_that_tells_what_it_said(tmp_path
 def test_a_run_that_hangs_is_lost_and_one_that_never_says_a_loss_is_an_error(tmp_path: Path) -> None:
     text = ONE + "resources: {stall_timeout_s: 0.5}\n"
     last = last_of(tmp_path, HEAD * 3 + "time.sleep(60)", text)
-    assert last.is_lost
+    assert isinstance(last.ending, Lost)
     assert "after step 1: it hangs" in last.error
     last = last_of(tmp_path, 'import time\nprint("starting")\ntime.sleep(60)', text)
-    assert not last.is_lost
+    assert isinstance(last.ending, Failed)
     assert "no loss for 0.5 s" in last.error
 
 
@@ -243,7 +244,7 @@ def test_a_script_with_a_checkpoint_goes_on_and_its_curve_is_whole(tmp_path: Pat
 def test_a_pause_asks_the_script_to_end_and_says_that_it_was_interrupted(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path, HEAD + "time.sleep(60)", ONE)
     last = reports_of(sweep, tmp_path, wants_pause=lambda: True)[-1]
-    assert last.is_paused
+    assert last.ending == Paused()
     assert last.finished == ()
 
 
@@ -341,7 +342,7 @@ for step in range(first, 60):
 def test_what_a_script_says_between_the_pause_and_its_checkpoint_is_kept(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path, SAVES_WHEN_ASKED, WITH_RESUME)
     before = reports_of(sweep, tmp_path, wants_pause=lambda: True)
-    assert before[-1].is_paused
+    assert before[-1].ending == Paused()
     after = reports_of(sweep, tmp_path)
     (trace,) = [np.concatenate([r.traces[t]["step"] for r in after if r.traces]) for t in sweep_ids(after)]
     np.testing.assert_array_equal(trace, np.arange(60))

@@ -30,7 +30,7 @@ from orchestrator.executors.slurm_job import Outbox
 from orchestrator.executors.slurm_placed import Placed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Event, PackLost, PackStarted, Report
+from orchestrator.messages import Completed, Event, Failed, PackLost, PackStarted, Paused, Report
 from orchestrator.processes import children, is_alive, marked
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -127,7 +127,7 @@ def events_until(executor: SlurmExecutor, is_over: Callable[[list[Event]], objec
 
 
 def has_last(events: list[Event]) -> bool:
-    return any(isinstance(event, Report) and event.is_last for event in events)
+    return any(isinstance(event, Report) and event.ending is not None for event in events)
 
 
 # --- a pack that begins anew -------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_job_whose_time_is_over_is_an_error_where_the_command_cannot_resume(tm
         os.kill(job_process(script_in(tmp_path)), signal.SIGUSR2)
         last = events_until(executor, has_last)[-1]
     assert "1 minutes were not enough" in last.error
-    assert not last.is_lost
+    assert isinstance(last.ending, Failed)
 
 
 def test_a_job_that_is_killed_is_lost_and_tried_again(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_pause_ends_what_runs_and_drops_what_waits(tmp_path: Path) -> None:
         events_until(executor, lambda events: any(isinstance(event, Report) for event in events))
         executor.pause()
         events = events_until(executor, has_last)
-        assert events[-1].is_paused
+        assert events[-1].ending == Paused()
         assert {event.pack_id for event in events} == {first.pack_id}
         assert not is_alive(int((tmp_path / "pid-0.1").read_text()))
 
@@ -388,7 +388,7 @@ def test_reports_come_in_order_and_those_of_an_attempt_that_was_replaced_count_n
         assert not second.is_outdated()
         (sign,) = executor.poll(1.0)  # no second start
         assert (sign.member_steps, sign.traces) == (1, {})
-        first.write(Report(pack.pack_id, 2, 2, 2.0, is_last=True))
+        first.write(Report(pack.pack_id, 2, 2, 2.0, ending=Completed()))
         second.write(Report(pack.pack_id, 7, 7, 3.0, begins_anew=True))
         assert [event.member_steps for event in executor.poll(1.0)] == [7]
         assert sorted(path.name for path in folder.iterdir()) == ["0001-000000.json", "0002-000000.json"]
@@ -407,7 +407,7 @@ def test_a_pack_that_waits_to_be_started_again_gives_signs_of_life(tmp_path: Pat
         assert executor.poll(0.3) == []
         executor._placed[pack.pack_id].is_started = True
         (sign,) = executor.poll(1.0)
-        assert (sign.pack_id, sign.member_steps, sign.is_last) == (pack.pack_id, 0, False)
+        assert (sign.pack_id, sign.member_steps, sign.ending) == (pack.pack_id, 0, None)
 
 
 def test_more_jobs_report_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

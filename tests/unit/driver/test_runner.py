@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import PackLost, PackStarted
+from orchestrator.messages import Completed, Failed, Lost, OutOfMemory, PackLost, PackStarted, Paused, Refused, Report
 from orchestrator.sweepfile.spec import load_sweep
 
 
@@ -33,7 +33,7 @@ class Dying(InlineExecutor):
 
     def poll(self, timeout_s: float):
         events = super().poll(timeout_s)
-        if events and self.deaths and hasattr(events[0], "is_last"):
+        if events and self.deaths and isinstance(events[0], Report):
             self.deaths -= 1
             self._reports = None
             return [PackLost(events[0].pack_id, "it was killed")]
@@ -270,3 +270,49 @@ def test_progress_ends_at_nothing_left(train, quadratic_sweep) -> None:
     steps_left, counts = seen[0]
     assert steps_left == 0
     assert sum(counts.values()) == 12
+
+
+class Ending(InlineExecutor):
+    """Ends the first pack in place of its first report."""
+
+    def __init__(self, ending) -> None:
+        super().__init__()
+        self.ending = ending
+
+    def poll(self, timeout_s: float):
+        events = super().poll(timeout_s)
+        if self.ending is None or not events or isinstance(events[0], PackStarted):
+            return events
+        self._reports, ending, self.ending = None, self.ending, None
+        return [Report(events[0].pack_id, 0, 0, 0.1, ending=ending, at_a_time=6)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "statuses", "attempts", "reason"),
+    [
+        (Completed(), {"errored": 6, "finished": 6}, {1}, "the worker ended without its result"),
+        (Paused(), {"interrupted": 6, "finished": 6}, {1}, "the run was stopped"),
+        (Failed("Traceback\nit broke"), {"errored": 6, "finished": 6}, {1}, "it broke"),
+        (OutOfMemory("a\nno room", 1), {"errored": 6, "finished": 6}, {1}, "out of memory with one member: no room"),
+        (OutOfMemory("a\nno room", 6), {"finished": 12}, {1, 2}, None),
+        (Refused("a\nanother version"), {"finished": 12}, {1, 2}, None),
+        (Lost("a\nthe host is gone"), {"finished": 12}, {1, 2}, None),
+    ],
+    ids=["completed", "paused", "failed", "out of memory alone", "out of memory", "refused", "lost"],
+)
+def test_an_ending_says_what_becomes_of_the_unfinished_trials_in_the_ledger_and_in_the_run(
+    train, rows, ending, statuses: dict, attempts: set, reason: str | None
+) -> None:
+    summary = train(sweep_with("resources.pack=6"), lambda: Ending(ending))
+    found = rows("edge")
+    assert Counter(row.status for row in found) == statuses
+    assert Counter(row.label for row in found) == summary.counts, "the run says what the ledger says"
+    assert {row.num_attempts for row in found} == attempts
+    assert all(row.reason.startswith(reason) for row in found if row.status != "finished")
+
+
+def test_those_who_waited_when_their_pack_failed_are_trained_elsewhere(train, rows) -> None:
+    sweep = sweep_with("resources.pack=6")
+    waited = tuple(trial.trial_id for trial in sweep.trials[:2])
+    train(sweep, lambda: Ending(Failed("it broke", waited)))
+    assert {row.trial_id for row in rows("edge") if row.status == "errored"} == {t.trial_id for t in sweep.trials[2:6]}

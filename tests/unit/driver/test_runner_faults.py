@@ -16,7 +16,7 @@ from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger import writer as writer_module
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Event, PackLost, PackStarted, Report
+from orchestrator.messages import Completed, Event, PackLost, PackStarted, Report
 from orchestrator.worker.run import run_pack
 
 WRITES = ("plan", "release_abandoned", "start_pack", "record", "end_pack")
@@ -74,7 +74,7 @@ class Twice(InlineExecutor):
             self._reports = None
             zombie = next(pack for pack in self.packs if pack.pack_id == pack_id)
             spoilt = [replace(f, outcome="stalled") for r in run_pack(zombie) for f in r.finished]
-            self.late = [Report(pack_id, 1, 0, 1.0, {}, tuple(spoilt), True)]
+            self.late = [Report(pack_id, 1, 0, 1.0, {}, tuple(spoilt), Completed())]
             return [*events, PackLost(pack_id, "no news"), *self.late]
         return [*events, *self.late]
 

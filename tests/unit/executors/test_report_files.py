@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.executors.report_files import from_json, to_json
-from orchestrator.messages import Checkpoint, Finished, Report
+from orchestrator.messages import Checkpoint, Completed, Failed, Finished, Lost, OutOfMemory, Paused, Refused, Report
 
 words = st.text(max_size=8)
 numbers = st.floats(width=64)
@@ -39,15 +39,19 @@ def results() -> st.SearchStrategy[Finished]:
     )  # fmt: skip
 
 
+waited = st.lists(words, max_size=2).map(tuple)
+endings = st.one_of(
+    st.builds(Completed), st.builds(Paused), st.builds(Failed, words, waited),
+    st.builds(OutOfMemory, words, counts, waited), st.builds(Refused, words), st.builds(Lost, words),
+)  # fmt: skip
 reports = st.builds(
     Report, words, counts, counts, st.floats(0, 1e9),
     traces=st.dictionaries(words, curves(), max_size=2),
     finished=st.lists(results(), max_size=2).map(tuple),
-    is_last=st.booleans(), error=st.none() | words, waited=st.lists(words, max_size=2).map(tuple),
+    ending=st.none() | endings,
     environment=st.dictionaries(words, words, max_size=2),
     checkpoint=st.none() | st.builds(Checkpoint, st.binary(max_size=20), st.dictionaries(words, counts, max_size=2)),
-    is_paused=st.booleans(), out_of_memory=st.booleans(), at_a_time=counts, is_refused=st.booleans(),
-    is_lost=st.booleans(), begins_anew=st.booleans(),
+    at_a_time=counts, begins_anew=st.booleans(),
 )  # fmt: skip
 
 
@@ -81,7 +85,7 @@ def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.
 @pytest.mark.parametrize(
     "change",
     [
-        lambda r: r.pop("is_lost"),
+        lambda r: r.pop("ending"),
         lambda r: r.update(more=1),
         lambda r: r.update(member_steps="3"),
         lambda r: r.update(member_steps=True),
@@ -93,6 +97,12 @@ def test_a_damaged_report_is_a_value_error_or_a_report(report: Report, data: st.
         lambda r: r["traces"]["t"].update(loss=["nan"]),
         lambda r: r["traces"]["t"].pop("step"),
         lambda r: r["checkpoint"].update(content="?"),
+        lambda r: r.update(ending={}),
+        lambda r: r.update(ending="Completed"),
+        lambda r: r.update(ending={"kind": "Report"}),
+        lambda r: r.update(ending={"kind": ["Lost"], "error": "?"}),
+        lambda r: r.update(ending={"kind": "Completed", "error": "?"}),
+        lambda r: r.update(ending={"kind": "Lost", "error": None}),
     ],
 )
 def test_what_is_not_whole_is_refused(change: Callable) -> None:

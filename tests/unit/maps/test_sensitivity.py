@@ -11,7 +11,7 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.errors import InputError
 from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines
-from orchestrator.messages import Report
+from orchestrator.messages import Completed, Report
 
 TWO = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.4]}, clip: {values: [1.0, null]}}\n"
 
@@ -27,7 +27,7 @@ def fill(ledger, results: dict, body: str = TWO) -> None:
             (pack,) = make_packs(sweep, [trial], 1)
             ledger.start_pack(pack, "test")
             one = finished(trial.trial_id, outcome, final_loss=final, validation_loss=validation, initial_loss=5.0)
-            ledger.record(Report(pack.pack_id, 20, 0, 0.5, {}, (one,), True))
+            ledger.record(Report(pack.pack_id, 20, 0, 0.5, {}, (one,), Completed()))
 
 
 RESULTS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pack_cases import assert_the_same, curve, pack_with, results
 
 from objectives.base import OBJECTIVES
-from orchestrator.messages import Pack, Report, Trace
+from orchestrator.messages import Pack, Paused, Refused, Report, Trace
 from orchestrator.worker import checkpoints
 from orchestrator.worker import run as worker
 from orchestrator.worker.checkpoints import (
@@ -96,8 +96,7 @@ def test_a_pack_that_is_asked_to_pause_ends_with_a_checkpoint_and_goes_on_bit_fo
     undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_LOOK)))
     asked = iter([False, False, True])
     before = list(worker.run_pack(a_pack("quadratic"), lambda: next(asked), pace=REPORT_EACH_LOOK))
-    assert before[-1].is_paused
-    assert before[-1].is_last
+    assert before[-1].ending == Paused()
     done = frozenset(finished.trial_id for report in before for finished in report.finished)
     going_on = replace(a_pack("quadratic"), resume=before[-1].checkpoint, skip=done)
     assert_the_same(whole(before + list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))), undisturbed)
@@ -170,8 +169,8 @@ def test_a_worker_that_refuses_its_checkpoint_says_so() -> None:
     _, going_on = interrupted(a_pack("quadratic"), 1)
     spoilt = replace(going_on, resume=replace(going_on.resume, content=b"nothing"))
     (last,) = worker.run_pack(spoilt, pace=REPORT_EACH_LOOK)
-    assert last.is_last
-    assert last.is_refused
+    assert last.ending is not None
+    assert isinstance(last.ending, Refused)
     assert last.finished == ()
 
 

@@ -13,7 +13,7 @@ from tiers import thinned
 from objectives.base import OBJECTIVES, Way
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
-from orchestrator.messages import Member, Pack
+from orchestrator.messages import Completed, Member, Pack, StackedPack
 from orchestrator.worker import packed_run
 from orchestrator.worker import run as worker
 from orchestrator.worker.curves import to_host
@@ -31,7 +31,7 @@ def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:
         )
         for i, lr in enumerate(lrs)
     )
-    return Pack("pack", "quadratic", steps, members, STOPPING.model_dump(), len(members), 0)
+    return StackedPack("pack", steps, members, STOPPING.model_dump(), objective="quadratic", width=len(members))
 
 
 def alone(pack: Pack) -> list[Pack]:
@@ -259,7 +259,7 @@ def test_a_trainer_that_fails_is_reported_with_its_traceback_and_closed(monkeypa
     monkeypatch.setattr(quadratic, "start", lambda *arguments: BrokenTrainer(failure, *arguments))
     BrokenTrainer.closed = 0
     reports = list(worker.run_pack(pack_of([0.5])))
-    assert reports[-1].is_last
+    assert reports[-1].ending is not None
     assert type(failure).__name__ in reports[-1].error
     assert not results(reports)
     assert len(curve(reports, "trial0")) == 21, "what was looked at before the failure is kept"
@@ -280,14 +280,14 @@ def test_who_waited_when_the_trainer_failed_is_named_and_not_taken_for_broken(mo
     last = reports[-1]
     assert "kaput" in last.error
     assert set(results(reports)) == {"trial0", "trial2"}
-    assert last.waited == ("trial4", "trial5")
-    assert not [trial_id for report in reports for trial_id in last.waited if trial_id in report.traces]
-    assert all(not report.waited for report in reports[:-1])
+    assert last.ending.waited == ("trial4", "trial5")
+    assert not [trial_id for report in reports for trial_id in last.ending.waited if trial_id in report.traces]
+    assert all(report.ending is None for report in reports[:-1])
 
 
 def test_a_pack_that_ends_well_leaves_nobody_waiting() -> None:
     reports = list(worker.run_pack(pack_with("quadratic", [{"lr": 0.1}] * 5, 2, range(5))))
-    assert reports[-1].waited == ()
+    assert reports[-1].ending == Completed()
     assert len(results(reports)) == 5
     assert reports[-1].steps_in_hand == 0
     assert reports[-1].member_steps == 5 * 40

@@ -11,7 +11,7 @@ from sweep_cases import finished, learning, ledger_at, peak_bytes, sweep_of
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.curve_metrics import CURVE_METRICS, measured
-from orchestrator.messages import Report
+from orchestrator.messages import Completed, Report
 from orchestrator.pictures.report.data import as_script, report_data
 
 BODY = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\nstopping: {early_stop: false}\n"
@@ -26,7 +26,7 @@ def with_curves(folder: Path, losses: list[np.ndarray], body: str = BODY):
         ledger.start_pack(pack, "test")
         curve = {"step": np.arange(len(loss)), "loss": loss, "grad_norm": np.ones(len(loss))}
         done = (finished(trial.trial_id, "stable", steps_done=len(loss), episodes=((3000, 3010), (3500, None))),)
-        ledger.record(Report(pack.pack_id, len(loss), 0, 0.5, {trial.trial_id: curve}, done, True))
+        ledger.record(Report(pack.pack_id, len(loss), 0, 0.5, {trial.trial_id: curve}, done, Completed()))
     return ledger
 
 

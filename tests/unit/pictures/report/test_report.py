@@ -11,7 +11,7 @@ from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import stability_map
-from orchestrator.messages import Report
+from orchestrator.messages import Completed, Report
 from orchestrator.pictures.exports import are_current, existing_exports, export_all, export_heatmap
 from orchestrator.pictures.report.report import report_html
 from orchestrator.replay.audit import audit, audit_lines
@@ -71,7 +71,7 @@ def test_the_page_says_what_stopping_early_saved_and_how_often_it_was_wrong(tmp_
         (pack,) = make_packs(sweep, sweep.trials, 1)
         ledger.start_pack(pack, "test")
         done = tuple(finished(t, *case[:1], **case[1]) for t, case in zip(pack.trial_ids, results.items(), strict=True))
-        ledger.record(Report(pack.pack_id, 60, 0, 2.0, finished=done, is_last=True))
+        ledger.record(Report(pack.pack_id, 60, 0, 2.0, finished=done, ending=Completed()))
         text = report_html(ledger, stability_map(ledger), "name: case\n")
         lines = audit_lines(audit(ledger.trials(), 30.0))
     section = re.search("<h2>Early stopping</h2>\n(.*?)<h2>", text, re.DOTALL).group(1)

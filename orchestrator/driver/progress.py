@@ -1,0 +1,81 @@
+"""The state of a run, who observes it, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
+from orchestrator.messages import Finished, Report
+from orchestrator.sweepfile.spec import Sweep
+
+
+@dataclass
+class Progress:
+    """The state of a run; observers read it, only the runner writes it."""
+
+    sweep: Sweep
+    statuses: dict[str, str]
+    outcomes: dict[str, str]
+    to_train: int
+    workers: int = 0
+    member_steps: int = 0
+    saved_steps: int = 0
+    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
+    started: float = field(default_factory=time.monotonic)
+    running: dict[str, Report] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Trials by outcome, or by status where there is none yet."""
+        return Counter(self.outcomes.get(trial_id, status) for trial_id, status in self.statuses.items())
+
+    @property
+    def steps_left(self) -> int:
+        """Member-steps still to train, if no member is lost."""
+        unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
+        done = sum(report.steps_in_hand for report in self.running.values())
+        return max(0, unfinished * self.sweep.steps - done)
+
+    @property
+    def seconds(self) -> float:
+        """Time since training started."""
+        return time.monotonic() - self.started
+
+    @property
+    def member_steps_per_second(self) -> float:
+        """Throughput of all workers so far."""
+        return self.member_steps / self.seconds if self.seconds else 0.0
+
+
+class Observer(Protocol):
+    """An observer of a run: the live view, the mirror to MLflow."""
+
+    def began(self, progress: Progress) -> None:
+        """Training is about to begin."""
+
+    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+        """Something happened, or a quarter of a second has passed; ``finished`` are new results."""
+
+    def ended(self, progress: Progress) -> None:
+        """Training has ended, possibly by an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended."""
+
+    counts: Counter[str]
+    trained: int
+    seconds: float
+    stopped_by: int | None  # a signal's number
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all trials finished, 3 when some did not, 128 + signal when stopped."""
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return EXIT_SOME_FAILED if self.counts["errored"] or self.counts["lost"] else EXIT_OK
