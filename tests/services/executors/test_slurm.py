@@ -102,16 +102,16 @@ def closing(executor: SlurmExecutor) -> Iterator[SlurmExecutor]:
         executor.close()
 
 
-def rows_of(sweep: Sweep, folder: Path, observers=(), **options: str) -> list[dict]:
+def rows_of(sweep: Sweep, folder: Path, observers=(), **options: str) -> list[SimpleNamespace]:
     """Rows of the ledger after the sweep was run as jobs."""
     run_sweep(sweep, folder, lambda: executor_for(folder, **options), observers)
     with LedgerReader(folder / "ledger.db") as ledger:
         return [SimpleNamespace(**asdict(row), curve=ledger.trace(row.trial_id)) for row in ledger.trials()]
 
 
-def assert_same(rows: list[dict], expected: list[dict]) -> None:
+def assert_same(rows: list[SimpleNamespace], expected: list[SimpleNamespace]) -> None:
     for row, other in zip(rows, expected, strict=True):
-        assert [row[name] for name in NUMBERS] == [other[name] for name in NUMBERS]
+        assert [getattr(row, name) for name in NUMBERS] == [getattr(other, name) for name in NUMBERS]
         assert row.curve.keys() == other.curve.keys()
         for name, values in row.curve.items():
             np.testing.assert_array_equal(values, other.curve[name])
