@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweep_cases import trial_row
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
@@ -72,7 +73,7 @@ def test_the_first_screen_of_the_readme_has_a_command_and_the_map_that_it_prints
             cell = {name: float(row[name]) for name in ("beta2", "eps")}
             for outcome in OUTCOMES:
                 num = int(row[f"num_{outcome}"])
-                rows += [{"cell": cell, "outcome": outcome, "status": "finished"}] * num
+                rows += [trial_row(cell=cell, outcome=outcome)] * num
     assert shown.rstrip() == str(text_map(rows)).rstrip()
 
 

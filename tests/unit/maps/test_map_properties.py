@@ -32,7 +32,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.stability import facet_maps, stability_map
+from orchestrator.maps.stability import facet_maps, stability_map, sweep_axes
 from orchestrator.maps.tables import map_table
 from orchestrator.pictures.maps import _draw_edges
 from orchestrator.pictures.report.data import report_data
@@ -300,7 +300,7 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
     with opened(folder) as ledger:
         drawn = text_map(ledger.trials()).plain.splitlines()
         stability = stability_map(ledger)
-        page = report_data(ledger)
+        page, order = report_data(ledger), [axis.values for axis in sweep_axes(ledger)]
     marks = [line.split()[-len(rows[0][1]) :] for line in drawn[1 if y else 0 :][: len(rows)]][::-1]
     assert [[MARKS[mark] for mark in row] for row in marks] == [[stable for _, stable in row] for _, row in rows]
     assert drawn[0] in answer("status", folder.name)
@@ -321,7 +321,11 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
                     places.add(side)
     assert lines_drawn(stability) == places
     # the page has the same trials to draw from
-    assert page["trials"]["label"] == list(case.labels)
+    assert page["trials"]["outcome"] == list(case.labels)
+    if len(order) <= 2:
+        cells = zip(page["cells"]["at"], page["cells"]["state"], strict=True)
+        named = {tuple(values[i] for values, i in zip(order, at, strict=True)): of_state(state) for at, state in cells}
+        assert {(key[0], key[1] if y else None): stable for key, stable in named.items()} == of_table
     # the recommendation is a cell that the table calls stable
     chosen = answer("recommend", folder.name).splitlines()[0]
     if not chosen.startswith("none"):
