@@ -46,7 +46,7 @@ def assert_nothing_is_torn(folder: Path, acknowledged: str) -> None:
                 assert statuses[rest] == "finished"
         for pack in ledger.packs():
             for found in ledger.checkpoints(pack.pack_id):
-                read_checkpoint(folder, found["name"], found["sha256"])
+                read_checkpoint(folder, found.name, found.sha256)
         assert ledger.stray_curves() == 0
 
 
