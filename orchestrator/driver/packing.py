@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from objectives.base import Objective
 from orchestrator.messages import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.space import Trial, canonical_json
 from orchestrator.sweepfile.own_trainer import OwnTrainer
@@ -40,23 +41,31 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     return packs
 
 
+def _stacked(sweep: Sweep) -> Objective:
+    """The sweep's objective, which is not a custom trainer."""
+    assert isinstance(sweep.objective, Objective)
+    return sweep.objective
+
+
 def structure_of(sweep: Sweep, trial: Trial) -> str:
     """The settings that all members of a pack have in common, as canonical text."""
-    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
+    objective = _stacked(sweep)
+    config = objective.config_class.model_validate(trial.config, strict=False)
     # Includes defaults of inactive fields: without a warmup its shape is irrelevant, and the trial fits a pack with
     # one.
-    return canonical_json(config.model_dump(mode="json", exclude=set(sweep.objective.per_member_fields)))
+    return canonical_json(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
 
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:
     """Members that will train at a time: as set in the sweep file, or as measured on this machine."""
-    config = sweep.objective.config_class.model_validate(trial.config, strict=False)
+    objective = _stacked(sweep)
+    config = objective.config_class.model_validate(trial.config, strict=False)
     if not config.can_be_stacked:
         return 1
     if sweep.resources.pack != "auto":
         return sweep.resources.pack
     device = "cuda" if sweep.resources.gpus else "cpu"
-    known = load_measurements(sweep.objective, config, device, sweep.resources.cpus) if device == "cpu" else []
+    known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
     return best_eager(known, len(sweep.trials)).way.width if known else _EXPECTED_WIDTH
 
 

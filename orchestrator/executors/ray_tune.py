@@ -7,6 +7,7 @@ and gets packs from a queue through its Searcher interface.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import queue
@@ -97,7 +98,7 @@ def train_pack(config: dict[str, Any]) -> None:
     """The function that Tune runs on a worker: it yields every report, and never raises."""
     desk, pack = ray.get_actor(config["desk"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
-    resume = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
+    resume: Any = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
     if isinstance(pack, StackedPack):
         pack = replace(pack, resume=resume)
     places = None
@@ -231,15 +232,16 @@ class RayTuneExecutor:
         # folder.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
+        private: dict[str, Any] = {"_temp_dir": f"{self._scratch}/ray"} if address is None else {}
         try:
             ray.init(
                 address=address or "local",
                 num_cpus=num_cpus,
                 include_dashboard=False if address is None else None,
                 log_to_driver=False,
-                logging_level="ERROR",
+                logging_level=logging.ERROR,
                 configure_logging=True,
-                **({"_temp_dir": f"{self._scratch}/ray"} if address is None else {}),
+                **private,
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -256,7 +258,7 @@ class RayTuneExecutor:
             # On the driver's node: on another one it could be lost without the driver.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk, scheduling_strategy=here)
-            self._desk = desk.remote()
+            self._desk: Any = desk.remote()
         except BaseException:
             ray.shutdown()
             shutil.rmtree(self._scratch, ignore_errors=True)

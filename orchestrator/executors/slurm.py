@@ -33,7 +33,6 @@ from orchestrator.executors.slurm_cluster import (
     SLURM_PACE,
     WAITING,
     Cluster,
-    Job,
     LocalCluster,
     Pace,
     SlurmCluster,
@@ -214,7 +213,7 @@ class SlurmExecutor:
         sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in ready]
         try:
             with _environment(self._mark), contextlib.redirect_stderr(io.StringIO()):
-                jobs = self._submitit.map_array(self._job, sent)
+                jobs: list[Any] = self._submitit.map_array(self._job, sent)
         except OSError as error:
             raise StorageError(f"{self._folder}: {error.strerror or error}") from error
         except RuntimeError as error:  # the base of submitit's errors
@@ -259,7 +258,7 @@ class SlurmExecutor:
 
     def _wait_for_end(self, job_ids: Collection[str]) -> None:
         cluster = SlurmCluster()
-        left: list[Job] = [submitit.SlurmJob(self._folder, job_id) for job_id in sorted(job_ids)]
+        left: list[Any] = [submitit.SlurmJob(self._folder, job_id) for job_id in sorted(job_ids)]
         cluster.cancel(left)
         deadline = time.monotonic() + _END_EARLIER_S
         while left:
@@ -319,6 +318,7 @@ class SlurmExecutor:
     def _end(self, placed: Placed) -> Iterator[Event]:
         """A job has ended: without a last report, its pack is lost."""
         if not placed.is_forgotten:
+            assert placed.over_since is not None
             if time.monotonic() - placed.over_since < self._pace.late_s:
                 return
             yield placed.lost()

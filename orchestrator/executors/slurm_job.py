@@ -8,14 +8,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestrator.executors.report_files import to_json
 from orchestrator.files import atomic_write, make_folder, open_private, storage_errors
 from orchestrator.messages import Failed, LaunchedPack, Lost, Report
 from orchestrator.processes import MARK, new_mark
-from orchestrator.worker.child import CannotStart
+from orchestrator.worker.child import CannotStart, Child
 from orchestrator.worker.ranks import LocalPlaces, Process
 from orchestrator.worker.run import run_pack
 
@@ -41,6 +41,12 @@ class TrialJob:
         self._places = Places()
         self._is_ending = self._is_over = False
         self._failure: BaseException | None = None
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where reports go, once training has started."""
+        assert self._outbox is not None
+        return self._outbox
 
     def train(self, pack: LaunchedPack, cluster: str, job_id: str) -> None:
         """Train ``pack`` and write its reports for the driver."""
@@ -83,7 +89,7 @@ class TrialJob:
                 f"its job's {self._minutes} minutes were not enough, and without objective.resume"
                 " it would begin anew in another one (raise --slurm time=)"
             )
-            self._outbox.write(Report(pack.pack_id, 0, 0, seconds, ending=Failed(error)))
+            self.outbox.write(Report(pack.pack_id, 0, 0, seconds, ending=Failed(error)))
             return False
         return self._is_wanted()
 
@@ -94,12 +100,12 @@ class TrialJob:
                 if report.ending is not None:
                     last = report  # held back until all processes of the trial have ended
                 elif not self._is_ending:
-                    self._outbox.write(report)
+                    self.outbox.write(report)
             if last is not None and isinstance(last.ending, Lost) and not self._is_ending:
                 # A signal to all processes of a job may have reached those of the trial before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
             if last is not None and not self._is_ending:
-                self._outbox.write(last)
+                self.outbox.write(last)
         except BaseException as error:
             self._failure = error
         finally:
@@ -114,7 +120,7 @@ class TrialJob:
             return False
         except OSError:
             pass  # a file server that is temporarily unavailable is no reason to lose a trial
-        return not self._outbox.is_outdated()
+        return not self.outbox.is_outdated()
 
     def _end_trial(self) -> None:
         """Ask the trial's processes to end. Later reports of it are not its result."""
@@ -134,11 +140,11 @@ class Places(LocalPlaces):
         self._started: list[Process] = []
         self._is_ending = False
 
-    def start(self, *arguments: Any) -> Process:
+    def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
         """Start a process, unless the job ends. Raises CannotStart."""
         if self._is_ending:
             raise CannotStart("the job ends")
-        process = super().start(*arguments)
+        process = super().start(rank, command, folder, environment, log)
         self._started.append(process)
         if self._is_ending:
             process.terminate()

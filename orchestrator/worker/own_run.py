@@ -65,6 +65,12 @@ class OwnRun:
         self._has_reported = False
         self._source: Source | None = None
 
+    @property
+    def source(self) -> Source:
+        """Where its losses come from, once the run has started."""
+        assert self._source is not None
+        return self._source
+
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """A report every ``launch.report_s`` seconds, and a last one with the result or the reason for its absence."""
         try:
@@ -88,14 +94,14 @@ class OwnRun:
                 if wants_pause():
                     yield from self._until_ended(started, min(self.launch.grace_s, _LONGEST_PAUSE_S))
                     # Output from before it saved belongs to the curve that resumes there.
-                    self._take(self._source.finish(self._children[0]))
+                    self._take(self.source.finish(self._children[0]))
                     if not self.is_over:
                         yield self.report(started, Paused())
                         return
         if self.is_over:
-            yield from self._until_ended(started, self.launch.grace_s, is_told=self._source.is_told)
+            yield from self._until_ended(started, self.launch.grace_s, is_told=self.source.is_told)
         else:
-            self._take(self._source.finish(self._children[0]))
+            self._take(self.source.finish(self._children[0]))
         yield self._last_report(started)
 
     def report(self, started: float, ending: Ending | None = None) -> Report:
@@ -184,7 +190,7 @@ class OwnRun:
 
     def _look(self) -> bool:
         """Process the output of a short time; returns whether there was a loss."""
-        points = self._source.read(self._children[0], _SECONDS_PER_LOOK)
+        points = self.source.read(self._children[0], _SECONDS_PER_LOOK)
         for child in self._children[1:]:
             child.read()
         self._take(points)
@@ -231,7 +237,7 @@ class OwnRun:
         if self.curve.last_step is not None:
             cause = f"{silence} after step {self.curve.last_step}: it hangs"
             return self.report(started, Lost(self._with_output(cause)))
-        return self.report(started, Failed(self._with_output(f"{silence}; {self._source.note}")))
+        return self.report(started, Failed(self._with_output(f"{silence}; {self.source.note}")))
 
     def _last_report(self, started: float) -> Report:
         """The result, or the reason for its absence."""
@@ -244,9 +250,11 @@ class OwnRun:
             self._finished.append(replace(result, is_audited=self.is_audited))
             return self.report(started, Completed())
         if failed is None:
-            cause = f"it ended with exit code 0 and without a loss; {self._source.note}"
+            cause = f"it ended with exit code 0 and without a loss; {self.source.note}"
             return self.report(started, Failed(self._with_output(cause)))
-        code, who = codes[failed], f"rank {failed} " if self.launch.workers > 1 else "it "
+        code = codes[failed]
+        assert code is not None
+        who = f"rank {failed} " if self.launch.workers > 1 else "it "
         number = -code if code < 0 else code - 128
         if number in _FROM_OUTSIDE:
             hint = " (is memory short?)" if number == signal.SIGKILL else ""
@@ -310,7 +318,7 @@ class Source:
         deadline = time.monotonic() + _LONGEST_REST_S
         while child.is_readable() and time.monotonic() < deadline:
             points += self.read(child, 0.0)
-        if self._tail is not None and not self.is_told:
+        if self._tail is not None and self._stream is not None and not self.is_told:
             while content := self._tail.read():
                 points += self._spoken(self._stream.feed(content))
         stream = self._row_stream if self.is_told else self._stream

@@ -46,8 +46,8 @@ class PackedRun:
         self.stopping = StoppingConfig(**pack.stopping)
         self.judging = Judging(self.stopping, [])
         self.curves = Curves(pack.telemetry.curves, pack.steps)
-        self.trainer: Trainer | None = None
-        self.roster: Roster | None = None
+        self._trainer: Trainer | None = None
+        self._roster: Roster | None = None
         self.way = Way(1)
         self.at_a_time = 0
         self.seconds_per_step = pace.look_s
@@ -58,14 +58,26 @@ class PackedRun:
         self._finished: list[Finished] = []
 
     @property
+    def trainer(self) -> Trainer:
+        """The trainer, once the run has started."""
+        assert self._trainer is not None
+        return self._trainer
+
+    @property
+    def roster(self) -> Roster:
+        """Which members train and which wait, once the run has started."""
+        assert self._roster is not None
+        return self._roster
+
+    @property
     def waited(self) -> tuple[str, ...]:
         """Trials that wait for a place among those that train."""
-        return tuple(self.trial_ids[member] for member in self.roster.waiting) if self.roster is not None else ()
+        return tuple(self.trial_ids[member] for member in self._roster.waiting) if self._roster is not None else ()
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """A report about every second and one per checkpoint; the last says that all have ended, or is a pause."""
         prepare_process()
-        self.roster = roster = self._start()
+        self._roster = roster = self._start()
         last_report = time.perf_counter()
         while roster.training:
             num_steps, began = self._steps_to_next_look(), time.perf_counter()
@@ -105,9 +117,9 @@ class PackedRun:
     def close(self) -> None:
         """Release the trainer; an error at this point changes no result."""
         self.checkpoints.close()
-        if self.trainer is not None:
+        if self._trainer is not None:
             try:
-                self.trainer.close()
+                self._trainer.close()
             except Exception:
                 traceback.print_exc()
 
@@ -137,7 +149,7 @@ class PackedRun:
         else:
             roster.load_state_dict(resumed["roster"])
         places = roster.places(self._num_rows(roster))
-        self.trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
+        self._trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
         if resumed is None:
             self.judging.arrange([None] * len(roster.training), self._are_audited(roster.training))
             self.age_of = dict.fromkeys(roster.training, 0)
@@ -179,7 +191,7 @@ class PackedRun:
         members_before = roster.training
         roster.drop(skipped)
         roster.admit()
-        self.roster = roster
+        self._roster = roster
         self._arrange(members_before)
 
     def _begin_checkpoint(self) -> None:
@@ -255,10 +267,10 @@ class PackedRun:
             self.age_of[member] = age + num_steps
         is_complete_K = ~look.has_ended_K & (age_K + num_steps == self.pack.steps)
         if is_complete_K.any():
-            complete = np.flatnonzero(is_complete_K)
+            complete = np.flatnonzero(is_complete_K).tolist()
             for k, loss in zip(complete, self._validate(complete), strict=True):
                 self._finish(k, self.pack.steps, float(loss))
-        for k in np.flatnonzero(look.has_ended_K):
+        for k in np.flatnonzero(look.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + look.num_steps_K[k]), math.nan)
         ended = {members[k] for k in np.flatnonzero(look.has_ended_K | is_complete_K)}
         if ended:
@@ -279,7 +291,7 @@ class PackedRun:
         return [is_audited(self.trial_ids[member], self.stopping.audit) for member in members]
 
     def _validate(self, positions: Sequence[int]) -> np.ndarray:
-        return to_host([{"validation": self.trainer.validate([int(k) for k in positions])}])["validation"][0]
+        return to_host([{"validation": self.trainer.validate(positions)}])["validation"][0]
 
     def _finish(self, position: int, steps_done: int, validation: float) -> None:
         member, record = self.roster.training[position], self.judging.record(int(position))
