@@ -280,11 +280,11 @@ class ObjectiveConformance(ConformanceKit):
         curves(resumed, 2)  # earlier steps must not matter
         resumed.load_state_dict(state)
         expected = curves(straight, 4)
-        assert np.isnan(expected["loss"][:, 2]).all(), "who was lost stays lost"
+        assert np.isnan(expected["loss"][:, 2]).all(), "a lost member stays lost"
         assert_identical(curves(resumed, 4), expected, "resumed")
         # Load once more into the pack that has trained on.
         straight.load_state_dict(state)
-        assert_identical(curves(straight, 4), expected, "taken back")
+        assert_identical(curves(straight, 4), expected, "restored")
         straight.load_state_dict(state)
         straight.arrange(self.places_of([2, 4], now))
         self.assert_alike(curves(straight, 4), members(expected, [3, 0]))

@@ -204,7 +204,7 @@ class Report:
 
     The last report has the ``ending`` of the pack. ``member_steps`` counts all of this attempt so far,
     ``steps_in_hand`` those of members that still train, ``at_a_time`` of them together. The first report has the
-    ``environment``. With ``begins_anew`` this and later reports hold the whole curves and replace earlier ones of the
+    ``environment``. With ``is_from_start`` this and later reports hold the whole curves and replace earlier ones of the
     pack: a custom trainer that restarts in the same pack reports its points from the first one.
     """
 
@@ -218,7 +218,7 @@ class Report:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint: Checkpoint | None = None
     at_a_time: int = 0
-    begins_anew: bool = False
+    is_from_start: bool = False
     telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)
 
     @property

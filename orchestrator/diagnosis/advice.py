@@ -94,7 +94,7 @@ def advice_lines(advice: Sequence[Advice], outcome: str) -> list[str]:
         elif one.sweep_file is None:
             lines.append("  no cell of this sweep tells, and its trainer takes no such setting from a sweep file")
         elif shown_file:
-            lines.append("  no cell of this sweep tells; a small sweep of its own would")
+            lines.append("  no cell of this sweep shows whether it helps; a small sweep would")
         else:
             lines += ["  no cell of this sweep tells; this sweep would:", *indented(one.sweep_file)]
             shown_file = True

@@ -315,7 +315,7 @@ class RayTuneExecutor:
         """Check that Ray is alive, and how many packs it can hold now. Raises ExecutorError."""
         for pid, name in self._processes.items():
             if not is_alive(pid):
-                raise ExecutorError(f"Ray's {name} died\n    remedy: the same command goes on")
+                raise ExecutorError(f"Ray's {name} died\n    remedy: run the same command again; it continues")
         host, _, port = self._gcs.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()

@@ -266,7 +266,7 @@ class SlurmExecutor:
             left = [job for job in left if states.get(job.job_id) not in OVER]
             if left and time.monotonic() > deadline:
                 jobs = ", ".join(job.job_id for job in left[:5])
-                remedy = "`squeue --me` shows them; the same command goes on once they are gone"
+                remedy = "`squeue --me` lists them; run the same command again once they have ended"
                 raise ExecutorError(f"jobs of an earlier run do not end: {jobs}\n    remedy: {remedy}")
             if left:
                 time.sleep(_SECONDS_PER_ASKING)

@@ -87,7 +87,7 @@ class TrialJob:
         if is_time_over and pack.launch.checkpoint is None:
             error = (
                 f"its job's {self._minutes} minutes were not enough, and without objective.resume"
-                " it would begin anew in another one (raise --slurm time=)"
+                " another job would start it from the beginning (raise --slurm time=)"
             )
             self.outbox.write(Report(pack.pack_id, 0, 0, seconds, ending=Failed(error)))
             return False

@@ -100,5 +100,5 @@ def _refuse_without_slurm(options: Mapping[str, str]) -> None:
         raise InputError(Problem("--executor", "slurm", what, remedy))
     if "time" not in options:
         what = "is missing: the minutes that a trial's job may take"
-        remedy = "write e.g. --slurm time=240; a command with objective.resume goes on when they are over"
+        remedy = "write e.g. --slurm time=240; a command with objective.resume continues in the next job"
         raise InputError(Problem("--slurm", "time", what, remedy))

@@ -152,7 +152,7 @@ def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
 def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
     wanted = [trial.trial_id for trial in sweep.trials]
     if wanted != [row.trial_id for row in rows if row.position is not None]:
-        yield Finding("note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans them anew")
+        yield Finding("note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans the missing ones")
     known, judged_by = set(wanted), sweep.stopping.model_dump(exclude={"audit"})
     for row in rows:
         identity = trial_id(row.objective, row.config, row.seed, judged_by)

@@ -142,7 +142,7 @@ class LedgerWriter(LedgerReader):
                 )
             owned = self._running_in(report.pack_id)
             for table, curves in (("traces", report.traces), ("telemetry", report.telemetry)):
-                if report.begins_anew:
+                if report.is_from_start:
                     db.executemany(f"DELETE FROM {table} WHERE trial_id = ?", [(trial_id,) for trial_id in owned])
                 db.executemany(
                     f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",

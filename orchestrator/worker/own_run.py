@@ -118,7 +118,7 @@ class OwnRun:
             ending=ending,
             environment=self.environment,
             at_a_time=self.at_a_time,
-            begins_anew=not self._has_reported,
+            is_from_start=not self._has_reported,
         )
         self._finished, self.environment, self._has_reported = [], {}, True
         return report

@@ -94,7 +94,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("num_damaged", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_the_one_before_is_used_and_without_one_the_pack_begins_anew(
+def test_the_one_before_is_used_and_without_one_the_pack_starts_over(
     train, rows, tmp_path: Path, sweep: Sweep, undisturbed: list[tuple], damage: str, num_damaged: int
 ) -> None:
     def spoil(paths: list[Path]) -> None:

@@ -115,11 +115,11 @@ SHORT_MEMORY = Mechanism(
     label="memory",
     colour="#882255",
     moves=(
-        Move("beta2", "raise", "with beta2 above beta1^2 no step can grow without a bound", _remembering_longer),
+        Move("beta2", "raise", "with beta2 above beta1^2 steps cannot grow without bound", _remembering_longer),
         Move(
             "beta2_half_life",
             "raise",
-            "with beta2 = (1/2)^(tokens of a step / half-life) above beta1^2 no step can grow without a bound",
+            "with beta2 = (1/2)^(tokens of a step / half-life) above beta1^2 steps cannot grow without bound",
             scaled("beta2_half_life", 2, 4),
         ),
         Move("beta1", "lower", "momentum that fades before v does leaves no step to grow", _less_momentum),

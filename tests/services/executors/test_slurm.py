@@ -133,7 +133,7 @@ def has_last(events: list[Event]) -> bool:
 # --- a pack that begins anew -------------------------------------------------------------------------
 
 
-def test_a_pack_that_begins_anew_has_one_curve_in_the_ledger(tmp_path: Path) -> None:
+def test_a_pack_that_starts_over_has_one_curve_in_the_ledger(tmp_path: Path) -> None:
     pack = only_pack(sweep_in(tmp_path), tmp_path)
     (trial_id,) = pack.trial_ids
 
@@ -145,15 +145,15 @@ def test_a_pack_that_begins_anew_has_one_curve_in_the_ledger(tmp_path: Path) -> 
     with LedgerWriter(tmp_path / "ledger.db") as ledger:
         ledger.plan("command", sweep.trials, {})
         ledger.start_pack(pack, "slurm")
-        ledger.record(report(range(7), begins_anew=True))
+        ledger.record(report(range(7), is_from_start=True))
         ledger.record(report(range(7, 9)))
         np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(9))
-        ledger.record(report(range(3), begins_anew=True))
+        ledger.record(report(range(3), is_from_start=True))
         np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(3))
         ledger.record(report(range(3, 6)))
         np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(6))
         ledger.end_pack(pack.pack_id, "lost", "lost", "gone")
-        ledger.record(report(range(1), begins_anew=True))  # it owns the trial no more
+        ledger.record(report(range(1), is_from_start=True))  # it owns the trial no more
         np.testing.assert_array_equal(ledger.trace(trial_id)["step"], np.arange(6))
 
 
@@ -389,7 +389,7 @@ def test_reports_come_in_order_and_those_of_an_attempt_that_was_replaced_count_n
         (sign,) = executor.poll(1.0)  # no second start
         assert (sign.member_steps, sign.traces) == (1, {})
         first.write(Report(pack.pack_id, 2, 2, 2.0, ending=Completed()))
-        second.write(Report(pack.pack_id, 7, 7, 3.0, begins_anew=True))
+        second.write(Report(pack.pack_id, 7, 7, 3.0, is_from_start=True))
         assert [event.member_steps for event in executor.poll(1.0)] == [7]
         assert sorted(path.name for path in folder.iterdir()) == ["0001-000000.json", "0002-000000.json"]
         (folder / "0002-000003.json").write_text("not yet: the second is missing")

@@ -132,7 +132,7 @@ def test_only_the_first_small_sweep_is_printed_whole(tmp_path: Path) -> None:
     case = replace(warmup_too_short(), sisters=())
     lines = said(case, "warmup_too_short", planted_sweep(tmp_path / "planted"))
     assert lines.count("  no cell of this sweep tells; this sweep would:") == 1
-    assert lines.count("  no cell of this sweep tells; a small sweep of its own would") == 2
+    assert lines.count("  no cell of this sweep shows whether it helps; a small sweep would") == 2
 
 
 def test_a_longer_warmup_is_tried_up_to_the_rule_and_never_beyond_half_of_the_run(tmp_path: Path) -> None:

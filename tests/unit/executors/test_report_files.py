@@ -51,7 +51,7 @@ reports = st.builds(
     ending=st.none() | endings,
     environment=st.dictionaries(words, words, max_size=2),
     checkpoint=st.none() | st.builds(Checkpoint, st.binary(max_size=20), st.dictionaries(words, counts, max_size=2)),
-    at_a_time=counts, begins_anew=st.booleans(),
+    at_a_time=counts, is_from_start=st.booleans(),
 )  # fmt: skip
 
 
