@@ -17,7 +17,7 @@ from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.space import Trial, format_value
-from orchestrator.sweepfile.own_trainer import OwnTrainer
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.ways import Choice, known_choice
 
@@ -94,7 +94,7 @@ def _speed(choices: Sequence[Choice | None]) -> float | None:
 
 def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, Choice | None]:
     """How packs of each structure will run on this machine; None where not measured yet."""
-    if isinstance(sweep.objective, OwnTrainer):
+    if isinstance(sweep.objective, CustomTrainer):
         return {"": Choice(Way(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
     alike: dict[str, list[Trial]] = {}
     for trial in missing:

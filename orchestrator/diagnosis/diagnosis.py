@@ -21,7 +21,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes, trials_where
 from orchestrator.messages import TrialRow
-from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 
 # The worse outcome first, to break ties.
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
@@ -171,7 +171,7 @@ def trial_by_id(rows: Sequence[TrialRow], beginning: str) -> TrialRow:
 def _same_data(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> list[Series]:
     """Losses of other trials with the same batches: same seed and data, where the step determines the batch."""
     has_moved_on = trial.config.get("rollback") is not None
-    if trial.objective in OWN_KINDS or trial.onset_step is None or has_moved_on:
+    if trial.objective in CUSTOM_KINDS or trial.onset_step is None or has_moved_on:
         return []
 
     objective = OBJECTIVES.get(trial.objective)

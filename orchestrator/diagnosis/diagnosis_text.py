@@ -125,7 +125,7 @@ def _missing(found: Diagnosis) -> str:
     if unknown:
         several = f"{len(unknown)} are neither supported nor excluded"
         says += f", and {several}" if len(unknown) > _NAMED else f"; it may be {' or '.join(unknown)}"
-    if evidence.is_own_trainer:
+    if evidence.is_custom_trainer:
         return f"{says}; of a custom trainer only losses and gradient norms are known"
     if not len(evidence.edge):
         return f"{says}; the curvature was not measured, run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
@@ -137,7 +137,7 @@ def _what_would_tell(found: Diagnosis, folder: Path) -> Iterator[str]:
     evidence = found.evidence
     probes = (MECHANISMS[finding.mechanism].probe(evidence) for finding in found.of("unknown"))
     probe = next(filter(None, probes), None)
-    if probe is None and (evidence.is_own_trainer or len(evidence.edge)):
+    if probe is None and (evidence.is_custom_trainer or len(evidence.edge)):
         return
     setting, values = probe or (None, [])
     text = small_sweep(folder, found.trial, "again" if setting is None else "try", setting, values)

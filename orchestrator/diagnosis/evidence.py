@@ -16,7 +16,7 @@ from orchestrator.diagnosis.series import NOTHING, Series, known, series
 from orchestrator.maps.neighbours import Neighbour, neighbours
 from orchestrator.messages import TrialRow
 from orchestrator.space import is_number
-from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 from orchestrator.sweepfile.settings import settings_of
 
 # Shapes: N steps.
@@ -70,9 +70,9 @@ class Evidence:
         return () if self.objective is None else self.objective.layer_groups
 
     @property
-    def is_own_trainer(self) -> bool:
+    def is_custom_trainer(self) -> bool:
         """Whether a custom trainer made it, whose settings may mean anything."""
-        return self.trial.objective in OWN_KINDS
+        return self.trial.objective in CUSTOM_KINDS
 
     @property
     def outcome(self) -> str:

@@ -74,4 +74,4 @@ def explain(
 
 def _ruling(found: Diagnosis) -> Ruling:
     mechanism = found.cause.mechanism if found.cause is not None else UNEXPLAINED
-    return Ruling(mechanism, not len(found.evidence.edge) and not found.evidence.is_own_trainer)
+    return Ruling(mechanism, not len(found.evidence.edge) and not found.evidence.is_custom_trainer)

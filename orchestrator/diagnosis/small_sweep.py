@@ -13,8 +13,8 @@ from objectives.fields import inert_fields
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP
 from orchestrator.messages import TrialRow
+from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.own_trainer import OWN_KINDS
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import build_sweep, read_document
 from orchestrator.sweepfile.strict_yaml import Document
@@ -41,7 +41,7 @@ def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None,
             own = fixed.pop(setting, settings_of(trial.objective, trial.config).get(setting))
             axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
         data = {key: value for key, value in data.items() if key not in ("sample", "max_trials")}
-        if trial.objective not in OWN_KINDS:
+        if trial.objective not in CUSTOM_KINDS:
             data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
         document.data = {**data, "axes": axes, "fixed": fixed}
         tried = change if setting is None else f"{change}_{setting}"

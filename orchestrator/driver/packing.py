@@ -11,7 +11,7 @@ from typing import Any
 from objectives.base import Objective
 from orchestrator.messages import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.space import Trial, canonical_json
-from orchestrator.sweepfile.own_trainer import OwnTrainer
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.ways import best_eager, load_measurements
 
@@ -25,7 +25,7 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     A pack trains some members at a time and the rest as places become free. Early packs hold many members, to save
     start-up time; the last packs are one round each, so that no worker waits long for another.
     """
-    if isinstance(sweep.objective, OwnTrainer):
+    if isinstance(sweep.objective, CustomTrainer):
         return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], sweep.steps) for t in trials]
     by_structure: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -94,7 +94,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         "cpus": resources.cpus,
         "gpus": resources.gpus,
     }
-    if isinstance(objective, OwnTrainer):
+    if isinstance(objective, CustomTrainer):
         return LaunchedPack(**shared, launch=_launch(sweep, objective))
     config = objective.config_class.model_validate(members[0].config, strict=False)
     if width is None and resources.pack != "auto" and config.can_be_stacked:
@@ -111,7 +111,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
     )
 
 
-def _launch(sweep: Sweep, own: OwnTrainer) -> Launch:
+def _launch(sweep: Sweep, own: CustomTrainer) -> Launch:
     resume, resources = own.section.resume, sweep.resources
     return Launch(
         folder=own.folder,

@@ -12,7 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.space import Trial
-from orchestrator.sweepfile.own_trainer import OwnTrainer, refuse_what_is_not_there
+from orchestrator.sweepfile.custom_trainer import CustomTrainer, refuse_what_is_not_there
 from orchestrator.sweepfile.spec import Sweep
 
 
@@ -25,7 +25,7 @@ def refuse_what_cannot_run(sweep: Sweep, folder: Path) -> None:
 
 def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     """Library optimizers that ``trials`` name, in order."""
-    if isinstance(sweep.objective, OwnTrainer):
+    if isinstance(sweep.objective, CustomTrainer):
         return []
     return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in OPTIMIZERS]
 

@@ -135,7 +135,8 @@ class ApartExecutor:
         self._log.seek(max(0, self._log.tell() - 4000))
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         last = f": {lines[-1][:300]}" if lines else ""
-        return f"the process that talks to {self.name} ended {how}{last}\n    remedy: run the same command again; it continues"
+        remedy = "run the same command again; it continues"
+        return f"the process that talks to {self.name} ended {how}{last}\n    remedy: {remedy}"
 
 
 def serve(connection: Connection) -> None:

@@ -25,7 +25,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import PackRow, TrialRow
 from orchestrator.space import trial_id
-from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
 
@@ -106,7 +106,7 @@ def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
     except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
-    if row.objective in OWN_KINDS:  # which may log any steps
+    if row.objective in CUSTOM_KINDS:  # which may log any steps
         if (np.diff(steps) <= 0).any():
             yield Finding("fault", f"{name}: the steps of its curve do not increase")
     elif not _is_even(steps):
@@ -152,7 +152,9 @@ def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
 def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
     wanted = [trial.trial_id for trial in sweep.trials]
     if wanted != [row.trial_id for row in rows if row.position is not None]:
-        yield Finding("note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans the missing ones")
+        yield Finding(
+            "note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans the missing ones"
+        )
     known, judged_by = set(wanted), sweep.stopping.model_dump(exclude={"audit"})
     for row in rows:
         identity = trial_id(row.objective, row.config, row.seed, judged_by)

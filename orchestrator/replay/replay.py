@@ -17,7 +17,7 @@ from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
 from orchestrator.messages import Trace, TrialRow
-from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
@@ -142,7 +142,7 @@ def _curve_of(row: TrialRow, trace: Trace) -> Curve:
         for name, values in trace.items()
         if name in ("loss", "grad_norm") or (name != "step" and (values == 1).any())
     }
-    if row.objective in OWN_KINDS and "grad_norm" in columns:
+    if row.objective in CUSTOM_KINDS and "grad_norm" in columns:
         # NaN is a norm that was not measured.
         columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
     return Curve(trace["step"].astype(np.int64), columns, is_audited=row.is_audited)
@@ -157,7 +157,7 @@ def _replayed_trial(
     outcome: str = verdict.outcome
     reason = verdict.reason
     # A custom trainer chooses its number of steps and its first step.
-    is_own = row.objective in OWN_KINDS
+    is_own = row.objective in CUSTOM_KINDS
     last_step = int(curve.step_N[-1])
     was_stopped = row.steps_done < row.steps
     if is_own:

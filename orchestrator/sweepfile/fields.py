@@ -17,7 +17,7 @@ from objectives.base import Objective, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.space import frozen
-from orchestrator.sweepfile.own_trainer import GIVEN, OwnTrainer
+from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
 
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 
@@ -114,10 +114,10 @@ class ObjectiveFields:
         return condition_of(self._config_class.model_fields[name]).text
 
 
-class OwnFields:
+class CustomFields:
     """User-defined names for a custom trainer."""
 
-    def __init__(self, own: OwnTrainer) -> None:
+    def __init__(self, own: CustomTrainer) -> None:
         self._own = own
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
@@ -163,9 +163,9 @@ class OwnFields:
         return ""
 
 
-def fields_of(objective: Objective | OwnTrainer) -> Fields:
+def fields_of(objective: Objective | CustomTrainer) -> Fields:
     """The fields of ``objective`` that can be swept and fixed."""
-    return OwnFields(objective) if isinstance(objective, OwnTrainer) else ObjectiveFields(objective)
+    return CustomFields(objective) if isinstance(objective, CustomTrainer) else ObjectiveFields(objective)
 
 
 @functools.lru_cache(maxsize=512)

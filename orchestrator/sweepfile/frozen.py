@@ -9,8 +9,8 @@ import yaml
 
 from objectives.base import Objective
 from orchestrator.space import Axis
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.fields import Fields
-from orchestrator.sweepfile.own_trainer import OwnTrainer
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 
@@ -37,7 +37,7 @@ def frozen_text(
     fixed: Mapping[str, Any],
     axes: Sequence[Axis],
     fields: Fields,
-    objective: Objective | OwnTrainer,
+    objective: Objective | CustomTrainer,
 ) -> str:
     """The sweep as a file that is valid in any folder: the keys as written, with the command line's changes."""
     data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}

@@ -54,7 +54,7 @@ class ResumeConfig(BaseModel):
     arguments: list[str] = Field([], description="arguments added to the command if that file exists")
 
 
-class OwnTrainerSection(BaseModel):
+class CustomTrainerSection(BaseModel):
     """A custom trainer, in place of the name of an objective: one of command, python and packed."""
 
     model_config = _STRICT
@@ -133,7 +133,7 @@ class SweepFile(BaseModel):
     model_config = _STRICT
     name: str = Field(pattern=NAME_PATTERN)
     objective: Annotated[
-        Annotated[str, Tag("objective-name")] | Annotated[OwnTrainerSection, Tag("custom-trainer")],
+        Annotated[str, Tag("objective-name")] | Annotated[CustomTrainerSection, Tag("custom-trainer")],
         Discriminator(lambda value: "objective-name" if isinstance(value, str) else "custom-trainer"),
     ]
     steps: int = Field(ge=1, le=10_000_000)
@@ -151,7 +151,7 @@ class SweepFile(BaseModel):
 
 SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): SweepFile,
-    ("objective",): OwnTrainerSection,
+    ("objective",): CustomTrainerSection,
     ("objective", "metrics"): MetricsConfig,
     ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,

@@ -7,7 +7,7 @@ from typing import Any
 
 from objectives.base import OBJECTIVES, TrainingConfig
 from objectives.fields import with_features_off
-from orchestrator.sweepfile.own_trainer import OWN_KINDS
+from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 
 
 def settings_of(objective: str, config: Mapping[str, Any], cell: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def settings_of(objective: str, config: Mapping[str, Any], cell: Mapping[str, An
     For a custom objective the features are those that all objectives have; a custom trainer has none.
     """
     known = dict(config)
-    if objective not in OWN_KINDS:
+    if objective not in CUSTOM_KINDS:
         config_class = OBJECTIVES[objective].config_class if objective in OBJECTIVES else TrainingConfig
         known = with_features_off(config_class, config)
     return {**(cell or {}), **known}

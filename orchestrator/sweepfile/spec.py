@@ -16,14 +16,19 @@ from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.search.sampled import sample_cells
 from orchestrator.space import Axis, Trial, format_value, frozen, grid_cells, trial_id
 from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
+from orchestrator.sweepfile.custom_trainer import (
+    CustomTrainer,
+    absolute_folder,
+    custom_trainer,
+    custom_trainer_problems,
+)
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
-from orchestrator.sweepfile.own_trainer import OwnTrainer, absolute_folder, own_problems, own_trainer
 from orchestrator.sweepfile.sections import (
     SECTIONS,
     CheckpointConfig,
-    OwnTrainerSection,
+    CustomTrainerSection,
     ResourcesConfig,
     SweepFile,
     TelemetryConfig,
@@ -48,7 +53,7 @@ class Sweep:
     """A checked sweep: everything that `run` needs to know."""
 
     name: str
-    objective: Objective | OwnTrainer
+    objective: Objective | CustomTrainer
     steps: int
     seeds: tuple[int, ...]
     axes: tuple[Axis, ...]
@@ -79,7 +84,7 @@ def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: 
 
 def refuse_import(sweep: Sweep, allow_import: bool) -> None:
     """Raise ImportNotAllowed where trials would import a user's function without ``allow_import``."""
-    if isinstance(sweep.objective, OwnTrainer) and sweep.objective.section.python is not None and not allow_import:
+    if isinstance(sweep.objective, CustomTrainer) and sweep.objective.section.python is not None and not allow_import:
         raise ImportNotAllowed(sweep.objective.file, "python", sweep.objective.section.python)
 
 
@@ -201,7 +206,7 @@ def _remedy(path: Sequence[str | int]) -> str:
     return ""
 
 
-def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objective | OwnTrainer:
+def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objective | CustomTrainer:
     where, section = document.place(("objective",)), file.objective
     if isinstance(section, str):
         if section not in OBJECTIVES:
@@ -213,7 +218,7 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
         what = f"has both {' and '.join(given)}" if given else "says nothing to train with"
         raise InputError(Problem(where, "objective", what, "give one of command, python, packed"))
     if section.packed is None:
-        return own_trainer(section, document.name, file.resources.workers)
+        return custom_trainer(section, document.name, file.resources.workers)
     if not allow_import:
         raise ImportNotAllowed(where, "packed", section.packed)
     try:
@@ -224,7 +229,7 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
         raise InputError(Problem(where, "objective.packed", message, "modules are found in objective.folder")) from None
 
 
-def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, document: Document) -> Iterator[Problem]:
+def _trainer_problems(file: SweepFile, objective: Objective | CustomTrainer, document: Document) -> Iterator[Problem]:
     """Settings that are not compatible with the trainer, built-in or custom."""
     resources = file.resources
 
@@ -239,11 +244,11 @@ def _trainer_problems(file: SweepFile, objective: Objective | OwnTrainer, docume
                 "`parallel` is the number of packs at a time, `gpus` those of one pack",
             )
         section = file.objective
-        if isinstance(section, OwnTrainerSection) and (section.model_fields_set - {"packed", "folder"}):
+        if isinstance(section, CustomTrainerSection) and (section.model_fields_set - {"packed", "folder"}):
             name = min(section.model_fields_set - {"packed", "folder"})
             yield problem(("objective", name), "has no meaning beside packed", "remove it")
         return
-    for path, message, remedy in own_problems(objective, file):
+    for path, message, remedy in custom_trainer_problems(objective, file):
         yield problem(path, message, remedy)
 
 
@@ -267,7 +272,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
 def _resolve(
     cells: Iterable[dict[str, Any]],
     file: SweepFile,
-    objective: Objective | OwnTrainer,
+    objective: Objective | CustomTrainer,
     fields: Fields,
     fixed: Mapping[str, Any],
     stopping: StoppingConfig,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from orchestrator.messages import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
-from orchestrator.worker.own_run import OwnRun, RankPlaces
+from orchestrator.worker.custom_run import CustomRun, RankPlaces
 from orchestrator.worker.packed_run import Pace, PackedRun
 from orchestrator.worker.ways import is_out_of_memory
 
@@ -73,7 +73,7 @@ def run_pack(
 def run_of(pack: Pack, places: RankPlaces | None = None, pace: Pace = Pace()) -> Run:
     """The run of a pack of either kind."""
     if isinstance(pack, LaunchedPack):
-        return OwnRun(pack, places)
+        return CustomRun(pack, places)
     assert isinstance(pack, StackedPack), pack
     return PackedRun(pack, pace)
 

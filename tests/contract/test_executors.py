@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_cases import SWEEP, TRAIN, sweep_in
+from custom_cases import SWEEP, TRAIN, sweep_in
 from sweep_cases import QUADRATIC
 
 from orchestrator.driver.packing import make_packs

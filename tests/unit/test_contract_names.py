@@ -16,11 +16,11 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
-from orchestrator.sweepfile.own_trainer import GIVEN
+from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.sections import (
     CheckpointConfig,
+    CustomTrainerSection,
     MetricsConfig,
-    OwnTrainerSection,
     ResourcesConfig,
     ResumeConfig,
     SampleSection,
@@ -93,7 +93,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(ResourcesConfig.model_fields) == [
         "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
     ]  # fmt: skip
-    assert list(OwnTrainerSection.model_fields) == [
+    assert list(CustomTrainerSection.model_fields) == [
         "command", "python", "packed", "folder", "environment", "metrics", "resume", "grace_s",
     ]  # fmt: skip
     assert list(MetricsConfig.model_fields) == ["file", "format", "pattern", "step", "loss", "grad_norm"]

@@ -23,7 +23,7 @@ def half_precision_overflow(evidence: Evidence, found: MakeFinding) -> Finding:
     """
     precision = evidence.config.get("precision")
     if precision != HALF:
-        if precision is None and evidence.is_own_trainer:
+        if precision is None and evidence.is_custom_trainer:
             return found("unknown", "the precision is not known")
         reason = f"the precision is {precision}" if precision else "it does not train in half precision"
         return found("excluded", reason)

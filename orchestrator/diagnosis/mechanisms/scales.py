@@ -117,7 +117,7 @@ def clip_factor(evidence: Evidence) -> Series:
 def _without_clipping(evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.number("clip") is not None:
         return "unknown", "gradient norms are not known"
-    if evidence.is_own_trainer:
+    if evidence.is_custom_trainer:
         return "unknown", "whether gradients are clipped is not known"
     return "excluded", "there is no clipping"
 

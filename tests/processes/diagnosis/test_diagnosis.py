@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_cases import SWEEP as OWN_SWEEP
-from own_cases import sweep_in
+from custom_cases import SWEEP as OWN_SWEEP
+from custom_cases import sweep_in
 
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from own_cases import sweep_in
+from custom_cases import sweep_in
 
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor

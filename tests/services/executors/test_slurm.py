@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import submitit
+from custom_cases import SWEEP, TRAIN, only_pack, sweep_in, trained
 from fault_kit import wait_until
-from own_cases import SWEEP, TRAIN, only_pack, sweep_in, trained
 from sweep_cases import QUADRATIC
 
 from orchestrator.driver.packing import make_packs

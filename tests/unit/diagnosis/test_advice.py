@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from custom_cases import SWEEP as OWN_SWEEP
+from custom_cases import TRAIN
 from diagnosis_cases import (
     PLANTED,
     SWEEP,
@@ -16,8 +18,6 @@ from diagnosis_cases import (
     sweep_of_text,
     warmup_too_short,
 )
-from own_cases import SWEEP as OWN_SWEEP
-from own_cases import TRAIN
 
 from orchestrator.diagnosis.advice import advice_lines, advise, check
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS

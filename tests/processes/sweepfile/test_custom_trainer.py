@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from own_cases import sweep_in
+from custom_cases import sweep_in
 
 from orchestrator.health.sweep import examine_sweep
 
 
 def test_the_doctor_finds_a_finished_sweep_of_a_script_sound(tmp_path: Path) -> None:
-    from own_cases import trained
+    from custom_cases import trained
 
     trained(sweep_in(tmp_path), tmp_path)
     bad = [f.text for f in examine_sweep(tmp_path / "results" / "mine") if f.level in ("fault", "warning")]

@@ -25,7 +25,7 @@ from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.streams import MetricStream, Point
 from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report, Trace
-from orchestrator.sweepfile.own_trainer import GIVEN, command_of, render
+from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
@@ -43,7 +43,7 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, s
 _REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="grad_norm")
 
 
-class OwnRun:
+class CustomRun:
     """One trial, from the start of its processes to its result."""
 
     at_a_time = 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
+from custom_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
 
 from orchestrator.messages import Failed, Lost, Paused
 from orchestrator.processes import is_alive
@@ -260,7 +260,7 @@ def test_a_killed_worker_takes_its_script_with_it(tmp_path: Path) -> None:
     sweep_in(tmp_path, HEAD + 'open("pid", "w").write(str(os.getpid()))\ntime.sleep(60)', ONE)
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from own_cases import *; reports_of(load_sweep(Path('mine.yaml')), Path.cwd())"
+        "from custom_cases import *; reports_of(load_sweep(Path('mine.yaml')), Path.cwd())"
     )
     import subprocess
 

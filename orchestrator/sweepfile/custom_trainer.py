@@ -14,22 +14,22 @@ from typing import Any, Literal
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.streams import MetricStream
-from orchestrator.sweepfile.sections import OwnTrainerSection, SweepFile
+from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 
 # The user cannot choose the values of these names in a command; the other names are those of the trials.
 _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
-OWN_KINDS = ("command", "python")  # the objective of such trials in the ledger
+CUSTOM_KINDS = ("command", "python")  # the objective of such trials in the ledger
 _PYTHONS = ("python", "python3")
 LONGEST_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTrainer:
+class CustomTrainer:
     """A command, or a Python function, that trains one trial; ``folder`` is absolute."""
 
-    section: OwnTrainerSection
+    section: CustomTrainerSection
     folder: str
     workers: int
     file: str  # the sweep file that names it, for messages
@@ -132,12 +132,12 @@ def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
     return formatted
 
 
-def own_trainer(section: OwnTrainerSection, file_name: str, workers: int) -> OwnTrainer:
+def custom_trainer(section: CustomTrainerSection, file_name: str, workers: int) -> CustomTrainer:
     """The trainer of ``section`` in the sweep file ``file_name``; relative paths start at that file's folder."""
-    return OwnTrainer(section, absolute_folder(section, file_name), workers, file_name)
+    return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name)
 
 
-def absolute_folder(section: OwnTrainerSection, file_name: str) -> str:
+def absolute_folder(section: CustomTrainerSection, file_name: str) -> str:
     """``section.folder`` relative to the sweep file's folder, or to the working directory without a file."""
     base = Path(file_name).absolute().parent if os.path.isfile(file_name) else Path.cwd()
     return os.path.normpath(base / Path(section.folder).expanduser())
@@ -146,7 +146,7 @@ def absolute_folder(section: OwnTrainerSection, file_name: str) -> str:
 Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 
-def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
+def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Found]:
     """Problems of a custom trainer in its sweep file."""
     wrong = list(_template_problems(own, [*file.axes, *file.fixed], file.steps))
     if wrong:
@@ -174,7 +174,7 @@ def own_problems(own: OwnTrainer, file: SweepFile) -> Iterator[Found]:
         yield ("resources", "gpus"), "is ambiguous beside workers", "say gpus_per_worker"
 
 
-def _template_problems(own: OwnTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:
+def _template_problems(own: CustomTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:
     names = [*known, *_PLACEHOLDERS]
     given: dict[str, Any] = {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0}
     for path, text in own.templates():
@@ -199,7 +199,7 @@ def command_of(own: Sequence[str]) -> list[str]:
 
 def refuse_what_is_not_there(own: object) -> None:
     """Raise InputError where the folder, the program or the script of a custom trainer is not on this machine."""
-    if not isinstance(own, OwnTrainer):
+    if not isinstance(own, CustomTrainer):
         return
 
     def refuse(key: str, message: str, remedy: str) -> None:

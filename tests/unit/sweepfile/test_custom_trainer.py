@@ -4,14 +4,14 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from custom_cases import SWEEP, sweep_in, sweep_of_text
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from own_cases import SWEEP, sweep_in, sweep_of_text
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
 from orchestrator.errors import InputError
-from orchestrator.sweepfile.own_trainer import command_of, placeholders, render
+from orchestrator.sweepfile.custom_trainer import command_of, placeholders, render
 from orchestrator.sweepfile.spec import ImportNotAllowed, load_sweep
 
 COMMAND = 'command: [python, train.py, "{lr}", "{steps}", "{seed}"]'
