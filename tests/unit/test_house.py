@@ -38,6 +38,7 @@ IMPORTERS = {
     "typer": {"orchestrator.cli", "orchestrator.cli_options"},
 }
 
+MOST_LINES = 400
 # Each room imports only rooms above it in this list. A room within a room is a place of its own.
 FLOOR_PLAN = (
     "objectives",
@@ -162,6 +163,11 @@ def test_a_room_imports_only_rooms_that_stand_before_it_in_the_floor_plan() -> N
         if FLOOR_PLAN.index(room_of(imported)) > FLOOR_PLAN.index(room_of(module))
     ]
     assert wrong == []
+
+
+def test_every_file_can_be_read_in_one_sitting() -> None:
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module: length for module, length in lengths.items() if length > MOST_LINES} == {}
 
 
 def test_no_test_below_unit_starts_a_process(refused_starts: list[str]) -> None:
