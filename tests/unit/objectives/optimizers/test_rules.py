@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import bitsandbytes
 import bitsandbytes.backends.cpu.ops as cpu_kernels
@@ -9,6 +9,7 @@ import pytest
 import pytorch_optimizer
 import pytorch_optimizer.optimizer.spam as spam_module
 import torch
+from rule_cases import LAYOUT, STEPS, layout_of, members, random, start_of, take_due_hessians, train
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.facts import OPTIMIZERS
@@ -18,94 +19,9 @@ from objectives.optimizers.rules.adam8bit import code_values, make_tables, neare
 from objectives.optimizers.rules.rule import UpdateRule
 from objectives.stacking.layout import Layout, Piece
 
-STEPS = 25
-# Weights of odd sizes, and of no, one, two and three dimensions.
-LAYOUT = Layout({"matrix": (6, 9), "vector": (13,), "stack": (2, 3, 5), "number": ()})
-# Small and large weights, whose last blocks are not full.
-CODED_LAYOUT = Layout({"matrix": (20, 31), "small": (7, 3), "vector": (300,), "number": ()})
 NEW_RULES = [name for name in OPTIMIZERS if name not in ("adamw", "sgd")]
 # Adafactor has no first moment, Lion no divisor, and of 8 bits the quotient is that of what is kept.
 EXACT_QUOTIENTS = ["adamw", "sgd", "radam", "adabelief", "stableadamw", "spam", "sophia"]
-COMMON = [
-    {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
-    {"lr": 1e-1, "beta1": 0.0, "beta2": 0.5, "eps": 1e-12, "clip": 0.5},
-    {"lr": 3e-2, "beta1": 0.95, "beta2": 0.9999, "eps": 1e-2, "weight_decay": 0.3},
-    {"lr": 1e-2, "beta1": 0.5, "beta2": 0.95, "eps": 1e-6, "clip": 1e-3, "weight_decay": 0.01},
-    {"lr": 2e-2, "beta1": 0.3, "beta2": 0.9, "warmup": 10, "clip": 100.0},
-]
-# What each member has of its own, in the fields of a rule.
-OWN: Mapping[str, Mapping[str, Sequence]] = {
-    "radam": {},
-    "adabelief": {"adabelief_eps": [1e-16, 1e-2, 1e-4, 1e-30, 1e-8]},
-    "adafactor": {
-        "adafactor_decay": [0.8, 0.5, 0.0, 1.0, 0.9],
-        "adafactor_clip": [1.0, 2.0, None, 3.0, 1.5],
-        "adafactor_eps": [1e-15, 1e-3, 1e-6, 1e-2, 1e-8],
-        "adafactor_smallest": [1e-3, 1.0, 0.0, 10.0, 1e-1],
-    },
-    "lion": {},
-    "stableadamw": {},
-    "spam": {
-        "spam_threshold": [5000.0, 2.0, None, 1.0, 5.0],
-        "spam_interval": [500, 7, 5, 9, None],
-        "spam_warmup": [150, 3, 0, 40, 5],
-        "spam_grace": [20, 2, 5, 4, 3],
-    },
-    "sophia": {"sophia_clip": [0.3, 1.0, 0.1, 3.0, 10.0], "sophia_eps": [1e-12, 1e-8, 1e-3, 1e-2, 1.0]},
-    "adam8bit": {},
-}
-SHARED = {"sophia": {"sophia_interval": 4}, "adam8bit": {"adam8bit_smallest": 100}}
-
-
-def members(optimizer: str, **common) -> list[TrainingConfig]:
-    # What is asked for all goes before what a member has of its own.
-    own = [{field: values[k] for field, values in OWN.get(optimizer, {}).items()} for k in range(len(COMMON))]
-    shared = {"steps": 2 * STEPS, "optimizer": optimizer, **SHARED.get(optimizer, {}), **common}
-    return [TrainingConfig(**{**COMMON[k], **own[k], **shared}) for k in range(len(COMMON))]
-
-
-def layout_of(optimizer: str) -> Layout:
-    return CODED_LAYOUT if optimizer == "adam8bit" else LAYOUT
-
-
-def random(layout: Layout, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Numbers of every step and member, of very different sizes, (T, K, n), with zeros in the filling."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (STEPS, len(COMMON), layout.size)
-    sizes = 10.0 ** torch.randint(-3, 3, (*shape[:2], 1), generator=generator)
-    numbers = torch.randn(shape, generator=generator, dtype=torch.float64) * sizes
-    numbers[..., layout.pieces[-1].end :] = 0.0
-    return numbers.to(dtype)
-
-
-def start_of(layout: Layout, dtype: torch.dtype) -> torch.Tensor:
-    start_Kn = torch.randn(len(COMMON), layout.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    start_Kn[:, layout.pieces[-1].end :] = 0.0
-    return start_Kn.to(dtype)
-
-
-def take_due_hessians(packed: PackedOptimizer, hessian_Kn: torch.Tensor) -> None:
-    """What a trainer does before each step."""
-    if packed.rule.needs_hessian:
-        due = [k for k, age in enumerate(packed.age_K.tolist()) if packed.rule.hessian_is_due(int(age))]
-        rows = torch.tensor(due, dtype=torch.long)
-        packed.take_hessian(rows, hessian_Kn[rows])
-
-
-def train(
-    optimizer: str,
-    configs: Sequence[TrainingConfig],
-    start_Kn: torch.Tensor,
-    grads: torch.Tensor,
-    hessians: torch.Tensor,
-    *,
-    compiled: bool = False,
-) -> PackedOptimizer:
-    packed = PackedOptimizer(start_Kn.clone(), configs, layout_of(optimizer), compiled=compiled)
-    for grad_Kn, hessian_Kn in zip(grads, hessians, strict=True):
-        take_due_hessians(packed, hessian_Kn)
-        packed.step(torch.ones(len(configs), dtype=grads.dtype), grad_Kn.clone())
-    return packed
 
 
 class Reference:
@@ -479,15 +395,3 @@ def test_moments_of_eight_bits_take_a_quarter_of_the_memory() -> None:
         packed = PackedOptimizer(params, [TrainingConfig(steps=1, optimizer=name)] * 2, layout, compiled=False)
         sizes[name] = sum(state.nbytes for state in packed.states.values())
     assert sizes["adam8bit"] < 0.26 * sizes["adamw"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_compiled_rule_is_the_eager_one(optimizer) -> None:
-    layout, configs, dtype = layout_of(optimizer), members(optimizer), torch.float64
-    start, grads, hessians = start_of(layout, dtype), random(layout, dtype, 0), random(layout, dtype, 2)
-    eager = train(optimizer, configs, start, grads, hessians)
-    compiled = train(optimizer, configs, start, grads, hessians, compiled=True)
-    assert not compiled._advance.failure
-    torch.testing.assert_close(compiled.params_Kn, eager.params_Kn, rtol=1e-9, atol=1e-12)
