@@ -25,7 +25,7 @@ from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker.run import run_pack
 
 MakePacks = Callable[..., list[Pack]]
-# A trial of a custom trainer that says where it is, and then only stops when it is told to.
+# A custom trainer that reports one loss and then runs until it is stopped.
 WAITS = """
 import os, sys, time
 print("step 0 loss 3.0", flush=True)
