@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,11 +20,12 @@ class Progress:
     statuses: dict[str, str]
     outcomes: dict[str, str]
     to_train: int
+    clock: Callable[[], float]  # of durations, in seconds
+    started: float
     workers: int = 0
     member_steps: int = 0
     saved_steps: int = 0
     notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
-    started: float = field(default_factory=time.monotonic)
     running: dict[str, Report] = field(default_factory=dict)
 
     @property
@@ -43,7 +43,7 @@ class Progress:
     @property
     def seconds(self) -> float:
         """Time since training started."""
-        return time.monotonic() - self.started
+        return self.clock() - self.started
 
     @property
     def member_steps_per_second(self) -> float:

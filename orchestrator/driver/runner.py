@@ -67,20 +67,23 @@ def run_sweep(
     observers: Sequence[Observer] = (),
     *,
     retry_errored: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
 ) -> Summary:
     """Train what ``sweep`` still lacks and record it in the ledger under ``folder``.
 
-    The executor is created only if there is something to train, so running a finished sweep is a no-op. Raises
+    The executor is created only if there is something to train, so running a finished sweep is a no-op. ``clock``
+    measures durations and ``wall_clock`` dates what is recorded, both in seconds. Raises
     InputError when another driver has the sweep, StorageError when results cannot be written.
     """
-    with sweep_lock(folder), LedgerWriter(folder / LEDGER) as ledger:
+    with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
         ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
         ledger.release_abandoned()
         withdraw_jobs(folder)
         if retry_errored:
             ledger.release_errored()
-        return _Run(sweep, folder, ledger, observers).train(make_executor)
+        return _Run(sweep, folder, ledger, observers, clock).train(make_executor)
 
 
 def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[Trial]:
@@ -92,8 +95,16 @@ def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[T
 class _Run:
     """One driver's run over one sweep."""
 
-    def __init__(self, sweep: Sweep, folder: Path, ledger: LedgerWriter, observers: Sequence[Observer]) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: Path,
+        ledger: LedgerWriter,
+        observers: Sequence[Observer],
+        clock: Callable[[], float],
+    ) -> None:
         self.sweep, self.folder, self.ledger, self.observers = sweep, folder, ledger, observers
+        self.clock = clock
         self.packs: dict[str, Pack] = {}
         self.queued: list[Pack] = []
         self.started: set[str] = set()
@@ -107,7 +118,12 @@ class _Run:
         missing = missing_trials(sweep, statuses)
         self.waiting = {trial.trial_id: trial for trial in missing}
         self.progress = Progress(
-            sweep, {trial_id: status for trial_id, (status, _) in statuses.items()}, ledger.outcomes(), len(missing)
+            sweep,
+            {trial_id: status for trial_id, (status, _) in statuses.items()},
+            ledger.outcomes(),
+            len(missing),
+            clock,
+            clock(),
         )
 
     def train(self, make_executor: Callable[[], Executor]) -> Summary:
@@ -123,7 +139,7 @@ class _Run:
 
     def _loop(self, executor: Executor) -> None:
         progress = self.progress
-        progress.workers, progress.started = executor.slots, time.monotonic()
+        progress.workers, progress.started = executor.slots, self.clock()
         for observer in self.observers:
             observer.began(progress)
         try:
@@ -167,15 +183,15 @@ class _Run:
     def _pause(self, executor: Executor) -> None:
         """Let running packs write a checkpoint, within a time limit."""
         executor.pause()
-        deadline = time.monotonic() + _PAUSE_S
-        while not self.started.isdisjoint(self.packs) and time.monotonic() < deadline:
+        deadline = self.clock() + _PAUSE_S
+        while not self.started.isdisjoint(self.packs) and self.clock() < deadline:
             self._poll(executor)
 
     def _handle(self, event: Event, executor: Executor) -> Sequence[Finished]:
         pack = self.packs.get(event.pack_id)
         if pack is None:
             return ()  # from an attempt that was given up; its trials belong to another one now
-        self.last_news[pack.pack_id] = time.monotonic()
+        self.last_news[pack.pack_id] = self.clock()
         if isinstance(event, PackStarted):
             self.started.add(pack.pack_id)
             self.ledger.start_pack(pack, executor.name, self.resumed_from.get(pack.pack_id))
@@ -311,7 +327,7 @@ class _Run:
         """Kill packs whose heartbeat is too old, and treat them as lost."""
         timeout_s = self.sweep.resources.stall_timeout_s
         for pack_id in self.started.intersection(self.packs):
-            if time.monotonic() - self.last_news[pack_id] > timeout_s:
+            if self.clock() - self.last_news[pack_id] > timeout_s:
                 executor.kill(pack_id)
                 self._close(self.packs[pack_id], Lost(f"no news for {timeout_s:g} s (resources.stall_timeout_s)"))
 

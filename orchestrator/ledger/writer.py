@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from orchestrator.files import make_folder, make_private
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
 from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader, closed_on_error, connect
 from orchestrator.ledger.schema import (
+    SCHEMA,
     Schema,
     check_columns,
     database_errors,
@@ -30,6 +32,11 @@ class LedgerWriter(LedgerReader):
 
     Opening it creates the file if needed and upgrades an older schema.
     """
+
+    def __init__(self, path: Path, schema: Schema = SCHEMA, clock: Callable[[], float] = time.time) -> None:
+        """``clock`` says the time at which things are recorded, in seconds since 1970."""
+        super().__init__(path, schema)
+        self._clock = clock
 
     def _open(self, schema: Schema) -> tuple[sqlite3.Connection, int]:
         make_folder(self.path.parent)
@@ -82,7 +89,7 @@ class LedgerWriter(LedgerReader):
         A pack that resumes takes over the curves and checkpoints of the attempt ``resumed_from``, up to
         the step where it resumes.
         """
-        now = _now()
+        now = self._clock()
         ages = pack.resumed_ages
         with self._transaction() as db:
             db.execute(
@@ -191,7 +198,7 @@ class LedgerWriter(LedgerReader):
                 " WHERE trial_id = ? AND pack_id = ? AND status = 'running'",
                 [(trial_id, pack_id) for trial_id in waited],
             )
-            db.execute("UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, _now(), pack_id))
+            db.execute("UPDATE packs SET ended = ?, ended_at = ? WHERE pack_id = ?", (ended, self._clock(), pack_id))
             db.execute(
                 "UPDATE trials SET status = ?, reason = ?, error = ? WHERE pack_id = ? AND status = 'running'",
                 (status, reason, error, pack_id),
@@ -238,7 +245,7 @@ class LedgerWriter(LedgerReader):
                 int(finished.is_audited),
                 json.dumps(finished.episodes),
                 finished.reason,
-                _now(),
+                self._clock(),
                 finished.trial_id,
             ),
         )
@@ -252,10 +259,6 @@ class LedgerWriter(LedgerReader):
         with database_errors(self.path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
-
-
-def _now() -> float:
-    return datetime.datetime.now(datetime.UTC).timestamp()
 
 
 def _finite(value: float | None) -> float | None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.event_files import LONGEST_RECORD, begins_as_events, event_frames
 
-_NEWS = 4 * 1024**2  # bytes per call
 _NUM_COMPARED = 64  # bytes before the new ones, which show that a file is still the same
 
 
@@ -32,13 +31,14 @@ class FileTail:
     read, and of several text files only whole lines, so that pieces of two files do not mix.
     """
 
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
+    def __init__(self, pattern: str, part_bytes: int = 4 * 1024**2) -> None:
+        """``part_bytes`` is the most that one call reads, but for a single record that is longer."""
+        self._pattern, self._part_bytes = pattern, part_bytes
         self._files: dict[str, _Followed] = {}
         self._before: _Followed | None = None
 
     def read(self) -> bytes:
-        """New content since the last call, of one file and at most 4 MiB or one record; empty if there is none.
+        """New content since the last call, of one file and at most one part or one record; empty if there is none.
 
         Raises InputError for a file that may not be read and, if it is named itself, for a folder or a device. Other
         errors of a file system may be temporary: they count as no content.
@@ -71,17 +71,17 @@ class FileTail:
             return b""
         with open(path, "rb") as file:
             file.seek(seen.position - len(seen.last))
-            content = file.read(len(seen.last) + _NEWS)
+            content = file.read(len(seen.last) + self._part_bytes)
             if not content.startswith(seen.last):
                 seen = self._files[path] = _Followed(identity)
                 file.seek(0)
-                content = file.read(_NEWS)
+                content = file.read(self._part_bytes)
             content = content[len(seen.last) :]
             if seen.is_events is None:
                 seen.is_events = begins_as_events(content)
             if seen.is_events:
                 content += file.read(_missing_of_record(content, status.st_size - seen.position))
-        return self._after(seen, _whole(content, seen.is_events, is_alone))
+        return self._after(seen, _whole(content, seen.is_events, is_alone or len(content) >= self._part_bytes))
 
     def _after(self, seen: _Followed, content: bytes) -> bytes:
         """The new ``content``, separated from an unfinished line of another file."""
@@ -101,12 +101,12 @@ def _missing_of_record(content: bytes, size: int) -> int:
     return max(0, end - len(content)) if end <= min(size, LONGEST_RECORD) else 0
 
 
-def _whole(content: bytes, is_events: bool | None, is_alone: bool) -> bytes:
+def _whole(content: bytes, is_events: bool | None, may_end_inside_a_line: bool) -> bytes:
     """The part of ``content`` that is not held back."""
     if is_events is None:
         return b""
     if is_events:
         return content[: max((end for _, end in event_frames(content) if end <= len(content)), default=0)]
-    if is_alone or len(content) >= _NEWS:
+    if may_end_inside_a_line:
         return content
     return content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.messages import Checkpoint
-from orchestrator.worker.ways import is_out_of_memory
+from orchestrator.worker.measurement import is_out_of_memory
 
 _SCHEMA = 3
 # The first checkpoints come early, so that even a run that is killed every minute makes progress.
@@ -30,12 +30,12 @@ class BadCheckpoint(ValueError):
     """A checkpoint that cannot be read, or that belongs to other trials."""
 
 
-def to_bytes(state: Mapping[str, Any], trial_ids: list[str]) -> bytes:
+def to_bytes(state: Mapping[str, Any], trial_ids: list[str], schema: int = _SCHEMA) -> bytes:
     """``state`` (dictionaries, lists, tensors, arrays, numbers, strings) of a pack of ``trial_ids``."""
     import torch
 
     buffer = io.BytesIO()
-    torch.save({"schema": _SCHEMA, "trial_ids": list(trial_ids), "state": _with_tensors(state)}, buffer)
+    torch.save({"schema": schema, "trial_ids": list(trial_ids), "state": _with_tensors(state)}, buffer)
     return buffer.getvalue()
 
 
@@ -90,12 +90,19 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 class CheckpointWriter:
     """Writes a pack's checkpoints while it trains: the trainer waits only for a copy of its tensors."""
 
-    def __init__(self, trial_ids: list[str], every_s: float | None, every_steps: int | None) -> None:
+    def __init__(
+        self,
+        trial_ids: list[str],
+        every_s: float | None,
+        every_steps: int | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """At least every ``every_s`` seconds and ``every_steps`` steps; None for no such limit."""
+        self._clock = clock
         self._trial_ids, self._every_s, self._every_steps = trial_ids, every_s, every_steps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[tuple[Checkpoint, float]] | None = None
-        self._began = self._last = time.perf_counter()
+        self._began = self._last = self._clock()
         self._steps, self._cost_s = 0, 0.0
 
     def is_due(self, num_steps: int) -> bool:
@@ -107,13 +114,13 @@ class CheckpointWriter:
             return True
         if self._every_s is None:
             return False
-        now = time.perf_counter()
+        now = self._clock()
         wait_s = min(self._every_s, max(_FIRST_S, (now - self._began) / 2))
         return now - self._last >= max(wait_s, self._cost_s / _LARGEST_SHARE)
 
     def begin(self, make_state: Callable[[], Mapping[str, Any]], ages: Mapping[str, int]) -> None:
         """Copy the state now, and write it while training continues. Skipped if memory does not suffice."""
-        began = time.perf_counter()
+        began = self._clock()
         self._steps, self._last = 0, began
         try:
             state = make_state()
@@ -122,7 +129,7 @@ class CheckpointWriter:
                 raise
             return
         copied = _recorded(state)
-        self._last = time.perf_counter()
+        self._last = self._clock()
         self._pending = self._thread.submit(self._write, state, copied, dict(ages), self._last - began)
 
     @property
@@ -150,9 +157,9 @@ class CheckpointWriter:
     def _write(
         self, state: Mapping[str, Any], copied: Any, ages: Mapping[str, int], copy_s: float
     ) -> tuple[Checkpoint, float]:
-        began = time.perf_counter()
+        began = self._clock()
         content = to_bytes(_on_host(state, copied), self._trial_ids)
-        return Checkpoint(content, ages), copy_s + time.perf_counter() - began
+        return Checkpoint(content, ages), copy_s + self._clock() - began
 
 
 def _recorded(state: Any) -> Any:

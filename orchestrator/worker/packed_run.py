@@ -36,6 +36,7 @@ class Pace:
     look_steps: int = 10  # at most
     look_s: float = 1.0  # slow steps are looked at more often, so that no worker seems to hang
     report_s: float = 1.0
+    clock: Callable[[], float] = time.perf_counter  # in seconds
 
 
 class PackedRun:
@@ -78,15 +79,15 @@ class PackedRun:
         """A report about every second and one per checkpoint; the last says that all have ended, or is a pause."""
         prepare_process()
         self._roster = roster = self._start()
-        last_report = time.perf_counter()
+        last_report = self.pace.clock()
         while roster.training:
-            num_steps, began = self._steps_to_next_look(), time.perf_counter()
+            num_steps, began = self._steps_to_next_look(), self.pace.clock()
             self._look(*self._train(num_steps), num_steps)
-            self.seconds_per_step = (time.perf_counter() - began) / num_steps
+            self.seconds_per_step = (self.pace.clock() - began) / num_steps
             if roster.training and self.checkpoints.is_due(num_steps):
                 self._begin_checkpoint()
-            if time.perf_counter() - last_report >= self.pace.report_s or self.checkpoints.is_ready:
-                last_report = time.perf_counter()
+            if self.pace.clock() - last_report >= self.pace.report_s or self.checkpoints.is_ready:
+                last_report = self.pace.clock()
                 yield self.report(started, checkpoint=self.checkpoints.take())
                 if roster.training and wants_pause():
                     self.checkpoints.take(wait=True)

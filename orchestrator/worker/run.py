@@ -13,8 +13,8 @@ from typing import Protocol
 from orchestrator.messages import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.custom_run import CustomRun, RankPlaces
+from orchestrator.worker.measurement import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
-from orchestrator.worker.ways import is_out_of_memory
 
 _ERROR_LINES = 30
 

@@ -12,9 +12,7 @@ import hashlib
 import json
 import os
 import platform
-import resource
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +22,9 @@ from objectives.training_config import TrainingConfig
 from orchestrator.errors import StorageError
 from orchestrator.files import atomic_write, waiting_lock
 from orchestrator.space import canonical_json
+from orchestrator.worker.measurement import Machine, Measurement, is_out_of_memory
 
 _WIDTHS = {"cpu": (1, 4, 16, 32), "cuda": (1, 4, 16, 64, 256, 512)}
-_SECONDS_PER_WAY = 0.25
 # A wider pack must be this much faster, and so must any way other than eager: measurements are noisy.
 _MARGIN = 1.05
 # Cost and gain of compiling where not measured yet (2 cores, 17 to 25 s; 1.1 to 1.5 times).
@@ -36,20 +34,6 @@ _CACHED_SHARE = 0.25
 _MEMORY_SHARE = 0.5
 # A width is tried while it is less than this many times the number of members.
 _FILLED = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One way, timed: ``compile_s`` is the time of the first step, ``bytes_per_member`` the memory of one more member.
-
-    ``failure`` says why a compiled way fell back to eager.
-    """
-
-    way: Way
-    member_steps_per_second: float
-    compile_s: float
-    bytes_per_member: int
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +64,25 @@ def prepare_process() -> None:
 
 
 def choose_way(
-    objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
+    objective: Objective,
+    config: TrainingConfig,
+    device: str,
+    cpus: int,
+    num_members: int,
+    steps_ahead: int,
+    machine: Machine = Machine(),
 ) -> Choice:
-    """The fastest way for packs of this structure, measured here unless cached.
+    """The fastest way for packs of this structure, measured on ``machine`` unless cached.
 
     ``num_members`` are left to train, ``steps_ahead`` are the member-steps of this structure for this worker.
     """
     remembered = load_measurements(objective, config, device, cpus)
-    known = measure_widths(objective, config, device, num_members, remembered)
+    known = measure_widths(objective, config, device, num_members, remembered, machine)
     if known != remembered:
         save_measurements(objective, config, device, cpus, known)
     best = best_eager(known, num_members)
     if objective.can_compile and _compiled(known, best) is None and _compiling_pays(best, None, steps_ahead):
-        known = [*known, measure(objective, config, device, replace(best.way, compiled=True))]
+        known = [*known, machine.measure(objective, config, device, replace(best.way, compiled=True))]
         save_measurements(objective, config, device, cpus, known)
     return _choice(objective, known, num_members, steps_ahead)
 
@@ -164,7 +154,12 @@ def _compiling_pays(eager: Measurement, compiled: Measurement | None, steps_ahea
 
 
 def measure_widths(
-    objective: Objective, config: TrainingConfig, device: str, num_members: int, known: Sequence[Measurement] = ()
+    objective: Objective,
+    config: TrainingConfig,
+    device: str,
+    num_members: int,
+    known: Sequence[Measurement] = (),
+    machine: Machine = Machine(),
 ) -> list[Measurement]:
     """Time eager packs of growing width until they gain nothing or memory runs out, in addition to ``known``.
 
@@ -179,10 +174,10 @@ def measure_widths(
             if len(curve) > 1 and curve[-1].member_steps_per_second < curve[-2].member_steps_per_second * _MARGIN:
                 break
             needed_bytes = width * curve[-1].bytes_per_member
-            if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * free_memory(device):
+            if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * machine.free_memory(device):
                 break
         try:
-            curve.append(measure(objective, config, device, Way(width)))
+            curve.append(machine.measure(objective, config, device, Way(width)))
         except (MemoryError, RuntimeError) as error:
             if not curve or not is_out_of_memory(error):
                 raise
@@ -190,79 +185,8 @@ def measure_widths(
         known.append(curve[-1])
     is_narrow = best_eager(known, num_members).way.width <= 4
     if objective.can_compile and device == "cpu" and is_narrow and all(m.way.kernels == "default" for m in known):
-        known.append(measure(objective, config, device, Way(1, kernels="onednn")))
+        known.append(machine.measure(objective, config, device, Way(1, kernels="onednn")))
     return known
-
-
-def measure(objective: Objective, config: TrainingConfig, device: str, way: Way) -> Measurement:
-    """Train a throwaway pack for a short time."""
-    memory_before = _memory_in_use(device)
-    trainer = objective.start([config] * way.width, [k % 3 for k in range(way.width)], device, way)
-    try:
-        began = time.perf_counter()
-        _ = float(trainer.step()["loss"][0])
-        compile_s = time.perf_counter() - began
-        num_steps, began = 0, time.perf_counter()
-        while num_steps < 2 or time.perf_counter() - began < _SECONDS_PER_WAY:
-            metrics = trainer.step()
-            _ = float(metrics["loss"][0]) if num_steps % 10 == 0 else None
-            num_steps += 1
-        _ = float(metrics["loss"][0])
-        seconds = time.perf_counter() - began
-        failure = trainer.describe().get("compilation", "")
-    finally:
-        trainer.close()
-    added = max(0, _memory_in_use(device) - memory_before)
-    return Measurement(way, way.width * num_steps / seconds, compile_s, added // way.width, failure)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` means that memory has run out, of the machine or of a GPU."""
-    import torch
-
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    # A CPU's allocator raises a plain RuntimeError, as do the libraries of a GPU.
-    signs = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
-
-
-def free_memory(device: str) -> int:
-    """Bytes that a pack may use on ``device`` now; a CPU's memory is shared with packs on all other cores."""
-    if device == "cuda":
-        import torch
-
-        return torch.cuda.mem_get_info()[0]
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([free, *_left_in_groups()]) // (os.cpu_count() or 1)
-
-
-def _left_in_groups() -> Iterator[int]:
-    """Bytes left to this process by a container or a cluster job: Linux control groups, versions 1 and 2."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers == "":
-                folder, limit, used = Path(f"/sys/fs/cgroup{path}"), "memory.max", "memory.current"
-            elif "memory" in controllers.split(","):
-                folder, limit, used = (
-                    Path(f"/sys/fs/cgroup/memory{path}"),
-                    "memory.limit_in_bytes",
-                    "memory.usage_in_bytes",
-                )
-            else:
-                continue
-            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-                yield max(0, int((folder / limit).read_text()) - int((folder / used).read_text()))
-
-
-def _memory_in_use(device: str) -> int:
-    """Peak memory of this process so far, in bytes."""
-    if device == "cuda":
-        import torch
-
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def load_measurements(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> list[Measurement]:

@@ -23,6 +23,7 @@ def test_the_gpu_benchmark_without_a_gpu_says_so_in_one_line() -> None:
     assert "no GPU" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_telemetry_costs_is_measured_in_steps(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/telemetry.py", "--rounds", "1", "--members", "2"]
     done = subprocess.run([*command, "--json", tmp_path / "cost.json"], cwd=ROOT, capture_output=True, timeout=100)

@@ -7,19 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.worker import ways
+from orchestrator.worker.measurement import free_memory
 
 
 def test_free_memory_is_no_more_than_a_container_leaves() -> None:
     """In a control group of its own with a limit; where there are none, the machine's memory is the limit."""
     group = Path("/sys/fs/cgroup/memory/sweep-ways-test")
     if not (group.parent / "memory.limit_in_bytes").is_file() or not os.access(group.parent, os.W_OK):
-        assert 0 < ways.free_memory("cpu") <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert 0 < free_memory("cpu") <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return
     group.mkdir(exist_ok=True)
     try:
         (group / "memory.limit_in_bytes").write_text(str(600 * 2**20))
-        code = "from orchestrator.worker.ways import free_memory; print(free_memory('cpu'))"
+        code = "from orchestrator.worker.measurement import free_memory; print(free_memory('cpu'))"
         done = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True, text=True, check=True,

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 from sweep_cases import numbers, sweep_with
 
-from orchestrator.driver import runner
 from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import CHECKPOINTS, LEDGER
 from orchestrator.health.sweep import examine_sweep
-from orchestrator.ledger import writer as writer_module
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Completed, Event, PackLost, PackStarted, Report
@@ -117,11 +115,10 @@ class Silent(InlineExecutor):
         self._reports = None
 
 
-def test_what_hangs_is_killed_and_trained_again_and_what_is_slow_is_not(train, rows, monkeypatch) -> None:
+def test_what_hangs_is_killed_and_trained_again_and_what_is_slow_is_not(train, rows) -> None:
     clock = [0.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
     slow = Silent(clock, 0.9 * 600)
-    assert train(sweep_with("name=slow"), lambda: slow).exit_code == 0
+    assert train(sweep_with("name=slow"), lambda: slow, clock=lambda: clock[0]).exit_code == 0
     assert slow.killed == []
 
     class Hung(Silent):
@@ -132,14 +129,14 @@ def test_what_hangs_is_killed_and_trained_again_and_what_is_slow_is_not(train, r
             return super().poll(timeout_s)
 
     hung = Hung(clock, 0.6 * 600)
-    assert train(sweep_with("name=hung"), lambda: hung).exit_code == 0
+    assert train(sweep_with("name=hung"), lambda: hung, clock=lambda: clock[0]).exit_code == 0
     assert len(hung.killed) == 1
     assert numbers(rows("hung")) == numbers(rows("slow"))
 
 
 @pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0, -1.0])
 def test_a_clock_that_jumps_changes_no_result_and_no_duration_is_negative(
-    train, rows, tmp_path: Path, monkeypatch, jump_s: float
+    train, rows, tmp_path: Path, jump_s: float
 ) -> None:
     train(sweep_with("name=calm"))
     now = [1.7e9]
@@ -148,8 +145,7 @@ def test_a_clock_that_jumps_changes_no_result_and_no_duration_is_negative(
         now[0] += jump_s
         return now[0]
 
-    monkeypatch.setattr(writer_module, "_now", jumping)
-    assert train(sweep_with("resources.pack=4")).exit_code == 0
+    assert train(sweep_with("resources.pack=4"), wall_clock=jumping).exit_code == 0
     assert numbers(rows("edge")) == numbers(rows("calm"))
     with LedgerReader(tmp_path / "edge" / LEDGER) as ledger:
         assert all(pack.seconds >= 0 for pack in ledger.packs())

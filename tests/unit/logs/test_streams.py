@@ -670,12 +670,11 @@ def test_of_event_files_whole_records_are_read_so_that_one_that_was_cut_off_does
     assert "damaged" not in stream.note
 
 
-def test_a_record_that_is_larger_than_a_part_is_read_whole(tmp_path: Path, monkeypatch) -> None:
+def test_a_record_that_is_larger_than_a_part_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.1"
-    monkeypatch.setattr(file_tail, "_NEWS", 300)
     content = VERSION + event(0, loss=1) + framed(bytes(1000)) + event(1, loss=2)
     path.write_bytes(content[:-500])
-    tail = FileTail(str(path))
+    tail = FileTail(str(path), part_bytes=300)
     assert tail.read() == content[: len(VERSION + event(0, loss=1))]
     assert tail.read() == b""
     path.write_bytes(content)

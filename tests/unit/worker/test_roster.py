@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,20 +14,27 @@ def config(lr: float = 0.1) -> QuadraticConfig:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.data(), st.integers(1, 9), st.integers(1, 6))
-def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(data, num_members: int, width: int) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 2**9 - 1)), max_size=12),
+    st.integers(1, 9),
+    st.integers(1, 6),
+)
+def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(rounds, num_members: int, width: int) -> None:
+    """Of each round: whether the pack is resumed, how many rows pad it, and a bit for each member that leaves."""
     configs, seeds = [config(0.1 * (1 + m)) for m in range(num_members)], [m % 3 for m in range(num_members)]
     roster, gone, held_in = Roster(configs, seeds, width), set(), {}
-    while roster.waiting or roster.training:
+    for is_resumed, num_padding, leaving_bits in itertools.chain(rounds, itertools.repeat((False, 0, 2**9 - 1))):
+        if not roster.waiting and not roster.training:
+            break
         training, waiting = list(roster.training), list(roster.waiting)
         roster.admit()
         num_new = min(width - len(training), len(waiting))
         assert roster.training == training + waiting[:num_new], "in the order in which they wait, and no place is free"
-        if data.draw(st.booleans()):
+        if is_resumed:
             resumed = Roster(configs, seeds, width)
             resumed.load_state_dict(roster.state_dict())
             assert (resumed.training, resumed.waiting) == (roster.training, roster.waiting)
-        num_rows = len(roster.training) + data.draw(st.integers(0, 3))
+        num_rows = len(roster.training) + num_padding
         places = roster.places(num_rows)
         assert len(places) == num_rows
         assert places[: len(roster.training)] == [
@@ -33,7 +42,7 @@ def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(data, num_
         ], "its state is where it was held"
         assert places[len(roster.training) :] == [places[0]] * (num_rows - len(roster.training)), "padded"
         held_in = {member: row for row, member in enumerate(roster.training)}
-        leaving = data.draw(st.sets(st.sampled_from(range(num_members)), min_size=1))
+        leaving = {member for member in range(num_members) if leaving_bits >> member & 1}
         roster.drop(leaving)
         gone |= leaving
         assert set(roster.training) | set(roster.waiting) == set(range(num_members)) - gone

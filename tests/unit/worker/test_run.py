@@ -14,11 +14,11 @@ from objectives.base import OBJECTIVES, Way
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
 from orchestrator.messages import Completed, Member, Pack, StackedPack
-from orchestrator.worker import packed_run
 from orchestrator.worker import run as worker
 from orchestrator.worker.curves import to_host
+from orchestrator.worker.measurement import Measurement
 from orchestrator.worker.packed_run import Pace
-from orchestrator.worker.ways import Choice
+from orchestrator.worker.ways import save_measurements
 
 
 def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:
@@ -293,13 +293,17 @@ def test_a_pack_that_ends_well_leaves_nobody_waiting() -> None:
     assert reports[-1].member_steps == 5 * 40
 
 
-def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkeypatch, rows_per_step) -> None:
+def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkeypatch, rows_per_step, tmp_path) -> None:
     import torch
 
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr(packed_run, "choose_way", lambda *arguments: Choice(Way(8, compiled=True), "it is"))
+    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path))
     changes = [{"lr": lr} for lr in (0.1, 0.2, 30.0, 0.3, 40.0, 1e200, 0.4)]
-    pack = pack_with("quadratic", changes, 8, range(7), steps=60)
+    pack = replace(pack_with("quadratic", changes, 8, range(7), steps=60), steps_ahead=10**9)
+    objective = OBJECTIVES["quadratic"]
+    measured = [Measurement(Way(8), 100.0, 0.0, 1), Measurement(Way(8, compiled=True), 200.0, 1.0, 1)]
+    config = objective.config_class.model_validate(pack.members[0].config, strict=False)
+    save_measurements(objective, config, "cpu", pack.cpus, measured)
     expected = all_of(alone(pack))
     rows_per_step.clear()
     assert_the_same(all_of([replace(pack, width=None)]), expected)
@@ -318,7 +322,6 @@ def test_metrics_of_tensors_and_of_plain_lists_come_to_the_host_alike() -> None:
 
 def test_slow_steps_are_reported_one_by_one_so_that_nobody_takes_them_for_a_hang(monkeypatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(packed_run.time, "perf_counter", lambda: clock[0])
     step = quadratic.QuadraticTrainer.step
 
     def slow(self):
@@ -326,5 +329,5 @@ def test_slow_steps_are_reported_one_by_one_so_that_nobody_takes_them_for_a_hang
         return step(self)
 
     monkeypatch.setattr(quadratic.QuadraticTrainer, "step", slow)
-    reports = list(worker.run_pack(pack_of([0.5], steps=6)))
+    reports = list(worker.run_pack(pack_of([0.5], steps=6), pace=Pace(clock=lambda: clock[0])))
     assert [report.member_steps for report in reports] == [1, 2, 3, 4, 5, 6, 6]

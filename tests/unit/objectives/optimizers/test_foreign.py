@@ -17,7 +17,8 @@ from orchestrator.commands.plan import plan
 from orchestrator.driver.packing import expected_width, make_packs
 from orchestrator.driver.refusals import refuse_missing_optimizers
 from orchestrator.errors import InputError
-from orchestrator.worker import ways
+from orchestrator.worker.measurement import Machine, Measurement
+from orchestrator.worker.ways import measure_widths
 
 STEPS = 25
 # Square matrices: of others SOAP's first basis is in part any one, which rounding decides and training depends on.
@@ -322,19 +323,18 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
     assert "          torch.optim.NAdam is of a library, which trains one member at a time" in lines
 
 
-def test_only_one_member_at_a_time_is_timed(monkeypatch) -> None:
+def test_only_one_member_at_a_time_is_timed() -> None:
     timed = []
 
     def measure(objective, config, device, way):
         timed.append(way)
-        return ways.Measurement(way, 1.0, 0.0, 1)
+        return Measurement(way, 1.0, 0.0, 1)
 
-    monkeypatch.setattr(ways, "measure", measure)
     objective = OBJECTIVES["quadratic"]
     for optimizer, widths in (("torch.optim.NAdam", [1]), ("adamw", [1, 4])):
         timed.clear()
         config = objective.config_class(steps=10, optimizer=optimizer)
-        ways.measure_widths(objective, config, "cpu", 4)
+        measure_widths(objective, config, "cpu", 4, machine=Machine(measure))
         assert timed == [Way(width) for width in widths]
 
 

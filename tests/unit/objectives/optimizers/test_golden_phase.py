@@ -132,6 +132,7 @@ def test_the_first_steps_are_those_of_adam_written_out_and_of_no_other() -> None
     assert not is_trained_by(0.9, 0.97 + 1e-6)
 
 
+@pytest.mark.slow
 def test_the_sweep_counts_the_crossings_of_adam_written_out(tmp_path: Path) -> None:
     """Who spikes, and how often within the range of 64 runs whose first weights differ by less than 1e-10.
 
