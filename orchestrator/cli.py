@@ -160,7 +160,7 @@ def export_heatmap(
         str, typer.Option(help="second panel: final_loss, validation_loss, best_loss, onset_step, spike_score, ...")
     ] = "final_loss",
     format_: Annotated[
-        str | None, typer.Option("--format", help="png, svg, pdf or csv; by default what --output ends in, or png")
+        str | None, typer.Option("--format", help="png, svg, pdf or csv; by default the ending of --output, or png")
     ] = None,
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
@@ -275,7 +275,7 @@ def replay(
 def diagnose(
     name: NameArgument,
     trial: Annotated[
-        str | None, typer.Option("--trial", metavar="ID", help="the trial with this id, or whose id alone begins so")
+        str | None, typer.Option("--trial", metavar="ID", help="the trial's id, or an unambiguous prefix of it")
     ] = None,
     cell: Annotated[
         str | None,
@@ -342,7 +342,7 @@ def sync(
 @app.command()
 def doctor(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="exit with 3 on warnings too, not on faults alone")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 3 on warnings too, not only on faults")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="repair what can be repaired")] = False,
     results: ResultsOption = RESULTS,
 ) -> None:

@@ -36,7 +36,7 @@ WhereOption = Annotated[
     list[str], typer.Option("--where", metavar="AXIS=VALUE", help="only cells with this value of another axis")
 ]
 ReduceOption = Annotated[
-    str, typer.Option("--reduce", help="what stands for axes that are not shown: their worst, median or best cell")
+    str, typer.Option("--reduce", help="for axes that are not shown: take their worst, median or best cell")
 ]
 LossOption = Annotated[str, typer.Option("--metric", help="final_loss, validation_loss or best_loss")]
 SlurmOption = Annotated[
@@ -44,6 +44,6 @@ SlurmOption = Annotated[
     typer.Option(
         "--slurm",
         metavar="KEY=VALUE",
-        help="for jobs: time=MINUTES, partition=..., account=...; cluster=local tries it out",
+        help="for jobs: time=MINUTES, partition=..., account=...; cluster=local runs jobs on this machine",
     ),
 ]

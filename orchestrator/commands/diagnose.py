@@ -27,7 +27,7 @@ def diagnose(
     json_file: Path | None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Answer:
-    """Diagnose a trial of the sweep in ``folder``: its page, its picture, and the small sweeps that would tell.
+    """Diagnose a trial of the sweep in ``folder``: its page, its picture, and small sweeps that test the advice.
 
     Raises InputError.
     """
@@ -40,7 +40,7 @@ def diagnose(
         found = diagnosis.diagnose(ledger, trial_id, cell, batch_texts)
     if found is None:
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"
-        yield "`--trial ID` looks at one all the same"
+        yield "`--trial ID` diagnoses a stable trial anyway"
         return EXIT_OK
     advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
     path = output or folder / DIAGNOSES / f"{found.trial.trial_id}.png"

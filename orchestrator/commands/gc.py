@@ -33,7 +33,7 @@ def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:
     with sweep_lock(folder), LedgerReader(folder / LEDGER) as ledger:
         doomed = {
             "checkpoints that no run needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
-            "parts of interrupted writes": litter(folder),
+            "partial files of interrupted writes": litter(folder),
             "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
             "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }

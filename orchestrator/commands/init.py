@@ -16,7 +16,7 @@ def init(name: str, objective: str, changes: Overrides, output: Path | None) -> 
     text = starter_file(name, objective, changes)
     path = output or Path(f"{name}.yaml")
     if path.exists():
-        raise InputError(Problem(str(path), "", "exists already", "choose another name, or --output FILE"))
+        raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))
     check_output(path)
     write_output(path, text)
     yield f"wrote {path}; next: sweep plan {path}"

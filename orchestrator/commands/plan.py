@@ -46,9 +46,9 @@ def plan(sweep: Sweep, results: Path) -> Answer:
     for choice in choices[:_STRUCTURES_SHOWN]:
         yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
     if len(choices) > _STRUCTURES_SHOWN:
-        yield f"          ... and {len(choices) - _STRUCTURES_SHOWN} structures more"
+        yield f"          ... and {len(choices) - _STRUCTURES_SHOWN} more structures"
     for name in library_optimizers(sweep, missing):
-        yield f"          {name} is of a library, which trains one member at a time"
+        yield f"          {name} comes from a library, and trains one member at a time"
     yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
         f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
     )
@@ -56,10 +56,10 @@ def plan(sweep: Sweep, results: Path) -> Answer:
     if not missing:
         yield "time:     none, there is nothing to train"
     elif speed is None:
-        yield "time:     known once a first pack has been timed"
+        yield "time:     known once the first pack has been timed"
     else:
         seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
-        yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s a worker)"
+        yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s per worker)"
     return EXIT_OK
 
 
@@ -71,7 +71,7 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         yield f"axis:     {axis.name} [{axis.scale}] {shown}"
     yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
     for name, number in sweep.idle.items():
-        yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained all the same"
+        yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained anyway"
 
 
 def _existing_lines(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _existing_lines(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> Itera
     existing = Counter(statuses[trial.trial_id][0] for trial in sweep.trials if trial.trial_id in statuses)
     yield "exists:   " + (", ".join(f"{count} {status}" for status, count in existing.items()) or "nothing yet")
     if removed := len(statuses.keys() - wanted):
-        yield f"removed:  {removed} trials of the ledger are no longer in the sweep; they stay out of the map"
+        yield f"removed:  {removed} trials in the ledger are no longer in the sweep; the map leaves them out"
 
 
 def _speed(choices: Sequence[Choice | None]) -> float | None:

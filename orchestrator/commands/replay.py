@@ -146,7 +146,7 @@ def _read_all(
             unclear = [one for one in others if "--loss" in str(one)]
             notes.extend(f"left out: {one}" for one in unclear[:_UNCLEAR_SHOWN])
             if len(others) > len(unclear):
-                notes.append(f"left out: {len(others) - len(unclear)} files in {path} that are no logs")
+                notes.append(f"left out: {len(others) - len(unclear)} files in {path} that are not logs")
         elif is_folder:
             problems.append(
                 InputError(Problem(path, "", f"none of its {len(others)} files is a log"), *map(str, others[:3]))
@@ -266,7 +266,7 @@ def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str
         table.add_row(*map(_escaped, row))
     yield table
     if len(changed) > _CHANGES_SHOWN:
-        yield f"... and {len(changed) - _CHANGES_SHOWN} more; --json FILE has all"
+        yield f"... and {len(changed) - _CHANGES_SHOWN} more; --json FILE writes all of them"
 
 
 def _trial_json(trial: ReplayedTrial) -> dict[str, object]:

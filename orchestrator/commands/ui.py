@@ -22,7 +22,7 @@ def ui(results: Path, uri: str | None, port: int) -> Answer:
     store = tracking_uri(TrackingConfig(uri=uri), results)
     if uri is None:
         if not (results / STORE).is_file():
-            raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` makes one"))
+            raise InputError(Problem(str(results / STORE), "", "no MLflow store yet", "`sweep run FILE` creates one"))
         with contextlib.suppress(sqlite3.Error):  # MLflow reports errors of its store
             rehome(results / STORE, results)
     address = f"http://127.0.0.1:{port}"

@@ -84,7 +84,7 @@ class RemoteProcess:
 
 
 class RayPlaces:
-    """Rank 0 in the first bundle of its placement group, with the trainable; the others in bundles of their own."""
+    """Rank 0 runs in the first bundle of the placement group, with the trainable, and each other rank in its own."""
 
     def __init__(self, cpus: int, gpus: float) -> None:
         self._cpus, self._gpus = cpus, gpus

@@ -21,8 +21,8 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-# Read when Ray is imported. Tune's loggers would write every report to disk, its checkpoints of the experiment are not
-# needed here, and a private cluster sends no usage statistics.
+# Ray reads these when it is imported. Tune's loggers would write every report to disk. Tune's checkpoints of the
+# experiment are not needed here. A private cluster sends no usage statistics.
 for _name, _value in {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -63,7 +63,7 @@ _SECONDS_PER_CHECK = 2.0
 
 
 class Desk:
-    """An actor from which workers fetch what is too large for Tune's settings, and whether to pause."""
+    """An actor that hands workers checkpoints, which are too large for Tune's config, and the request to pause."""
 
     def __init__(self) -> None:
         self._resume: dict[str, Checkpoint] = {}
@@ -90,12 +90,12 @@ class Desk:
         self._is_pausing = True
 
     def is_pausing(self) -> bool:
-        """Whether workers have to pause."""
+        """Whether workers must pause."""
         return self._is_pausing
 
 
 def train_pack(config: dict[str, Any]) -> None:
-    """The function that Tune runs on a worker: it yields every report, and never raises."""
+    """The function that Tune runs on a worker. It passes every report to Tune, and never raises."""
     desk, pack = ray.get_actor(config["desk"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
     resume: Any = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
@@ -105,7 +105,7 @@ def train_pack(config: dict[str, Any]) -> None:
     if isinstance(pack, LaunchedPack) and pack.launch.workers > 1:
         places = RayPlaces(pack.cpus, pack.launch.gpus_per_worker)
     for report in run_pack(pack, lambda: ray.get(desk.is_pausing.remote()), places):
-        # Opaque to Tune, which must see neither a missing metric nor a non-finite one.
+        # Wrapped, so that Tune sees neither missing nor non-finite metrics.
         tune.report({"report": report})
 
 
@@ -149,7 +149,7 @@ class PackQueue(Searcher):
         """Nothing to do: the driver reads the reports."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the ledger has all of it."""
+        """Nothing to save: the ledger has everything."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing to restore."""
@@ -174,7 +174,7 @@ class StopOnRequest(tune.Stopper):
 
 
 class Forward(TrialProgressCallback):
-    """Passes reports on, and reports packs that ended without their last one.
+    """Passes reports to the driver, and reports packs that ended without a last report as lost.
 
     Without a callback of this class Tune would add its own, which prints every result.
     """
@@ -221,15 +221,14 @@ class RayTuneExecutor:
 
         Each pack takes ``workers`` times ``cpus`` and ``gpus``, possibly on different nodes.
 
-        Raises InputError when the cluster can never hold one pack.
+        Raises InputError if the cluster is too small for one pack.
         """
         if address is not None:
             _refuse_unreachable(address)
         else:
-            # An outdated address must not send a private sweep to another cluster.
+            # A stale address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
-        # Paths of sockets are limited in length, so a private Ray does not use TMPDIR; its logs are removed with the
-        # folder.
+        # Socket paths have a length limit, so a private Ray does not use TMPDIR. Its logs are removed with the folder.
         self._scratch = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir="/tmp")
         num_cpus = max(len(os.sched_getaffinity(0)), cpus * workers * (parallel or 1)) if address is None else None
         private: dict[str, Any] = {"_temp_dir": f"{self._scratch}/ray"} if address is None else {}
@@ -255,7 +254,7 @@ class RayTuneExecutor:
             self._processes = _ray_processes() if address is None else {}
             self._gcs = ray.get_runtime_context().gcs_address
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
-            # On the driver's node: on another one it could be lost without the driver.
+            # On the driver's node: on another node it could be lost while the driver survives.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk, scheduling_strategy=here)
             self._desk: Any = desk.remote()
@@ -312,7 +311,7 @@ class RayTuneExecutor:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _check(self) -> None:
-        """Check that Ray is alive, and how many packs it can hold now. Raises ExecutorError."""
+        """Check that Ray is alive, and count again how many packs fit. Raises ExecutorError."""
         for pid, name in self._processes.items():
             if not is_alive(pid):
                 raise ExecutorError(f"Ray's {name} died\n    remedy: run the same command again; it continues")
@@ -330,7 +329,7 @@ class RayTuneExecutor:
         has = ray.cluster_resources()
         fits = int(has.get("CPU", 0) // cpus)
         if gpus:
-            # Ray never splits one pack's fraction over two GPUs.
+            # Ray never splits the GPU fraction of a pack over two GPUs.
             per_gpu = math.floor(1 / gpus + 1e-9) if gpus <= 1 else 1 / gpus
             fits = min(fits, int(has.get("GPU", 0) * per_gpu))
         fits //= workers
@@ -376,7 +375,7 @@ def _refuse_unreachable(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
-        remedy = "`ray status` on the cluster tells its address; without --address a private Ray is started"
+        remedy = "`ray status` on the cluster shows its address; without --address sweep starts a private Ray"
         raise InputError(Problem("--address", "", f"nothing answers at {address}: {error}", remedy)) from None
 
 

@@ -67,10 +67,10 @@ def _built(kind: Any, value: Any, where: str) -> Any:
         if len(choices) == 1:
             (only,) = choices.values()
             return _built(only, value, where)
-        # One of several dataclasses: the value names which one.
+        # One of several dataclasses: the value names the class.
         name = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(name, str) or name not in choices:
-            raise ValueError(f"{where}: {_shown(name)} is none of {', '.join(choices)}")
+            raise ValueError(f"{where}: {_shown(name)} is not one of {', '.join(choices)}")
         return _built(choices[name], {key: item for key, item in value.items() if key != "kind"}, where)
     if origin is tuple and isinstance(value, list):
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
@@ -88,14 +88,14 @@ def _built(kind: Any, value: Any, where: str) -> Any:
                 return build(value)
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"{where}: {error}") from None
-    raise ValueError(f"{where}: {_shown(value)} is not what stands there")
+    raise ValueError(f"{where}: {_shown(value)} is not valid here")
 
 
 def _curve(value: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
     """The columns of one curve, of equal length."""
     columns = {name: _column(name, values, f"{where}.{name}") for name, values in value.items()}
     if "step" not in columns or len({len(column) for column in columns.values()}) > 1:
-        raise ValueError(f"{where}: is no curve: its columns are {', '.join(columns)}")
+        raise ValueError(f"{where}: is not a curve: its columns are {', '.join(columns)}")
     return columns
 
 

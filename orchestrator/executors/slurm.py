@@ -5,9 +5,9 @@ shared with the nodes; the driver reads and deletes them. submitit submits jobs 
 of a sweep holds
 
     run-TOKEN               the driver's permission for its jobs to run; jobs check that it still exists
-    jobs                    the driver's jobs, so that the next driver can end those that it left behind
+    jobs                    the driver's jobs, so that the next driver can cancel those that are left behind
     reports/PACK/A-N.json   report N of attempt A at a pack; the first, N = 0, names the attempt's job
-    JOB_*                   what submitit keeps of a job: its pickled pack, its result and its log
+    JOB_*                   submitit's files of a job: its pickled pack, its result and its log
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ except ImportError as _error:
     raise InputError(Problem("--executor", "slurm", f"needs submitit: {_error}", _remedy)) from None
 
 _JOBS = "jobs"
-# Slurm accepts no larger array unless its MaxArraySize says so.
+# Slurm's default MaxArraySize allows no larger array.
 _MOST_SLOTS = 1000
-# A trial that resumes from its checkpoint may need many jobs; one without progress must end.
+# A trial that resumes from its checkpoint may need many jobs, but one that makes no progress must end.
 _MOST_TIMEOUTS = 100
 _END_EARLIER_S = 120.0
 _CLOSE_S = 5.0
-_LONGEST_EXIT_S = 60.0  # of a job after its last report
+_LONGEST_EXIT_S = 60.0  # for a job to exit after its last report
 _STEP_S = 0.05
-_SECONDS_PER_ASKING = 1.0  # only squeue reports an end, and a controller has many users
+_SECONDS_PER_ASKING = 1.0  # only squeue reports that a job has ended, and the controller is shared
 _MOST_REPORTS_PER_S = 25.0
 _MOST_REFUSALS = 10
 _SECONDS_PER_REFUSAL = 60.0
 
 
 class PackJob(TrialJob):
-    """What submitit pickles into each job, calls there, and asks for a ``checkpoint`` before the job ends."""
+    """submitit pickles it, calls it in each job, and calls ``checkpoint`` before the job is stopped."""
 
     def __reduce__(self) -> Any:
         return (PackJob, self.arguments)
@@ -77,7 +77,7 @@ class PackJob(TrialJob):
         self.train(pack, environment.cluster, environment.job_id)
 
     def checkpoint(self, pack: LaunchedPack) -> Any:
-        """What the job does after a restart; None if it must not restart."""
+        """Returns what the job runs after a restart, or None if it must not restart."""
         return submitit.helpers.DelayedSubmission(PackJob(*self.arguments), pack) if self.end(pack) else None
 
 
@@ -98,20 +98,20 @@ class SlurmExecutor:
     ) -> None:
         """Clean up after an earlier driver of the sweep in ``folder``, and prepare for ``parallel`` jobs.
 
-        ``pace`` sets how often it checks on them: by default SLURM_PACE, or LOCAL_PACE on this machine.
+        ``pace`` sets how often it checks on them. The default is SLURM_PACE, or LOCAL_PACE for local jobs.
 
-        Raises InputError for invalid ``options``, or where there is no Slurm.
+        Raises InputError for invalid ``options``, or if Slurm is not available.
         """
         here, knows = is_local(options), submitit.SlurmExecutor._valid_parameters()
         parameters = submission_parameters(options, knows, cpus * workers, math.ceil(gpus * workers - 1e-9))
         self._folder = folder.absolute() / JOBS
         if "%" in str(self._folder):
-            raise InputError(Problem(str(self._folder), "", "holds a %, which Slurm replaces", "choose --results"))
+            raise InputError(Problem(str(self._folder), "", "contains a %, which Slurm expands", "change --results"))
         most = max(1, len(os.sched_getaffinity(0)) // (cpus * workers)) if here else _MOST_SLOTS
         self.slots = min(parallel or most, _MOST_SLOTS)
         self._cluster: Cluster = LocalCluster() if here else SlurmCluster()
         self._pace = pace or (LOCAL_PACE if here else SLURM_PACE)
-        # Its messages would appear between the lines of the live view.
+        # submitit's log messages would break up the live view.
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
         refuse_links(folder, self._folder)
         self._end_earlier()
@@ -126,7 +126,7 @@ class SlurmExecutor:
             self._folder, cluster=kind, **{f"{kind}_max_num_timeout": _MOST_TIMEOUTS}
         )
         defaults = {"name": f"sweep-{folder.name}", "slurm_array_parallelism": self.slots}
-        # Ctrl-C in a terminal goes to the driver, but submitit leaves local jobs in its group.
+        # Ctrl-C signals the driver's whole process group, and submitit's local jobs are in that group.
         alone = {"local_setup": ["trap '' INT"]} if here else {}
         self._submitit.update_parameters(**{**defaults, **alone, **parameters})
         self._job = PackJob(str(self._folder), token, parameters["timeout_min"], parameters["slurm_signal_delay_s"])
@@ -136,14 +136,14 @@ class SlurmExecutor:
         self._next_submission = self._next_look = self._next_check = 0.0
 
     def submit(self, pack: Pack) -> None:
-        """Queue ``pack``. Raises InputError for one of an objective."""
+        """Queue ``pack``. Raises InputError unless it is from a custom trainer."""
         if not isinstance(pack, LaunchedPack):
-            message = "--executor slurm trains commands and functions of your own"
+            message = "--executor slurm trains only custom trainers"
             raise InputError(Problem("", "", f"{message}; the built-in objectives train with ray", "--executor ray"))
         self._queue.append(pack)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Submit queued packs as one array, and return events, waiting for the first."""
+        """Submit queued packs as one array. Returns new events, and waits at most ``timeout_s`` for the first."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._submit_queued()
@@ -154,7 +154,7 @@ class SlurmExecutor:
             time.sleep(min(_STEP_S, left_s))
 
     def pause(self) -> None:
-        """Let trials end at their next report, and cancel waiting jobs."""
+        """Stop trials at their next report, and cancel pending jobs."""
         self._queue.clear()
         remove([self._go])
         waiting = [placed for placed in self._placed.values() if not placed.is_started]
@@ -170,7 +170,7 @@ class SlurmExecutor:
             self._cluster.cancel([placed.job])
 
     def close(self) -> None:
-        """Cancel all jobs. On this machine they have then ended; on a cluster the next driver waits for them."""
+        """Cancel all jobs. Local jobs have ended when it returns; on a cluster the next driver waits for them."""
         self._queue.clear()
         remove([self._go])
         if self._mark:
@@ -198,7 +198,7 @@ class SlurmExecutor:
     # --- jobs ------------------------------------------------------------------------------------
 
     def _submit_queued(self) -> None:
-        """Submit what fits as one array; a trial waits while an earlier job of it may still run."""
+        """Submit as many packs as fit, as one array. A trial waits while an earlier job of it may still run."""
         now = time.monotonic()
         if not self._queue or now < self._next_submission:
             return
@@ -208,7 +208,7 @@ class SlurmExecutor:
         if not ready:
             return
         self._next_submission = now + self._pace.submissions_s
-        # The driver writes each report to the ledger, and reads it through a shared file system.
+        # Reports are costly: the driver reads each one through a shared file system and writes it to the ledger.
         report_s = max(self._pace.reports_s, (len(there) + len(ready)) / _MOST_REPORTS_PER_S)
         sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in ready]
         try:
@@ -216,7 +216,7 @@ class SlurmExecutor:
                 jobs: list[Any] = self._submitit.map_array(self._job, sent)
         except OSError as error:
             raise StorageError(f"{self._folder}: {error.strerror or error}") from error
-        except RuntimeError as error:  # the base of submitit's errors
+        except RuntimeError as error:  # the base class of submitit's errors
             self._refused(str(error))
             return
         self._has_submitted, self._num_refusals = True, 0
@@ -226,13 +226,16 @@ class SlurmExecutor:
         self._write_jobs()
 
     def _refused(self, cause: str) -> None:
-        """sbatch failed. If it worked before, the controller may be busy. Raises ExecutorError."""
+        """Handle a failed sbatch: try again later if it worked before, as the controller may be busy.
+
+        Raises ExecutorError.
+        """
         self._num_refusals += 1
         self._next_submission = time.monotonic() + _SECONDS_PER_REFUSAL
         if not self._has_submitted or self._num_refusals > _MOST_REFUSALS:
             lines = [line.strip() for line in cause.splitlines() if line.strip()] or ["no cause given"]
-            remedy = "--slurm partition=, account= or time= may be missing, or resources.parallel be too high"
-            raise ExecutorError(f"sbatch refuses the jobs: {printable(lines[-1][:300])}\n    remedy: {remedy}")
+            remedy = "check --slurm partition=, account= and time=; resources.parallel may be too high"
+            raise ExecutorError(f"sbatch rejected the jobs: {printable(lines[-1][:300])}\n    remedy: {remedy}")
 
     def _write_jobs(self) -> None:
         known = {"mark": self._mark, "jobs": []}
@@ -241,7 +244,7 @@ class SlurmExecutor:
         atomic_write(self._folder / _JOBS, json.dumps(known))
 
     def _end_earlier(self) -> None:
-        """Cancel the jobs of an earlier driver that was killed: no trial may be trained twice at a time."""
+        """Cancel the jobs of an earlier driver that was killed: a trial must not be trained twice at the same time."""
         if not self._folder.is_dir():
             return
         withdraw_jobs(self._folder.parent)
@@ -251,8 +254,8 @@ class SlurmExecutor:
         if job_ids:
             if shutil.which("squeue") is None:
                 jobs = ", ".join(sorted(job_ids)[:5])
-                message = f"an earlier run may have left jobs of Slurm behind: {jobs}"
-                raise InputError(Problem(str(self._folder), "", message, "run it where there is squeue"))
+                message = f"an earlier run may have left Slurm jobs behind: {jobs}"
+                raise InputError(Problem(str(self._folder), "", message, "run it on a machine that has squeue"))
             self._wait_for_end(job_ids)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -267,7 +270,7 @@ class SlurmExecutor:
             if left and time.monotonic() > deadline:
                 jobs = ", ".join(job.job_id for job in left[:5])
                 remedy = "`squeue --me` lists them; run the same command again once they have ended"
-                raise ExecutorError(f"jobs of an earlier run do not end: {jobs}\n    remedy: {remedy}")
+                raise ExecutorError(f"jobs of an earlier run have not ended: {jobs}\n    remedy: {remedy}")
             if left:
                 time.sleep(_SECONDS_PER_ASKING)
 
@@ -291,7 +294,7 @@ class SlurmExecutor:
         return events
 
     def _check(self) -> list[Event]:
-        """See which jobs have ended, before reports are read: the last report of a job precedes its end."""
+        """Query which jobs have ended. Reports are read afterwards, as a job writes its last report before it ends."""
         events: list[Event] = []
         states = self._cluster.states([placed.job for placed in self._placed.values()])
         now = time.monotonic()
@@ -316,7 +319,7 @@ class SlurmExecutor:
         return events
 
     def _end(self, placed: Placed) -> Iterator[Event]:
-        """A job has ended: without a last report, its pack is lost."""
+        """Handle the end of a job. Without a last report its pack is lost."""
         if not placed.is_forgotten:
             assert placed.over_since is not None
             if time.monotonic() - placed.over_since < self._pace.late_s:
@@ -336,7 +339,7 @@ class SlurmExecutor:
 
 
 def _left_behind(folder: Path) -> tuple[str, set[str]]:
-    """The mark of local processes and the Slurm jobs that an earlier driver knew, or that have registered."""
+    """The mark of local processes, and the Slurm jobs that an earlier driver recorded or that registered themselves."""
     mark, job_ids = "", set()
     path = folder / _JOBS
     try:
@@ -344,10 +347,10 @@ def _left_behind(folder: Path) -> tuple[str, set[str]]:
             known = json.loads(path.read_text())
             mark, job_ids = str(known["mark"]), {str(job_id) for job_id in known["jobs"]}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        remedy = "see to it that no job of this sweep runs, then delete the file"
+        remedy = "make sure that no job of this sweep is running, then delete the file"
         raise StorageError(f"{path}: is damaged: {error}\n    remedy: {remedy}") from None
     for claim in folder.glob(f"{REPORTS}/*/*-000000.json"):
-        # An incomplete one is from a job that has yet to find out that it must not run.
+        # An incomplete file is from a job that has not yet checked whether it may run.
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             said = json.loads(claim.read_text())
             if said["cluster"] == "slurm":
@@ -357,7 +360,7 @@ def _left_behind(folder: Path) -> tuple[str, set[str]]:
 
 @contextlib.contextmanager
 def _environment(mark: str) -> Iterator[None]:
-    """Sets the ``mark`` for processes that are started here; without one, changes nothing."""
+    """Sets the ``mark`` for processes that are started inside; an empty mark changes nothing."""
     before = os.environ.get(MARK)
     if mark:
         os.environ[MARK] = mark

@@ -1,4 +1,4 @@
-"""How the driver monitors jobs: of Slurm, or of submitit's local substitute for it."""
+"""How the driver monitors and cancels jobs, on Slurm or as local processes of submitit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OVER = {
     *("REVOKED", "TIMEOUT", "GONE"),
     *("FINISHED", "INTERRUPTED"),  # submitit's states for local jobs
 }
-# A job that has run before and waits for its next start.
+# States of a job that has run before and waits to be started again.
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
 
 
@@ -61,17 +61,17 @@ class Cluster(Protocol):
         """State of each job, if known."""
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Cancel jobs; only on a cluster do running ones get a moment to end."""
+        """Cancel jobs. Only on a cluster do running jobs get time to shut down."""
 
 
 class SlurmCluster:
-    """Slurm jobs, through Slurm's commands: submitit queries one job at a time, and only by sacct."""
+    """Slurm jobs, through Slurm's commands: submitit queries one job at a time, and only with sacct."""
 
     def __init__(self) -> None:
         self._missing: frozenset[str] = frozenset()
 
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """State of each job; empty where squeue fails, and GONE for a job that it did not know twice."""
+        """State of each job; empty if squeue fails. A job that squeue did not list twice in a row is GONE."""
         command = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--states=all", "--format=%i %T")
         output = _said_by(*command)
         if output is None:
@@ -82,16 +82,16 @@ class SlurmCluster:
         return {job.job_id: listed[job.job_id] for job in jobs if job.job_id in listed} | dict.fromkeys(gone, "GONE")
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Cancel jobs by scancel."""
+        """Cancel jobs with scancel."""
         if jobs:
             _said_by("scancel", *(job.job_id for job in jobs))
 
 
 class LocalCluster:
-    """Processes on this machine started by submitit, for trying things out."""
+    """Jobs that submitit runs as processes on this machine, for testing without a cluster."""
 
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """State of each job. Nothing is left of one that has ended."""
+        """State of each job. Also kills the remaining processes of a job that has ended."""
         states = {job.job_id: job.state for job in jobs}
         for job_id, state in states.items():
             if state in OVER:
@@ -99,7 +99,7 @@ class LocalCluster:
         return states
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Kill each job, its supervisor first, which would restart it."""
+        """Kill each job, its supervisor first, as the supervisor would restart it."""
         for job in jobs:
             if not job.done():
                 os.kill(int(job.job_id), signal.SIGKILL)

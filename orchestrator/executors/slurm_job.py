@@ -1,4 +1,4 @@
-"""What a Slurm job does with its pack on a node: train it, write reports to files, and end in time."""
+"""What a Slurm job does on its node: train its pack, write reports to files, and end before its time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.worker.ranks import LocalPlaces, Process
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
-# How much too early Slurm may send the signal before a job's time limit.
+# Slurm may send the signal before a job's time limit earlier than requested, by at most this.
 _SLACK_S = 60.0
 _LAST_WORDS_S = 2.0
 _LONGEST_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
@@ -51,29 +51,30 @@ class TrialJob:
     def train(self, pack: LaunchedPack, cluster: str, job_id: str) -> None:
         """Train ``pack`` and write its reports for the driver."""
         if cluster != "local":
-            os.environ[MARK] = new_mark()  # a mark from a driver on another machine would look like a dead driver's
+            os.environ[MARK] = new_mark()  # a driver's mark from another machine would look like that of a dead driver
         self._began = time.monotonic()
-        # First register this job, then check whether it may run: a new driver does both in the opposite order.
+        # First register this job, then check whether it may run. A new driver does the reverse: it first withdraws the
+        # permission, then looks for registered jobs.
         self._outbox = Outbox(self._folder / REPORTS / pack.pack_id, cluster, job_id)
         if not self._is_wanted():
             return
-        # Slurm sends it before it kills a job that is cancelled or preempted.
+        # Slurm sends SIGTERM before it kills a job that is cancelled or preempted.
         signal.signal(signal.SIGTERM, lambda *_: self._end_trial())
         threading.Thread(target=self._train, args=(pack,), daemon=True, name="trial").start()
         try:
             while not self._is_over:
-                time.sleep(_STEP_S)  # a handler may interrupt this for good, which is unsafe with a lock
+                time.sleep(_STEP_S)  # a signal handler may exit here, which is unsafe while holding a lock
         finally:
             self._places.kill()
         if self._failure is not None:
             raise self._failure
-        # A preempted job that ended by itself now would not be requeued.
+        # Slurm would not requeue a preempted job that exits by itself at this point.
         deadline = time.monotonic() + _LONGEST_WAIT_S
         while self._is_ending and self._is_wanted() and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
     def end(self, pack: LaunchedPack) -> bool:
-        """Let the trial end before the job does; returns whether the job should restart."""
+        """End the trial before the job ends; returns whether the job should restart."""
         if self._outbox is None:
             return True  # training has not started
         if self._is_over and not self._is_ending:
@@ -102,7 +103,7 @@ class TrialJob:
                 elif not self._is_ending:
                     self.outbox.write(report)
             if last is not None and isinstance(last.ending, Lost) and not self._is_ending:
-                # A signal to all processes of a job may have reached those of the trial before this one.
+                # A signal to all processes of the job may reach the trial's processes before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
             if last is not None and not self._is_ending:
                 self.outbox.write(last)
@@ -119,11 +120,11 @@ class TrialJob:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            pass  # a file server that is temporarily unavailable is no reason to lose a trial
+            pass  # do not lose a trial because the file server is temporarily unavailable
         return not self.outbox.is_outdated()
 
     def _end_trial(self) -> None:
-        """Ask the trial's processes to end. Later reports of it are not its result."""
+        """Ask the trial's processes to end. Its later reports are discarded."""
         self._is_ending = True
         self._places.terminate()
 
@@ -141,9 +142,9 @@ class Places(LocalPlaces):
         self._is_ending = False
 
     def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
-        """Start a process, unless the job ends. Raises CannotStart."""
+        """Start a process, unless the job is ending. Raises CannotStart."""
         if self._is_ending:
-            raise CannotStart("the job ends")
+            raise CannotStart("the job is ending")
         process = super().start(rank, command, folder, environment, log)
         self._started.append(process)
         if self._is_ending:
@@ -167,7 +168,7 @@ class Outbox:
     """Where one attempt at a pack writes its reports: files A-N.json; A-0 names its job."""
 
     def __init__(self, folder: Path, cluster: str, job_id: str) -> None:
-        """Claim the next attempt. Clocks of nodes differ, but a file is created only once. Raises StorageError."""
+        """Claim the next attempt by creating its first file, as the clocks of nodes differ. Raises StorageError."""
         self._folder, self._attempt, self._num_reports = folder, 0, 0
         with storage_errors(folder):
             make_folder(folder)
@@ -184,7 +185,7 @@ class Outbox:
         atomic_write(self._path(self._attempt, self._num_reports), to_json(report))
 
     def is_outdated(self) -> bool:
-        """Whether another attempt exists: Slurm has lost contact with this node."""
+        """Whether a later attempt exists, because Slurm has lost contact with this node."""
         return os.path.exists(self._path(self._attempt + 1, 0))
 
     def _path(self, attempt: int, number: int) -> Path:

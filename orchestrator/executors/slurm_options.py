@@ -62,19 +62,19 @@ def submission_parameters(options: Mapping[str, str], submitit_knows: Collection
 
 
 def is_local(options: Mapping[str, str]) -> bool:
-    """Whether jobs are processes on this machine, for trying things out."""
+    """Whether jobs are processes on this machine, for testing without a cluster."""
     return options.get("cluster") == "local"
 
 
 def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
     """The problem of --slurm KEY=TEXT, if any."""
     if key in _NOT_OPTIONS:
-        return Problem("--slurm", key, "is what `resources` in the sweep file says", "set it there, or leave it out")
+        return Problem("--slurm", key, "is set by `resources` or by sweep itself", "set `resources`, or leave it out")
     if key not in known:
         there = ", ".join(sorted(known))
         return Problem("--slurm", key, f"is unknown; there are: {there}", did_you_mean(key, known))
     if not text or not text.isprintable():
-        return Problem("--slurm", key, f"{text!r} is no value", "write KEY=VALUE")
+        return Problem("--slurm", key, f"{text!r} is not a valid value", "write KEY=VALUE")
     if key == "cluster" and text not in CLUSTERS:
         message = f"{text!r} is unknown; there are: {', '.join(CLUSTERS)}"
         return Problem("--slurm", key, message, did_you_mean(text, CLUSTERS))
@@ -87,18 +87,18 @@ def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
         try:
             shlex.split(text)
         except ValueError as error:
-            return Problem("--slurm", key, f"{text!r} is refused: {error}", "close the quotes")
+            return Problem("--slurm", key, f"{text!r} cannot be parsed: {error}", "close the quotes")
     return None
 
 
 def _refuse_without_slurm(options: Mapping[str, str]) -> None:
-    """Raise InputError where this is not a login node, or jobs have no time limit."""
+    """Raise InputError if this is not a login node, or if jobs have no time limit."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
         what = f"needs Slurm, and {', '.join(missing)} cannot be found"
-        remedy = "run it on a login node of the cluster, or try it out here with --slurm cluster=local"
+        remedy = "run it on a login node of the cluster, or test it here with --slurm cluster=local"
         raise InputError(Problem("--executor", "slurm", what, remedy))
     if "time" not in options:
-        what = "is missing: the minutes that a trial's job may take"
+        what = "is missing: the time limit of a trial's job, in minutes"
         remedy = "write e.g. --slurm time=240; a command with objective.resume continues in the next job"
         raise InputError(Problem("--slurm", "time", what, remedy))

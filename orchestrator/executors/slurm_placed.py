@@ -31,7 +31,7 @@ class Placed:
     attempt: int = 0
     next_report: int = 1
     is_started: bool = False
-    is_forgotten: bool = False  # the driver has its last report, or has given it up
+    is_forgotten: bool = False  # the driver has its last report, or has given up on it
     ended: float | None = None  # when the trial's processes were known to have ended, so that it may be retried
     last: Report | None = None
     over_since: float | None = None
@@ -40,7 +40,7 @@ class Placed:
     def read(self, reports: Path) -> Iterator[Event]:
         """New reports below ``reports``, in order; those of a superseded attempt are ignored.
 
-        Ends with PackLost where one is damaged.
+        Ends with PackLost if a report is damaged.
         """
         folder = reports / self.pack.pack_id
         for name in sorted(names_in(folder)):
@@ -78,7 +78,7 @@ class Placed:
 
     def lost(self) -> PackLost:
         """The event for a job that ended without a last report."""
-        # If squeue has dropped it, the state according to accounting.
+        # If squeue no longer lists the job, this asks accounting for its state.
         state = self.job.state if self.state == "GONE" else self.state
         shown = state.split()[0] if state.strip() else "UNKNOWN"
         words = _last_words(self.job.paths.stderr)
@@ -104,7 +104,7 @@ def _report_in(path: Path, pack_id: str) -> Report | None:
         return None
     report = from_json(text)
     if report.pack_id != pack_id:
-        raise ValueError(f"it is one of pack {report.pack_id[:20]!r}")
+        raise ValueError(f"it belongs to pack {report.pack_id[:20]!r}")
     return report
 
 

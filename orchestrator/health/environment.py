@@ -33,7 +33,11 @@ def examine_environment(results: Path) -> Iterator[Finding]:
         found = tuple(map(int, re.findall(r"\d+", versions.get(name, "9.9"))[:2]))
         if found < oldest:
             wanted = ".".join(map(str, oldest))
-            yield Finding("fault", f"{name} {versions[name]} has known holes", remedy=f"{name} {wanted} or newer")
+            yield Finding(
+                "fault",
+                f"{name} {versions[name]} has known vulnerabilities",
+                remedy=f"install {name} {wanted} or newer",
+            )
     folder = next(path for path in (results.absolute(), *results.absolute().parents) if path.exists())
     yield from _space("results", folder)
     yield from _space("Ray's shared memory", Path("/dev/shm"))
@@ -72,4 +76,4 @@ def _processes() -> Iterator[Finding]:
     for address, name in sorted(listeners.items()):
         yield Finding("ok", f"{name} listens on {address}")
     if not listeners:
-        yield Finding("ok", "nothing of ours listens")
+        yield Finding("ok", "no process of sweep listens on a port")

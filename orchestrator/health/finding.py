@@ -15,8 +15,8 @@ Level = Literal["ok", "note", "warning", "fault"]
 class Finding:
     """One result of a health check; ``repair`` is what --fix does about it.
 
-    A *fault* is a broken promise or damage. A *warning* is worth knowing before trusting results. A *note* is what
-    infrastructure faults leave behind; the next run or `sweep gc` cleans it up.
+    A *fault* is a broken invariant or damage. A *warning* is worth knowing before trusting results. A *note* is about
+    leftovers of an interrupted run; the next run or `sweep gc` cleans them up.
     """
 
     level: Level

@@ -67,19 +67,19 @@ def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield from _mirror(folder, sweep.tracking)
     yield from _checkpoints(folder, ledger)
     if scraps := litter(folder):
-        yield Finding("note", f"{len(scraps)} parts of interrupted writes", lambda: remove(scraps))
+        yield Finding("note", f"{len(scraps)} partial files of interrupted writes", lambda: remove(scraps))
 
 
 def _links(folder: Path) -> Iterator[Finding]:
     for path in (folder, folder / LEDGER, folder / FROZEN_SWEEP, folder / CHECKPOINTS):
         if path.is_symlink():
-            yield Finding("fault", f"{path} is a link to {os.readlink(path)}", remedy="put the real one there")
+            yield Finding("fault", f"{path} is a link to {os.readlink(path)}", remedy="replace it with its target")
 
 
 def _running(folder: Path, rows: Sequence[TrialRow]) -> Iterator[Finding]:
     running = sum(row.status == "running" for row in rows)
     if is_locked(folder):
-        yield Finding("ok", f"a driver is at work, {running} trials are in training")
+        yield Finding("ok", f"a driver is running, {running} trials are in training")
     elif running:
 
         def release() -> None:
@@ -106,11 +106,11 @@ def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
     except StorageError as error:
         yield Finding("fault", f"{name}: its curve cannot be read: {error}")
         return
-    if row.objective in CUSTOM_KINDS:  # which may log any steps
+    if row.objective in CUSTOM_KINDS:  # a custom trainer may log any steps
         if (np.diff(steps) <= 0).any():
             yield Finding("fault", f"{name}: the steps of its curve do not increase")
     elif not _is_even(steps):
-        yield Finding("fault", f"{name}: its curve has holes or steps twice")
+        yield Finding("fault", f"{name}: its curve has missing or duplicate steps")
     elif row.status == "finished" and (covered := int(steps[-1]) + 1 if len(steps) else 0) != row.steps_done:
         yield Finding("fault", f"{name}: {row.steps_done} steps done, {covered} in its curve")
 
@@ -125,7 +125,7 @@ def _is_even(steps: np.ndarray) -> bool:
 
 
 def _mixed(rows: Sequence[TrialRow], packs: Mapping[str, PackRow]) -> Iterator[Finding]:
-    """Trials that resumed under other versions or on another device than they started with."""
+    """Trials that resumed with other versions or on another device than they started with."""
     mixed = 0
     for row in rows:
         pack = packs.get(row.pack_id or "")
@@ -136,7 +136,7 @@ def _mixed(rows: Sequence[TrialRow], packs: Mapping[str, PackRow]) -> Iterator[F
                 break
             pack = before
     if mixed:
-        yield Finding("warning", f"{mixed} trials went on under other versions or on another device (mixed_env)")
+        yield Finding("warning", f"{mixed} trials resumed with other versions or on another device (mixed_env)")
 
 
 def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
     for row in rows:
         identity = trial_id(row.objective, row.config, row.seed, judged_by)
         if row.trial_id in known and identity != row.trial_id:
-            yield Finding("fault", f"trial {row.trial_id}: its configuration is not the one of its id")
+            yield Finding("fault", f"trial {row.trial_id}: its configuration does not match its id")
 
 
 def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
@@ -168,7 +168,7 @@ def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
             try:
                 read_checkpoint(folder, found.name, found.sha256)
             except StorageError as error:
-                yield Finding("warning", f"{error}; an older one is used, or the start")
+                yield Finding("warning", f"{error}; the trial resumes from an older one, or starts again")
     if unneeded := unneeded_checkpoints(folder, ledger.checkpoint_names()):
         yield Finding("note", f"{len(unneeded)} checkpoints that no run needs", lambda: remove(unneeded))
 
@@ -184,5 +184,5 @@ def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
             with Mirror(folder, tracking) as store:
                 store.mirror_sweep([])
 
-        text = f"{count} runs of MLflow are RUNNING though no driver trains; the next run or `sweep sync` ends them"
+        text = f"{count} MLflow runs are RUNNING while no driver trains; the next run or `sweep sync` ends them"
         yield Finding("note", text, mirror)

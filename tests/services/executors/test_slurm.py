@@ -621,7 +621,7 @@ def test_gpus_are_asked_for_once(tmp_path: Path, fake: FakeSlurm) -> None:
         ({"cluster": "locl"}, ["'locl' is unknown; there are: local, slurm", "did you mean `local`?"]),
         ({"time": "2:00:00", **LOCAL}, ["'2:00:00' is not a number of minutes"]),
         ({"mem_gb": "much", **LOCAL}, ["'much' is not a number of GB"]),
-        ({"comment": "a\nrm -r .", **LOCAL}, ["is no value"]),
+        ({"comment": "a\nrm -r .", **LOCAL}, ["is not a valid value"]),
         ({"srun_args": "'", **LOCAL}, ["No closing quotation"]),
         ({"time": "60"}, ["sbatch, squeue, scancel, srun cannot be found", "--slurm cluster=local"]),
     ],

@@ -111,7 +111,7 @@ def test_the_plan_knows_what_exists_and_how_long_the_rest_takes(sweep_command) -
     _, text = sweep_command("plan", "edge.yaml", "--axis", "lr=values:0.1,1.0,2.5")
     assert "8 finished" in text
     assert "4 trials in" in text
-    assert "4 trials of the ledger are no longer in the sweep" in text
+    assert "4 trials in the ledger are no longer in the sweep" in text
     assert "member-steps/s" in text
 
 
@@ -158,7 +158,7 @@ def test_init_writes_a_file_that_runs_and_never_overwrites(sweep_command, tmp_pa
     assert sweep_command("run", "mine.yaml", *INLINE, "--set", "tracking.enabled=false")[0] == 0
     code, message = sweep_command("init", "mine")
     assert code == 2
-    assert "exists already" in message
+    assert "already exists" in message
     assert (tmp_path / "mine.yaml").read_text() == text
 
 

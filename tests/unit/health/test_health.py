@@ -68,7 +68,7 @@ def test_a_finished_sweep_is_sound(folder: Path) -> None:
         ("UPDATE traces SET first_step = 7, columns = x'00'", "curve cannot be read"),
         ("DELETE FROM traces", "20 steps done, 0 in its curve"),
         ("UPDATE trials SET steps_done = 19", "19 steps done, 20 in its curve"),
-        ("UPDATE trials SET config = replace(config, '0.1', '0.3')", "configuration is not the one of its id"),
+        ("UPDATE trials SET config = replace(config, '0.1', '0.3')", "configuration does not match its id"),
         ("UPDATE traces SET pack_id = 'nobody'", "refers to packs that is not there"),
     ],
 )
@@ -182,7 +182,7 @@ def test_an_old_torch_is_a_fault(tmp_path: Path, monkeypatch) -> None:
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.5.1" if name == "torch" else version(name))
     (finding,) = [finding for finding in examine_environment(tmp_path) if finding.level == "fault"]
-    assert "torch 2.5.1 has known holes" in finding.text
+    assert "torch 2.5.1 has known vulnerabilities" in finding.text
 
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, monkeypatch) -> None:

@@ -320,7 +320,7 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
     assert {p.width for p in packs} == {None}, "as it is measured, and only one is"
     assert max(len(p.members) for p in packs) > 1, "one start for many, one after the other"
     lines = list(plan(sweep, tmp_path))
-    assert "          torch.optim.NAdam is of a library, which trains one member at a time" in lines
+    assert "          torch.optim.NAdam comes from a library, and trains one member at a time" in lines
 
 
 def test_only_one_member_at_a_time_is_timed() -> None:
