@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from pack_cases import trainer_of
 from torch import nn
 
-from objectives.base import GptConfig
+from objectives.base import GptConfig, Place, Way
 from objectives.models.gpt import GptTrainer
 from objectives.stacking.seeding import seeded_generator
 
@@ -24,6 +27,10 @@ KNOBS = (
     {"z_loss": 0.01, "residual_scale": 2.0, "dropout": 0.1, "context_start": 4, "context_steps": 20},
 )
 SEEDS = (0, 1, 0, 1, 2)
+
+
+COMPILED_SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4}
+METRICS = ("loss", "grad_norm", "update_norm", "lr")
 
 
 class PlainBlock(nn.Module):
@@ -172,3 +179,31 @@ def plain_mask(keys: list[int], branch: int, num_numbers: int, share: float) -> 
     places = [plain_hash(branch * num_numbers + i + 1) // 2 | 1 for i in range(num_numbers)]
     rows = [[place * key % 2**32 >= share * 2**32 for place in places] for key in keys]
     return torch.tensor(rows, dtype=torch.float64)
+
+
+def short_text(tmp_path: Path) -> tuple[str]:
+    """A file to train on, as a configuration names it."""
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
+    return (str(path),)
+
+
+def assert_compiled_is_eager(text, knobs: Sequence[Mapping] = ({}, {}, {}), **fields) -> None:
+    """Five steps, then another pack of the same size: a fork, one that goes on and a fresh start."""
+    shared = {"text": text, "weight_decay": 0.1, **COMPILED_SHAPE, **fields}
+    configs = [GptConfig(**shared, **own, lr=lr) for lr, own in zip((1e-2, 3e-2, 1e-1), knobs, strict=True)]
+    compiled, eager = (
+        trainer_of("gpt", configs, (0, 1, 0), Way(3, compiled=is_compiled)) for is_compiled in (True, False)
+    )
+    places = [Place(configs[2], 0, 2), Place(configs[0], 0, 2), Place(configs[1], 5, None)]
+    for step in range(10):
+        if step == 5:
+            compiled.arrange(places)
+            eager.arrange(places)
+        found, expected = compiled.step(), eager.step()
+        for name in METRICS:
+            torch.testing.assert_close(found[name], expected[name], rtol=2e-5, atol=1e-9, msg=f"{name} at step {step}")
+    rows = [0, 1, 2]
+    torch.testing.assert_close(compiled.validate(rows), eager.validate(rows), rtol=2e-5, atol=0)
+    for part in (compiled._differentiate, compiled.optimizer._advance):
+        assert part._compiled is not None, f"it ran, but {part.failure}"

@@ -185,4 +185,6 @@ if __name__ == "__main__":
     code = main()
     if dist.is_initialized():
         dist.destroy_process_group()  # at the end, when no model needs it
+        sys.stdout.flush()
+        os._exit(code)  # threads of gloo may outlive Python's own end, and would then abort the process
     sys.exit(code)

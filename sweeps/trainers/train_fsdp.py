@@ -4,6 +4,7 @@ torchrun --nproc_per_node=2 train_fsdp.py --learning_rate=3e-3 --max_iters=40
 """
 
 import math
+import os
 import sys
 
 import torch
@@ -53,3 +54,5 @@ if __name__ == "__main__":
     main()
     if dist.is_initialized():
         dist.destroy_process_group()  # out here, where no model needs it any more
+        sys.stdout.flush()
+        os._exit(0)  # threads of gloo may outlive Python's own end, and would then abort the process

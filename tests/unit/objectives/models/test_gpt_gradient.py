@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 import torch
-from gpt_cases import KNOBS
+from gpt_cases import COMPILED_SHAPE as SHAPE
+from gpt_cases import KNOBS, assert_compiled_is_eager, short_text
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
 
-from objectives.base import GptConfig, Place, Way
+from objectives.base import GptConfig, Way
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs
@@ -18,16 +19,12 @@ from objectives.models.gpt_model import cross_entropy
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.training.packed import PackedTrainer
 
-SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4}
 SEEDS = [0, 1, 0]
-METRICS = ("loss", "grad_norm", "update_norm", "lr")
 
 
 @pytest.fixture
 def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(2000)))
-    return (str(path),)
+    return short_text(tmp_path)
 
 
 def trained(text, way: Way | None = None, **fields) -> GptTrainer:
@@ -150,25 +147,6 @@ def test_nothing_of_a_gradient_waits_for_the_garbage_collector(text) -> None:
         gc.enable()
 
 
-def assert_compiled_is_eager(text, knobs: Sequence[Mapping] = ({}, {}, {}), **fields) -> None:
-    """Five steps, then another pack of the same size: a fork, one that goes on and a fresh start."""
-    shared = {"text": text, "weight_decay": 0.1, **SHAPE, **fields}
-    configs = [GptConfig(**shared, **own, lr=lr) for lr, own in zip((1e-2, 3e-2, 1e-1), knobs, strict=True)]
-    compiled, eager = (trainer_of("gpt", configs, SEEDS, Way(3, compiled=is_compiled)) for is_compiled in (True, False))
-    places = [Place(configs[2], 0, 2), Place(configs[0], 0, 2), Place(configs[1], 5, None)]
-    for step in range(10):
-        if step == 5:
-            compiled.arrange(places)
-            eager.arrange(places)
-        found, expected = compiled.step(), eager.step()
-        for name in METRICS:
-            torch.testing.assert_close(found[name], expected[name], rtol=2e-5, atol=1e-9, msg=f"{name} at step {step}")
-    rows = [0, 1, 2]
-    torch.testing.assert_close(compiled.validate(rows), eager.validate(rows), rtol=2e-5, atol=0)
-    for part in (compiled._differentiate, compiled.optimizer._advance):
-        assert part._compiled is not None, f"it ran, but {part.failure}"
-
-
 def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, monkeypatch) -> None:
     # All of torch.compile but the code generator, which takes half a minute for the whole transformer.
     torch_compile = torch.compile
@@ -181,10 +159,3 @@ def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, mo
     monkeypatch.setattr(torch, "compile", compile_without_generator)
     assert_compiled_is_eager(text, KNOBS[-3:], depth=1, qk_norm=True)
     assert sorted(captured) == ["_advance", "losses_and_gradient"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it loads its code generator
-@pytest.mark.parametrize("model", [{}, {"qk_norm": True}, {"norm": "rms", "recompute": True, "knobs": KNOBS[-3:]}])
-def test_a_compiled_pack_trains_as_an_eager_one(text, model: dict) -> None:
-    assert_compiled_is_eager(text, depth=1, **model)
