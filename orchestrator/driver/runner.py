@@ -298,6 +298,8 @@ class _Run:
         """Retry the unfinished members in two packs, each with half as many at a time."""
         width = max(1, at_a_time // 2)
         for half in (lost[::2], lost[1::2]):
+            if len(half) == 1:
+                self.losses[half[0]] = 0  # what the larger packs were lost for need not be this trial's fault
             if half and not self._go_on(pack.pack_id, half, width):
                 chosen = set(half)
                 members = [member for member in pack.members if member.trial_id in chosen]

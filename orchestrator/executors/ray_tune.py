@@ -263,7 +263,7 @@ class RayTuneExecutor:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise
         self._next_check = time.monotonic() + _SECONDS_PER_CHECK
-        self._thread = threading.Thread(target=self._run_tune, args=(cpus, gpus, workers), daemon=True, name="ray-tune")
+        self._thread = threading.Thread(target=self._run_tune, args=self._needs, daemon=True, name="ray-tune")
         self._thread.start()
 
     def submit(self, pack: Pack) -> None:
@@ -339,7 +339,7 @@ class RayTuneExecutor:
             raise InputError(Problem("resources", "", f"one pack needs {needs}; Ray has {there}", "lower resources"))
         return min(fits, parallel) if parallel else fits
 
-    def _run_tune(self, cpus: int, gpus: float, workers: int) -> None:
+    def _run_tune(self, cpus: int, gpus: float, parallel: int | None, workers: int) -> None:
         try:
             bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {})}
             tuner = tune.Tuner(
@@ -347,6 +347,7 @@ class RayTuneExecutor:
                 tune_config=tune.TuneConfig(
                     search_alg=PackQueue(self._mailbox),
                     num_samples=-1,
+                    max_concurrent_trials=parallel,  # the driver also queues the next packs
                     reuse_actors=True,
                     trial_name_creator=_trial_name,
                     trial_dirname_creator=_trial_name,

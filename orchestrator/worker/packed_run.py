@@ -21,7 +21,7 @@ from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random
 from orchestrator.worker.curves import Curves, to_host
 from orchestrator.worker.readings import Reading, due, of_row, on_host
 from orchestrator.worker.roster import Roster
-from orchestrator.worker.ways import Choice, choose_way, prepare_process
+from orchestrator.worker.ways import Choice, choose_way, prepare_process, release_memory
 
 # Shapes: T steps of a look, K members, R rows of the trainer.
 
@@ -123,6 +123,8 @@ class PackedRun:
                 self._trainer.close()
             except Exception:
                 traceback.print_exc()
+            self._trainer = None
+        release_memory()
 
     def _start(self) -> Roster:
         import torch

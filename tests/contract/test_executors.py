@@ -50,7 +50,8 @@ def make_apart(folder: Path) -> Executor:
 
 def make_ray(folder: Path) -> Executor:
     """In a process of its own, as the command line has it: no process holds two clusters of Ray."""
-    needs = {"cpus": 1, "gpus": 0, "parallel": 2, "workers": 1, "address": None}
+    # Fewer at a time than this machine has cores: the limit is what is tested.
+    needs = {"cpus": 1, "gpus": 0, "parallel": 1, "workers": 1, "address": None}
     return ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", needs, {})
 
 

@@ -141,6 +141,24 @@ def test_what_is_too_large_together_trains_apart(train, rows) -> None:
     assert executor.sizes[:3] == [12, 12, 6], "once more as it was, then halves"
 
 
+def test_a_trial_that_larger_packs_were_lost_with_has_attempts_of_its_own(train, rows) -> None:
+    """Lost with 12, 12, 6 and 3 others it would be given up at its first loss alone."""
+
+    class DyingAtFirst(DyingWith):
+        """Packs of several as often as they are tried, and each trial alone for the first time."""
+
+        def submit(self, pack) -> None:
+            super().submit(pack)
+            alone = pack.trained_ids if len(pack.trained_ids) == 1 else ()
+            self.is_bad[pack.pack_id] &= not set(alone) & tried_alone
+            tried_alone.update(alone)
+
+    tried_alone: set[str] = set()
+    assert train(sweep_with("resources.pack=12"), lambda: DyingAtFirst(3.0)).exit_code == 0
+    assert {row.status for row in rows("edge")} == {"finished"}
+    assert tried_alone
+
+
 def test_a_single_trial_that_dies_without_progress_is_given_up_after_three_times(train, rows) -> None:
     executor = DyingWith(0.1)
     assert train(sweep_with("axes={lr: {values: [0.1]}}", "seeds=[0]"), lambda: executor).exit_code == 3
