@@ -58,3 +58,13 @@ class StoppingConfig(BaseModel):
         """The same settings for a sweep, with its objective's values for the two that are null."""
         own = {"spike_rise": self.spike_rise or spike_rise}
         return self.model_copy(update={**own, "gradient_patience": self.gradient_patience or gradient_patience})
+
+
+def rise_of(config: StoppingConfig) -> float:
+    """The smallest rise that leaves the trend, as a fraction of the level; that of a log where it is null."""
+    return LOG_SPIKE_RISE if config.spike_rise is None else config.spike_rise
+
+
+def falls_over_decades(config: StoppingConfig) -> bool:
+    """Whether the loss falls over decades, as a squared error does: its smallest rise is a multiple of the level."""
+    return rise_of(config) >= 1

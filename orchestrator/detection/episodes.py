@@ -1,168 +1,247 @@
-"""Episodes: when the loss of a member leaves its trend and comes back. A record that never stops a run."""
+"""Episodes: when the loss of a run leaves its trend and comes back. A record that never stops a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import SimpleNamespace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
+from orchestrator.detection.config import StoppingConfig, rise_of
+from orchestrator.detection.progress import Progress
+from orchestrator.detection.trend import TINY, Trend
+from orchestrator.detection.windows import middle
 
-from orchestrator.detection.baseline import RECENT, TAIL_FACTOR, level, noise, robust_trend
-from orchestrator.detection.config import StoppingConfig
-
-# Shapes: K members, W losses of a window, E losses of a start-up trend.
-
-_EARLY = 3  # losses in the trend of a start-up, where each is far below the one before
-_EARLY_RISE = 1.0  # rise that leaves that trend, as a fraction of it
-# Where single outlying losses are common, two such losses in a row are not a spike.
-_ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR = 200, 0.005, 3.0
-_AFTER_ONE = 2  # losses after a single high one in which a second must follow
+_EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of it
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
-_ODD_MODE = 0.04  # outlying losses per step from which they are a second mode of the noise
-# The share of its progress that a run which settles after an episode may have given up.
-SUNK_FRACTION = 0.2
+_AFTER_ONE = 2  # losses after a single high one in which a second must follow
+# One loss is a spike where it is this high, in rises that leave the trend; or, of a cross-entropy, where it has
+# tripled: 20 times a rise of a tenth.
+_EXTREME, _TRIPLED = 10.0, 20.0
+# A jump is too short or too low to be a spike: at most three steps, three rises high or half as high again as the
+# level (five times a rise of a tenth). As many in so many losses are a regime, and each of them counts.
+_JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
+_REGIME_JUMPS, _REGIME_LOSSES = 4, 200
+# Where single outlying losses are common, two such losses in a row are not a spike.
+_ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR, _ODD_MORE = 200, 0.005, 2.0, 100.0
+# Excursions per loss from which they are a second mode of the noise: low ones of the last 200, jumps of the last 50.
+_LOW_MODE, _JUMP_MODE, _JUMP_MEMORY = 0.04, 0.15, 50
+_SHIFT_SHARE = 0.2  # a level shift gives up less than this share of what was learned
+MOST_EPISODES = 1000  # kept in the record
 
 
 @dataclass(slots=True)
 class Episode:
-    """A period in which the loss was off its trend, ``num_steps`` steps; no ``recovery_step`` while it lasts."""
+    """A period in which the loss was off its trend, ``num_steps`` steps; no ``recovery_step`` while it lasts.
+
+    ``level`` is that of the trend before it. A jump is an episode of a regime that alone would not be one.
+    """
 
     onset_step: int
     peak_step: int
     peak_loss: float
     num_steps: int = 0
     recovery_step: int | None = None
+    level: float = math.nan
+    is_jump: bool = False
+
+
+@dataclass(slots=True)
+class Excursion:
+    """Losses off the trend, which may become an episode."""
+
+    onset: int
+    level: float
+    is_early: bool
+    is_start_up: bool  # begun before the run had learned anything: counts only as a blow-up
+    peak: float = -math.inf
+    peak_step: int = -1
+    highest: float = 0.0  # in rises that leave the trend
+    age: int = 0
+    num_off: int = 0
+    mass: float = 0.0
+    calm: int = 0
+    calm_since: int = -1
+    tallest_of_three: float = -math.inf  # highest median of three losses
+
+    def as_episode(self, recovery_step: int | None) -> Episode:
+        """The record of it."""
+        return Episode(self.onset, self.peak_step, self.peak, self.num_off, recovery_step, self.level)
 
 
 class Episodes:
-    """Follows the trend of K members and their episodes, in the arrays of ``members``.
+    """The episodes of one run, and the excursions that are none."""
 
-    ``spike_rise`` is the smallest rise that leaves the trend, as a fraction of the median.
-    """
+    __slots__ = (
+        "_in_regime", "_jump_rate", "_low_rate", "_odd_mass", "_odd_rate", "_progress", "_recent", "_rise", "_rules",
+        "_trend", "closed", "current", "num_closed", "num_off",
+    )  # fmt: skip
 
-    def __init__(self, members: SimpleNamespace, config: StoppingConfig, spike_rise: float) -> None:
-        self._members, self._config, self._spike_rise = members, config, spike_rise
-        self.closed: list[list[Episode]] = [[] for _ in members.num_steps]
+    def __init__(self, rules: StoppingConfig, trend: Trend, progress: Progress) -> None:
+        self._rules, self._trend, self._progress, self._rise = rules, trend, progress, rise_of(rules)
+        self.closed: list[Episode] = []
+        self.num_closed = 0
+        self.num_off = 0  # steps off the trend, of closed episodes
+        self.current: Excursion | None = None
+        # Excursions that were too short or low: their usual mass, and their number per step.
+        self._odd_mass = self._odd_rate = self._low_rate = self._jump_rate = 0.0
+        # The latest short excursions: how many losses there were at its end, and whether it was a spike.
+        self._recent: list[tuple[int, Episode, bool]] = []
+        self._in_regime = False
 
-    def trend(self) -> tuple[np.ndarray, np.ndarray]:
-        """The level of the trend and the rise above it that leaves it, (K,) each."""
-        m, config = self._members, self._config
-        last = m.num_accepted[:, None] - 1 - np.arange(_EARLY)
-        early_KE = np.take_along_axis(m.accepted_W, last % config.window, axis=1)
-        trend_K = np.fmax.reduce(np.where(last >= 0, early_KE, np.nan), axis=1)
-        rise_K = _EARLY_RISE * np.abs(trend_K)
-        judged_K = m.num_accepted >= config.min_history
-        if judged_K.any():
-            median_K, deviation_K, tail_K = robust_trend(m.accepted_W[judged_K], m.num_accepted[judged_K])
-            trend_K[judged_K] = median_K
-            relative_K = np.maximum(config.spike_sigma * deviation_K, self._spike_rise * np.abs(median_K))
-            rise_K[judged_K] = np.maximum(relative_K, TAIL_FACTOR * tail_K)
-        return trend_K, rise_K
+    def excess(self, loss: float) -> float:
+        """How far ``loss`` is above the trend, in rises that leave it: off the trend above 1, half-way off at 0.5."""
+        if not self._trend.num_accepted:
+            return 0.0  # the very first loss has no trend yet
+        if self._trend.is_early:
+            level = self._trend.early_level()
+            above = (loss - level) / max(_EARLY_RISE * abs(level), TINY)
+            return max(above, 2.0) if loss > self._progress.blow_up_line() else above
+        above, learned = loss - self._trend.level, self._progress.learned_late()
+        if self.current is None and above <= self._trend.least_rise(learned):
+            return 0.0  # on the trend, however small the noise is: not measured
+        return above / self._trend.rise(learned)
 
-    def accept(self, loss_K: np.ndarray, accepted_K: np.ndarray) -> None:
-        """Add the losses of ``accepted_K`` to the baseline."""
-        m, window = self._members, self._config.window
-        accepted = np.flatnonzero(accepted_K)
-        m.accepted_W[accepted, m.num_accepted[accepted] % window] = loss_K[accepted]
-        m.num_accepted += accepted_K
-        # The best level is a short median, so that one lucky batch does not set it.
-        filled_K = accepted_K & (m.num_accepted >= RECENT)
-        level_K = np.where(filled_K, level(m.accepted_W, m.num_accepted), np.inf)
-        better_K = filled_K & ~(level_K >= m.best)
-        m.best = np.where(better_K, level_K, m.best)
-        if (better := np.flatnonzero(better_K)).size:
-            deviation, tail = noise(m.accepted_W[better], m.num_accepted[better])
-            m.best_noise[better] = np.maximum(self._config.spike_sigma * deviation, TAIL_FACTOR * tail)
+    def follow(self, loss: float, excess: float, step: int, num_seen: int, latest: Sequence[float]) -> None:
+        """Begin an excursion where a loss leaves its trend; end it after ``recovery_steps`` losses back on it.
 
-    def follow(self, loss_K: np.ndarray, excess_K: np.ndarray, seen_K: np.ndarray, trend_K: np.ndarray) -> None:
-        """Open an episode where a loss leaves its trend; close it after ``recovery_steps`` steps back on it."""
-        m, config = self._members, self._config
-        off_K = seen_K & (excess_K > 1)
-        opens_K = off_K & ~m.in_episode
-        if opens_K.any():
-            for name in ("age", "off_steps", "calm_steps", "mass"):
-                setattr(m, name, np.where(opens_K, 0, getattr(m, name)))
-            m.onset = np.where(opens_K, m.last_step, m.onset)
-            m.peak = np.where(opens_K, -np.inf, m.peak)
-            # A rise before the run has learned anything is a start-up bump if it comes back.
-            early_K = (m.num_accepted < config.min_history) & ~has_learned(m, trend_K, config.stall_drop)
-            m.is_start_up = np.where(opens_K, early_K, m.is_start_up)
-            m.in_episode |= opens_K
-        m.odd_rate *= 1 - 1 / _ODD_MEMORY
-        if not m.in_episode.any():
-            return
-        inside_K = m.in_episode & seen_K
-        m.age += inside_K
-        m.off_steps += inside_K & (excess_K > 0.5)
-        m.mass += np.where(inside_K & (excess_K > 0.5), np.minimum(excess_K, _MASS_LIMIT), 0.0)
-        m.calm_since = np.where(inside_K & ~off_K & (m.calm_steps == 0), m.last_step, m.calm_since)
-        m.calm_steps = np.where(off_K, 0, m.calm_steps + inside_K)
-        # A loss that is back on the trend may be higher, since the trend is measured again at each step.
-        higher_K = off_K & (loss_K > m.peak)
-        m.peak, m.peak_step = np.where(higher_K, loss_K, m.peak), np.where(higher_K, m.last_step, m.peak_step)
-        over_K = inside_K & (m.calm_steps >= config.recovery_steps)
-        over_K |= inside_K & (m.off_steps < config.spike_steps) & (m.calm_steps >= _AFTER_ONE)
-        self._close(over_K, m.calm_since)
-        odd_K = over_K & ~m.is_start_up & ~self.is_spike()
-        m.odd_height = np.where(
-            odd_K, np.where(m.odd_height > 0, 0.8 * m.odd_height + 0.2 * m.mass, m.mass), m.odd_height
-        )
-        m.odd_rate += odd_K / _ODD_MEMORY
-
-    def settle(self, trend_K: np.ndarray) -> None:
-        """Make a plateau that follows an episode the new baseline.
-
-        The run has settled if the losses are flat a window of steps into an episode, not at the level of a lost run. If
-        it settled about as high as it rose, the level has shifted, as after a restart of the learning rate, and that
-        was not a spike. Where outlying losses are common they belong to the noise and enter the baseline.
+        ``latest`` are the last losses, this one included.
         """
-        m, window = self._members, self._config.window
-        mixed_K = (m.odd_rate > _ODD_MODE) & ~m.in_episode & (m.num_seen >= window)
-        self._rebase(mixed_K)
-        long_K = m.in_episode & (m.age >= window) & ~m.is_far & ~m.is_sunk
-        if not long_K.any():
+        self._odd_rate *= 1 - 1 / _ODD_MEMORY
+        self._low_rate *= 1 - 1 / _ODD_MEMORY
+        self._jump_rate *= 1 - 1 / _JUMP_MEMORY
+        if self.current is None:
+            if excess <= 1:
+                if self._recent and num_seen - self._recent[-1][0] > _REGIME_LOSSES:
+                    self._recent, self._in_regime = [], False
+                return
+            is_early = self._trend.is_early
+            level = self._trend.early_level() if is_early else self._trend.level
+            is_start_up = is_early and not self._progress.has_learned(level, self._rules.stall_drop)
+            self.current = Excursion(step, level, is_early, is_start_up)
+        this = self.current
+        this.age += 1
+        if this.age <= self._rules.window:
+            this.tallest_of_three = max(this.tallest_of_three, middle(sorted(latest[-3:])))
+        if excess > 0.5:
+            this.num_off += 1
+            this.mass += min(excess, _MASS_LIMIT)
+        if excess > 1:
+            this.calm = 0
+            this.highest = max(this.highest, excess)
+            if loss > this.peak:
+                this.peak, this.peak_step = loss, step
+        else:
+            if not this.calm:
+                this.calm_since = step
+            this.calm += 1
+        is_over = this.calm >= self._rules.recovery_steps
+        if is_over or (this.num_off < self._rules.spike_steps and this.calm >= _AFTER_ONE):
+            self._end(this, this.calm_since, num_seen)
+
+    def settle(self, latest: Sequence[float], is_high: bool, step: int, num_seen: int) -> None:
+        """Make a plateau that follows an excursion the new baseline.
+
+        The run has settled if its losses are flat a window of steps into the excursion, and not at the level of a lost
+        run. If it settled about as high as it rose, the level has shifted, as after a restart of the learning rate, and
+        that was no spike. Where outlying losses are common they belong to the noise and enter the baseline.
+        """
+        this, window = self.current, self._rules.window
+        if this is None:
+            if (self._low_rate > _LOW_MODE or self._jump_rate > _JUMP_MODE) and num_seen >= window:
+                self._trend.rebase(latest)
             return
-        older_K, newer_K = (level(m.raw_W, m.num_seen - back, window // 2) for back in (window // 2, 0))
-        flat_K = long_K & (np.abs(newer_K - older_K) <= 0.5 * self._spike_rise * np.abs(newer_K))
-        if not flat_K.any():
+        if this.age < window or is_high or (this.is_start_up and this.peak > self._progress.blow_up_line()):
             return
-        height_K, progress_K = m.peak - trend_K, m.initial - np.fmin(m.best, m.initial)
-        shifted_K = flat_K & (newer_K - trend_K >= 0.5 * height_K) & (height_K < SUNK_FRACTION * progress_K)
-        m.in_episode &= ~shifted_K
-        self._close(flat_K & ~shifted_K, m.last_step)
-        self._rebase(flat_K)
+        older, newer = middle(sorted(latest[: window // 2])), middle(sorted(latest[window // 2 :]))
+        if abs(newer - older) > 0.5 * self._rise * abs(newer):
+            return
+        height = this.tallest_of_three - this.level
+        learned = self._progress.initial - min(self._progress.best, self._progress.initial)
+        if newer - this.level >= _SHIFT_SHARE * learned:
+            return  # too much was given up to call this the new normal
+        if newer - this.level >= 0.5 * height and height < _SHIFT_SHARE * learned:
+            self.current = None
+        else:
+            self._end(this, step, num_seen)
+        self._trend.rebase(latest)
 
-    def is_spike(self) -> np.ndarray:
-        """Which current episodes count as spikes, (K,)."""
-        m, config = self._members, self._config
-        least_K = np.where(m.odd_rate > _ODD_COMMON, (_ODD_FACTOR + 100 * m.odd_rate) * m.odd_height, 0.0)
-        is_high_K = m.mass >= np.maximum(config.spike_mass, least_K)
-        return (m.off_steps >= config.spike_steps) & is_high_K & ~m.is_start_up
+    def is_spike(self) -> bool:
+        """Whether the current excursion counts as an episode."""
+        this = self.current
+        if this is None:
+            return False
+        if this.is_start_up:
+            return this.peak > self._progress.blow_up_line()
+        least = self._least_mass()
+        if this.highest >= _EXTREME and this.mass >= least:
+            return True
+        if self._rise < 1 and this.peak - this.level >= _TRIPLED * self._rise * abs(this.level):
+            return True
+        return this.num_off >= self._rules.spike_steps and this.mass >= max(self._rules.spike_mass, least)
 
-    def current(self, member: int, recovery_step: int | None = None) -> Episode:
-        """The current episode of ``member``."""
-        m = self._members
-        return Episode(
-            onset_step=int(m.onset[member]),
-            peak_step=int(m.peak_step[member]),
-            peak_loss=float(m.peak[member]),
-            num_steps=int(m.off_steps[member]),
-            recovery_step=recovery_step,
-        )
+    def _least_mass(self) -> float:
+        """The mass from which an excursion stands out among outlying losses, where they are common."""
+        if self._odd_rate <= _ODD_COMMON:
+            return 0.0
+        return (_ODD_FACTOR + _ODD_MORE * self._odd_rate) * self._odd_mass
 
-    def _close(self, over_K: np.ndarray, recovery_K: np.ndarray) -> None:
-        m = self._members
-        for member in np.flatnonzero(over_K & self.is_spike()):
-            self.closed[member].append(self.current(int(member), recovery_step=int(recovery_K[member])))
-        m.in_episode &= ~over_K
+    def _end(self, this: Excursion, recovery_step: int, num_seen: int) -> None:
+        is_spike = self.is_spike()
+        self.current = None
+        episode = this.as_episode(recovery_step)
+        if is_spike:
+            self._add(episode)
+            if this.is_early and this.peak > self._progress.blow_up_line():
+                self._progress.start_again()
+        elif not this.is_start_up:
+            self._odd_mass = 0.8 * self._odd_mass + 0.2 * this.mass if self._odd_mass > 0 else this.mass
+            self._odd_rate += 1 / _ODD_MEMORY
+        is_tall = this.highest >= _JUMP_RISES or this.peak - this.level >= _JUMP_HEIGHT * self._rise * abs(this.level)
+        if is_tall and this.num_off <= _JUMP_STEPS and not this.is_early:
+            self._jump_rate += 1 / _JUMP_MEMORY
+            self._jump(episode, is_spike, num_seen)
+        elif not is_spike and not this.is_start_up:
+            self._low_rate += 1 / _ODD_MEMORY
 
-    def _rebase(self, members_K: np.ndarray) -> None:
-        """Make all recent losses of ``members_K``, outlying or not, the baseline."""
-        m = self._members
-        chosen = np.flatnonzero(members_K)
-        m.accepted_W[chosen], m.num_accepted[chosen] = m.raw_W[chosen], m.num_seen[chosen]
+    def _jump(self, episode: Episode, is_spike: bool, num_seen: int) -> None:
+        """Note a short excursion; so many of them are a regime, in which each counts."""
+        self._recent = [found for found in self._recent if num_seen - found[0] <= _REGIME_LOSSES]
+        self._recent.append((num_seen, episode, is_spike))
+        if self._in_regime:
+            new = [] if is_spike else [episode]
+        elif len(self._recent) >= _REGIME_JUMPS and not all(found[2] for found in self._recent):
+            self._in_regime = True
+            new = [found[1] for found in self._recent if not found[2]]
+        else:
+            return
+        for jump in new:
+            jump.is_jump = True
+            self._add(jump)
+        self.closed.sort(key=lambda found: found.onset_step)
 
+    def _add(self, episode: Episode) -> None:
+        self.num_closed += 1
+        self.num_off += episode.num_steps
+        if len(self.closed) < MOST_EPISODES:
+            self.closed.append(episode)
 
-def has_learned(m: SimpleNamespace, level_K: np.ndarray, share: float) -> np.ndarray:
-    """Whether ``level_K`` is below the initial loss by more than ``share`` of it, (K,)."""
-    return m.initial - np.fmin(level_K, m.initial) > share * np.abs(m.initial)
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {
+            "closed": [asdict(episode) for episode in self.closed],
+            "counts": [self.num_closed, self.num_off],
+            "current": None if self.current is None else asdict(self.current),
+            "odd": [self._odd_mass, self._odd_rate, self._low_rate, self._jump_rate],
+            "recent": [(num_seen, asdict(episode), is_spike) for num_seen, episode, is_spike in self._recent],
+            "in_regime": self._in_regime,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
+        self.closed = [Episode(**episode) for episode in state["closed"]]
+        self.num_closed, self.num_off = state["counts"]
+        self.current = None if state["current"] is None else Excursion(**state["current"])
+        self._odd_mass, self._odd_rate, self._low_rate, self._jump_rate = state["odd"]
+        self._recent = [(num_seen, Episode(**episode), is_spike) for num_seen, episode, is_spike in state["recent"]]
+        self._in_regime = state["in_regime"]

@@ -2,139 +2,184 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Literal
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
-import numpy as np
-
-from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.episodes import SUNK_FRACTION, Episodes, has_learned
-
-# Shapes: K members.
+from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades, rise_of
+from orchestrator.detection.episodes import Episodes
+from orchestrator.detection.progress import Progress
 
 Lost = Literal["not_finite", "far", "no_progress"]
-LOST: tuple[Lost, ...] = ("not_finite", "far", "no_progress")
 
 _COMING_BACK = 0.75  # a recovering run has at most this share of its excess left after half a patience
 # The progress that a run must have made to lose it, as a fraction of its initial loss; and the rise above its best, in
 # units of a spike's rise, below which a drift does not lose the run.
 _LEARNED, _LEAST_RISE = 0.15, 4.0
-# A run that has sunk (given up SUNK_FRACTION of its progress) gets twice the patience of a lost one. Where no episode
-# separates this from a drift, it must also have risen by 2 spikes' rises.
-_SUNK_RISE, _SUNK_PATIENCE = 2.0, 2
+# A doubled cross-entropy has lost the run only if it is also this share of what was learned: near zero a loss doubles
+# all the time.
+_LEAST_SHARE = 0.05
+# A run that has sunk (given up this share of its progress) gets twice the patience of a lost one. Where no episode
+# separates this from a drift, it must also have risen by two spikes' rises; by half of one where the run began with a
+# blow-up, from which it has learned little.
+_SUNK_SHARE, _SUNK_PATIENCE = 0.4, 2
+_SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
+# A run is back only at half of the height at which it counts as high.
+_BACK = 0.5
+# A slow rise is reported from this share of what was learned on.
+RISEN_SHARE = 0.25
+_RISEN_LOSSES = 50
+_STATE = (
+    "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
+    "risen_since", "_broken_gradients", "_gradient_since", "_high_losses", "_patience", "_excess_before", "_has_fallen",
+)  # fmt: skip
 
 
 class Verdicts:
-    """Judges K members, in the arrays of ``members``, from the trends in ``episodes``.
+    """Judges one run by its ``progress`` and its ``episodes``."""
 
-    ``reasons`` says why a member is lost. A gradient may be non-finite for less than ``gradient_patience`` steps.
-    """
+    __slots__ = ("_episodes", "_gradient_patience", "_progress", "_rise", "_rules", *_STATE)
 
-    def __init__(
-        self,
-        members: SimpleNamespace,
-        config: StoppingConfig,
-        episodes: Episodes,
-        *,
-        spike_rise: float,
-        gradient_patience: int,
-    ) -> None:
-        self._members, self._config, self._episodes = members, config, episodes
-        self._spike_rise, self._gradient_patience = spike_rise, gradient_patience
-        self.reasons: list[str | None] = [None] * len(members.num_steps)
+    def __init__(self, rules: StoppingConfig, progress: Progress, episodes: Episodes) -> None:
+        self._rules, self._progress, self._episodes, self._rise = rules, progress, episodes, rise_of(rules)
+        self._gradient_patience = rules.gradient_patience or LOG_GRADIENT_PATIENCE
+        self.lost: Lost | None = None
+        self.lost_step = self.lost_onset = -1
+        self.reason: str | None = None
+        self.is_finite, self.is_far, self.is_sunk = True, False, False
+        self.is_up, self.up_since = False, -1  # above half of the height at which it counts as high
+        self.is_signed = False  # a loss below zero: how far it has risen cannot be told
+        self.risen_since = -1  # the step of a slow rise
+        self._broken_gradients, self._gradient_since = 0, -1
+        self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
+        self._has_fallen = False
 
-    def guard(self, finite_K: np.ndarray, grad_norm_K: np.ndarray | float | None) -> None:
+    def guard(self, is_finite: bool, has_finite_gradient: bool, step: int) -> None:
         """The verdict on non-finite values: a loss at once, a gradient after ``gradient_patience`` steps."""
-        m = self._members
-        broken_K = np.zeros(len(finite_K), dtype=bool)
-        if grad_norm_K is not None:
-            broken_K = finite_K & ~np.isfinite(np.atleast_1d(np.asarray(grad_norm_K, dtype=np.float64)))
-            m.gradient_since = np.where(broken_K & (m.broken_gradients == 0), m.last_step, m.gradient_since)
-            m.broken_gradients = np.where(broken_K, m.broken_gradients + 1, 0)
-            broken_K &= m.broken_gradients >= self._gradient_patience
-        for member in np.flatnonzero(broken_K):
-            self._lose(int(member), "not_finite", m.gradient_since[member], "the gradient norm is not finite")
-        for member in np.flatnonzero(m.is_finite & ~finite_K):
-            self._lose(int(member), "not_finite", m.last_step[member], "the loss is not finite")
-        m.is_finite &= finite_K & ~broken_K
+        if has_finite_gradient or not is_finite:
+            self._broken_gradients = 0
+        else:
+            if not self._broken_gradients:
+                self._gradient_since = step
+            self._broken_gradients += 1
+            if self._broken_gradients >= self._gradient_patience:
+                self._lose("not_finite", step, self._gradient_since, "the gradient norm is not finite")
+                self.is_finite = False
+        if self.is_finite and not is_finite:
+            self._lose("not_finite", step, step, "the loss is not finite")
+            self.is_finite = False
 
-    def judge_far(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
+    def judge(self, loss: float, level: float, step: int, num_steps: int, num_seen: int) -> None:
+        """The verdicts on a run that stays far above its past, or that makes no progress.
+
+        ``level`` is the median of the last ten losses, ``num_steps`` the number of steps before this one.
+        """
+        self.is_signed = self.is_signed or loss < 0
+        self._compare(loss, level, step)
+        self._judge_far(level, step, num_steps)
+        if num_seen <= self._rules.stall_steps:
+            self._has_fallen = self._has_fallen or loss < self._progress.initial
+            if num_seen == self._rules.stall_steps and not self._has_fallen and not self.is_signed:
+                reason = f"not one of {self._rules.stall_steps} losses was below the first"
+                self._lose("no_progress", step, step, reason)
+
+    def is_away(self, num_steps: int) -> bool:
+        """Whether a run that ends now is off its trend for good, or sank longer ago than its patience."""
+        this = self._episodes.current
+        is_open = this is not None and this.age >= self._rules.recovery_steps and self._episodes.is_spike()
+        return is_open or (self.is_sunk and self._high_losses >= self._patience)
+
+    def risen_share(self, level: float) -> float | None:
+        """The share of what was learned that a run at ``level`` has given up, where that is reported."""
+        share = self._share_given_up(level)
+        return share if self.risen_since >= 0 and share > RISEN_SHARE else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+
+    def _compare(self, loss: float, level: float, step: int) -> None:
+        """Whether the run is far above its best level or has sunk, and since when."""
+        progress, episodes = self._progress, self._episodes
+        best, lowest = progress.best, progress.lowest()
+        learned = progress.start - lowest
+        given_up = sunk = far = math.inf
+        if best < math.inf:
+            doubled = max(self._rules.lost_rise * self._rise * abs(best), _LEAST_SHARE * progress.learned_late())
+            given_up = min(self._rules.lost_fraction * learned, doubled)
+            far, sunk = given_up, _SUNK_SHARE * learned
+        half_way = lowest + min(given_up, _SUNK_SHARE * learned) / 2
+        is_up = loss > half_way
+        if is_up and not self.is_up:
+            self.up_since = step
+        self.is_up = is_up
+        if level <= half_way and level <= progress.initial:  # most losses of most runs end here
+            self.is_far = self.is_sunk = False
+            self._high_losses = 0
+            self.risen_since = -1
+            return
+        if not episodes.is_spike() and best < math.inf:
+            # Outside an episode, a rise must be distinguished from a drift and from the noise at the best level.
+            rise, noise = self._rise * abs(best), progress.noise_at_best()
+            sunk_rise = _SUNK_RISE_AFTER_BLOW_UP if progress.blew_up else _SUNK_RISE
+            far, sunk = max(far, _LEAST_RISE * rise, noise), max(sunk, sunk_rise * rise, noise)
+        if best < math.inf and progress.has_learned(best, _LEARNED):
+            self.is_far, self.is_sunk = level > best + far, level > best + sunk
+            is_back = level <= best + _BACK * min(far, sunk)
+        else:
+            noise = progress.noise_at_best() if best < math.inf else 0.0
+            above = max(self._rules.lost_fraction * abs(progress.initial), noise)
+            self.is_far, self.is_sunk = level > progress.initial + above, False
+            is_back = not self.is_far
+        if not (self.is_far or self.is_sunk) and is_back:
+            self._high_losses = 0
+        share = self._share_given_up(level)
+        if share <= RISEN_SHARE:
+            self.risen_since = -1
+        elif self.risen_since < 0:
+            self.risen_since = step
+
+    def _share_given_up(self, level: float) -> float:
+        """The share of what was learned that the run has given up, in the scale in which its loss falls."""
+        best, start = self._progress.best, self._progress.start
+        if not best < start or self.is_signed:
+            return 0.0
+        if falls_over_decades(self._rules):
+            return math.log(level / best) / math.log(start / best) if 0 < best < level else 0.0
+        return (level - best) / (start - best)
+
+    def _judge_far(self, level: float, step: int, num_steps: int) -> None:
         """The verdict on a run that stays far above its own past for longer than its patience."""
-        m = self._members
-        self._compare_with_best(loss_K, seen_K)
-        is_high_K = m.is_far | m.is_sunk
-        starts_K = seen_K & is_high_K & (m.high_steps == 0)
-        m.patience = np.where(starts_K, self._patience(m.num_steps), m.patience)
-        m.excess_before = np.where(starts_K, np.inf, m.excess_before)
-        m.high_steps = np.where(is_high_K, m.high_steps + seen_K, 0)
-        half_K = np.maximum(1, m.patience // 2)
-        over_K = m.high_steps - m.patience
-        is_time_K = (m.high_steps == half_K) | ((over_K >= 0) & (over_K % half_K == 0))
-        looks_K = seen_K & is_high_K & is_time_K
-        if not looks_K.any():
+        is_high = self.is_far or self.is_sunk
+        if not is_high and not self._high_losses:
             return
-        excess_K = m.level - np.fmin(m.best, m.initial)
-        comes_back_K = excess_K <= _COMING_BACK * m.excess_before
-        m.excess_before = np.where(looks_K, excess_K, m.excess_before)
-        enough_K = m.high_steps >= np.where(m.is_far, 1, _SUNK_PATIENCE) * m.patience
-        for member in np.flatnonzero(looks_K & ~comes_back_K & enough_K):
-            reason = f"the loss stayed far above its past for {m.high_steps[member]} losses in a row"
-            self._lose(int(member), "far", m.up_since[member], reason)
-
-    def judge_progress(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
-        """The verdict on a run without one loss below the first in ``stall_steps`` steps."""
-        m = self._members
-        m.has_fallen = m.has_fallen | (seen_K & (loss_K < m.initial))
-        for member in np.flatnonzero(seen_K & (m.num_seen == self._config.stall_steps) & ~m.has_fallen):
-            reason = f"not one of {self._config.stall_steps} losses was below the first"
-            self._lose(int(member), "no_progress", m.last_step[member], reason)
-
-    def is_away(self, member: int, is_off_trend: bool) -> bool:
-        """Whether a run that ends now left its trend, or sank, longer ago than its patience."""
-        m = self._members
-        is_long_sunk = m.is_sunk[member] and m.high_steps[member] >= m.patience[member]
-        before = self._patience(m.num_steps[member] - m.age[member])
-        return bool(is_long_sunk or (is_off_trend and m.age[member] >= before))
-
-    def _lose(self, member: int, kind: Lost, onset: int, reason: str) -> None:
-        """Record the verdict, once; a run that was lost in an episode has the onset of that episode."""
-        m = self._members
-        if m.lost[member]:
+        if not self._high_losses:
+            self._patience, self._excess_before = self.patience_after(num_steps), math.inf
+        self._high_losses += 1
+        half, over = max(1, self._patience // 2), self._high_losses - self._patience
+        if self._high_losses != half and (over < 0 or over % half):
             return
-        m.lost[member] = LOST.index(kind) + 1
-        m.lost_step[member] = m.last_step[member]
-        m.lost_onset[member] = min(onset, m.onset[member]) if m.in_episode[member] else onset
-        self.reasons[member] = reason
+        excess = level - self._progress.lowest()
+        comes_back = excess <= _COMING_BACK * self._excess_before
+        self._excess_before = excess
+        enough = self._patience * (1 if self.is_far else _SUNK_PATIENCE)
+        if is_high and not comes_back and self._high_losses >= enough and not self.is_signed:
+            reason = f"the loss stayed far above its past for {self._high_losses} losses in a row"
+            self._lose("far", step, self.up_since, reason)
 
-    def _compare_with_best(self, loss_K: np.ndarray, seen_K: np.ndarray) -> None:
-        """Record which members are far above their best level or have sunk, and since when."""
-        m = self._members
-        # Outside an episode, a rise must be distinguished from a drift and from the noise at the best level.
-        is_spike_K = m.in_episode & self._episodes.is_spike()
-        rise_K, noise_K = self._spike_rise * np.abs(m.best), m.best_noise
-        far_K, progress_K = self._given_up(), m.initial - np.fmin(m.best, m.initial)
-        far_K = np.where(is_spike_K, far_K, np.fmax(far_K, np.fmax(_LEAST_RISE * rise_K, noise_K)))
-        sunk_K = SUNK_FRACTION * progress_K
-        sunk_K = np.where(is_spike_K, sunk_K, np.fmax(sunk_K, np.fmax(_SUNK_RISE * rise_K, noise_K)))
-        above_start_K = m.initial + np.fmax(self._config.lost_fraction * np.abs(m.initial), noise_K)
-        has_learned_K = has_learned(m, m.best, _LEARNED)
-        far_level_K = np.where(has_learned_K, m.best + far_K, above_start_K)
-        m.is_far = np.where(seen_K, m.level > far_level_K, m.is_far)
-        m.is_sunk = np.where(seen_K, has_learned_K & (m.level > m.best + sunk_K), m.is_sunk)
-        # The onset of a slow divergence, which has no episode: where the loss last rose above half of this height.
-        half_way_K = np.fmin(m.best, m.initial) + np.fmin(self._given_up(), sunk_K) / 2
-        is_up_K = np.where(seen_K, loss_K > half_way_K, m.is_up)
-        m.up_since = np.where(is_up_K & ~m.is_up, m.last_step, m.up_since)
-        m.is_up = is_up_K
-
-    def _patience(self, num_steps: np.ndarray) -> np.ndarray:
+    def patience_after(self, num_steps: int) -> int:
         """Steps that a run may stay high after ``num_steps`` earlier steps."""
-        return (
-            np.maximum(50, num_steps // 4) if self._config.patience is None else 0 * num_steps + self._config.patience
-        )
+        return max(50, num_steps // 4) if self._rules.patience is None else self._rules.patience
 
-    def _given_up(self) -> np.ndarray:
-        """The rise above its best at which a run has given up its progress, (K,)."""
-        m, config = self._members, self._config
-        progress_K = config.lost_fraction * (m.initial - np.fmin(m.best, m.initial))
-        return np.fmin(progress_K, config.lost_rise * self._spike_rise * np.abs(m.best))
+    def _lose(self, kind: Lost, step: int, onset: int, reason: str) -> None:
+        """Record the verdict, once; a run that was lost in an episode has the onset of that episode."""
+        if self.lost is not None:
+            return
+        this = self._episodes.current
+        self.lost, self.lost_step, self.reason = kind, step, reason
+        self.lost_onset = onset if this is None else min(onset, this.onset)

@@ -186,9 +186,7 @@ class PackedRun:
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
         """Resume where an earlier attempt stopped, without the members in ``skipped``."""
         self.trainer.load_state_dict(state["trainer"])
-        judging = state["judging"]
-        arrays = {name: values.numpy() for name, values in judging["arrays"].items()}
-        self.judging.load_state_dict({**judging, "arrays": arrays})
+        self.judging.load_state_dict(state["judging"])
         self.age_of = dict(state["ages"])
         set_random_states(state["random"])
         members_before = roster.training

@@ -93,9 +93,9 @@ OUTCOMES = {
     "lost for a while": "spiked",
     "slow divergence": "diverged",
     "not finite": "diverged",
-    "blow-up at the start": "stable",
+    "blow-up at the start": "spiked",
     "blow-up that stays": "diverged",
-    "odd losses": "stable",
+    "odd losses": "spiked",
     "shift of level": "stable",
     "two levels": "stable",
     "stalled": "stalled",
@@ -198,9 +198,9 @@ def test_memory_does_not_grow_with_the_number_of_steps() -> None:
     seen = {}
     for step, loss_K in enumerate(curves, 1):
         detector.update(loss_K)
-        if step in (10, 2000):
-            seen[step] = {name: (x.shape, x.dtype) for name, x in detector.state_dict()["arrays"].items()}
-    assert seen[10] == seen[2000]
+        if step in (200, 2000):
+            seen[step] = len(pickle.dumps(detector.state_dict()))
+    assert seen[2000] < 1.1 * seen[200], "windows are full after 50 losses"
 
 
 # What is the same run is judged the same.
@@ -248,19 +248,20 @@ def test_steps_are_names_in_the_record_and_change_no_judgement(gaps: list[int], 
             for episode in found.episodes
         ]
         episodes = tuple(replace(e, **steps) for e, steps in zip(found.episodes, episodes, strict=True))
-        steps = {key: named(getattr(found, key)) for key in ("lost_step", "lost_onset_step", "up_since_step")}
+        keys = ("lost_step", "lost_onset_step", "up_since_step", "first_step", "risen_since_step")
+        steps = {key: named(getattr(found, key)) for key in keys}
         assert detector.record(k) == replace(found, episodes=episodes, **steps)
 
 
 @settings(max_examples=6, deadline=None)
-@given(st.integers(-100, 100))
+@given(st.integers(-100, 0))  # a blow-up by 20 points of a cross-entropy has a unit
 def test_the_unit_of_the_loss_does_not_matter(exponent: int) -> None:
     factor = 2.0**exponent  # exact
     scaled = records([factor * curve for curve in CURVES.values()])
     for found, name in zip(scaled, CURVES, strict=True):
         expected = alone(name)[-1]
         levels = {key: getattr(expected, key) for key in ("initial_loss", "best_loss", "recent_loss")}
-        episodes = tuple(replace(e, peak_loss=factor * e.peak_loss) for e in expected.episodes)
+        episodes = tuple(replace(e, peak_loss=factor * e.peak_loss, level=factor * e.level) for e in expected.episodes)
         levels = {key: None if value is None else factor * value for key, value in levels.items()}
         assert found == replace(expected, episodes=episodes, **levels)
 
@@ -300,7 +301,8 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
         assert found.num_steps == step + 1
         assert found.is_finite == bool(np.isfinite(curve[: step + 1]).all())
         over = [e for e in before.episodes if e.recovery_step is not None]
-        assert list(found.episodes[: len(over)]) == over
+        # A regime is told once it has lasted: its jumps are then inserted where they began.
+        assert {e.onset_step for e in over} <= {e.onset_step for e in found.episodes}
         if before.lost:
             assert [getattr(found, f"lost{part}") for part in ("", "_step", "_onset_step", "_reason")] == [
                 getattr(before, f"lost{part}") for part in ("", "_step", "_onset_step", "_reason")
@@ -315,7 +317,7 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
         assert episode.peak_loss == curve[episode.peak_step]
         # Of the losses that are back, some may still be half-way off.
         back = 0 if episode.recovery_step is None else CONFIG.recovery_steps
-        assert CONFIG.spike_steps <= episode.num_steps <= after - episode.onset_step + back
+        assert 1 <= episode.num_steps <= after - episode.onset_step + back
         end = after
     assert all(e.recovery_step is not None for e in found.episodes[:-1])
 
@@ -342,50 +344,87 @@ def test_a_flat_loss_that_jumps_between_two_levels_is_not_lost() -> None:
     assert {(one.lost, outcome(one)) for one in found} <= {(None, "stable"), (None, "stalled")}
 
 
-def test_every_nth_loss_may_be_odd() -> None:
+def test_every_second_to_fifth_loss_may_be_odd() -> None:
     curves = []
-    for nth in range(2, 40, 3):
-        for height in (1.5, 3.0, 30.0, 1000.0) if nth > 2 else (1.5,):
-            curve = learning(800, nth)
-            curve[nth - 1 :: nth] *= height
-            curves.append(curve)
-    assert all(is_quiet(one) and outcome(one) == "stable" for one in records(curves))
-
-
-def test_of_odd_losses_that_are_common_hardly_any_two_in_a_row_are_an_episode() -> None:
-    """The first ones must be seen to be common; none is ever taken for the loss of the run."""
-    seeds, num_steps, learned = 12, 2500, 500
-    cases = [(share, height) for share in (0.05, 0.075, 0.1) for height in (1.3, 3.0, 10.0)]
-    curves = [two_levels(num_steps, height, share, seed) for share, height in cases for seed in range(seeds)]
-    descent = 1 + 3 * np.exp(-np.arange(num_steps) / 50)
-    found = records([curve * descent for curve in curves])
-    assert all(one.lost is None and outcome(one) != "diverged" for one in found)
-    odd_KT = np.stack(curves)[:, learned:] > 1.15
-    pairs = (odd_KT[:, 1:] & odd_KT[:, :-1]).sum()
-    assert pairs > 1000
-    assert sum(onset >= learned for one in found for onset, _ in spans(one)) < pairs / 50
-
-
-ODD_PLACES = st.lists(st.integers(1, 70), min_size=1, max_size=20, unique=True).map(lambda i: np.array(i) * 4)
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.lists(st.tuples(ODD_PLACES, st.floats(-4, 6), st.integers(0, 99)), min_size=1, max_size=20))
-def test_single_odd_losses_are_no_episodes_wherever_and_however_odd(cases: list[tuple]) -> None:
-    curves = []
-    for places, exponent, seed in cases:
-        curve = settled(300, 300, 0.0, seed)
-        curve[places] *= 10.0**exponent
+    for nth in range(2, 6):
+        curve = learning(800, nth)
+        curve[nth - 1 :: nth] *= 1.5
         curves.append(curve)
     assert all(is_quiet(one) and outcome(one) == "stable" for one in records(curves))
 
 
-def test_one_odd_loss_hides_no_spike_and_makes_none() -> None:
+@pytest.mark.parametrize("height", [1.5, 1.9])
+def test_jumps_that_recur_are_a_regime_with_its_onset_at_the_first(height: float) -> None:
+    """None of them is a spike alone; each counts once they are many."""
+    nths = range(10, 40, 3)
+    curves = []
+    for nth in nths:
+        curve = settled(400, 400, 0.0, nth)
+        curve[100::nth] *= height
+        curves.append(curve)
+    for nth, one in zip(nths, records(curves), strict=True):
+        jumps = range(100, 400, nth)
+        # The last two may not have ended, or be too few in the last losses.
+        assert [onset for onset, _ in spans(one)] == [*jumps][: one.num_episodes]
+        assert one.num_episodes >= len(jumps) - 1
+        assert all(episode.is_jump for episode in one.episodes)
+        assert (outcome(one), judge(one, CONFIG).onset_step) == ("spiked", 100)
+
+
+def test_three_jumps_in_a_long_run_are_ordinary_odd_losses() -> None:
+    curve = settled(1000, 1000, 0.0)
+    curve[[100, 500, 900]] *= 1.5
+    assert is_quiet(record(curve))
+
+
+def test_odd_losses_that_are_common_lose_nobody() -> None:
+    """Low ones must be seen to be common; then hardly any two in a row are an episode."""
+    seeds, num_steps, learned = 12, 2500, 500
+    descent = 1 + 3 * np.exp(-np.arange(num_steps) / 50)
+    for heights, is_low in (((1.15, 1.25), True), ((3.0, 10.0), False)):
+        cases = [(share, height) for share in (0.05, 0.075, 0.1) for height in heights]
+        curves = [two_levels(num_steps, height, share, seed) for share, height in cases for seed in range(seeds)]
+        found = records([curve * descent for curve in curves])
+        assert all(one.lost is None for one in found)
+        if is_low:
+            odd_KT = np.stack(curves)[:, learned:] > 1.08
+            pairs = (odd_KT[:, 1:] & odd_KT[:, :-1]).sum()
+            assert pairs > 500
+            assert sum(onset >= learned for one in found for onset, _ in spans(one)) < pairs / 20
+
+
+ODD_PLACES = st.lists(st.integers(0, 1), min_size=1, max_size=3, unique=True).map(lambda i: 60 + np.array(i) * 150)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(ODD_PLACES, st.floats(0.1, 1.8), st.integers(0, 99)), min_size=1, max_size=20))
+def test_a_single_odd_loss_is_no_episode_before_it_has_doubled(cases: list[tuple]) -> None:
+    curves = []
+    for places, factor, seed in cases:
+        curve = settled(300, 300, 0.0, seed)
+        curve[places] *= factor
+        curves.append(curve)
+    assert all(is_quiet(one) and outcome(one) == "stable" for one in records(curves))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(st.integers(25, 290), st.floats(0.55, 6), st.integers(0, 99)), min_size=1, max_size=20))
+def test_one_tall_loss_is_a_spike(cases: list[tuple[int, float, int]]) -> None:
+    curves = []
+    for place, exponent, seed in cases:
+        curve = settled(300, 300, 0.0, seed)
+        curve[place] *= 10.0**exponent
+        curves.append(curve)
+    for one, (place, _, _) in zip(records(curves), cases, strict=True):
+        assert (spans(one), one.lost) == ([(place, place + 1)], None)
+
+
+def test_an_odd_loss_hides_no_spike_and_makes_none() -> None:
     curves = []
     for place in [*range(140), *range(170, 300)]:
         curve = settled(300, 300, 0.0)
         curve[150:160] += 3.0
-        curve[place] *= 20
+        curve[place] *= 1.8
         curves.append(curve)
     assert {tuple(spans(one)) for one in records(curves)} == {((150, 160),)}
 
@@ -465,17 +504,32 @@ def test_a_spike_is_told_on_a_steep_descent() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [3, 8, 30])
-@pytest.mark.parametrize("height", [10.0, 25.0, 1000.0])
-def test_what_blows_up_and_comes_back_is_an_episode_only_if_something_was_learned_before(
-    num_steps: int, height: float
-) -> None:
+@pytest.mark.parametrize("height", [12.0, 25.0, 1000.0])
+def test_a_start_up_is_an_episode_if_it_rises_above_twice_the_initial_loss(num_steps: int, height: float) -> None:
+    """What blows up after something was learned is one anyway."""
     before, after = range(5, 19), 100
     blow_up, rest = np.full(num_steps, height), np.full(after, 1.0)
     ends = [np.concatenate([blow_up, rest])[: num_steps + after - steps] for steps in before]
     flat = records([np.r_[np.full(steps, 5.0), end] for steps, end in zip(before, ends, strict=True)])
     fallen = records([np.r_[5 * 0.9 ** np.arange(steps), end] for steps, end in zip(before, ends, strict=True)])
-    assert all(is_quiet(one) and outcome(one) == "stable" for one in flat)
+    for one, steps in zip(flat, before, strict=True):
+        assert spans(one) == [(steps, steps + num_steps)]
+        assert outcome(one) == "spiked"
     assert [spans(one) for one in fallen] == [[(steps, steps + num_steps)] for steps in before]
+
+
+def test_an_ordinary_start_up_bump_is_no_episode() -> None:
+    for steps in (2, 5, 10):
+        bump = record(np.r_[np.full(steps, 5.0), 8.0, 9.9, 7.0, np.full(100, 1.0)])
+        assert is_quiet(bump)
+        assert outcome(bump) == "stable"
+
+
+def test_a_blow_up_at_the_second_loss_counts_and_is_not_what_was_learned() -> None:
+    """A learning rate without warmup: 0.8, then 17,000, then a slow way back to 0.5."""
+    way_back = 0.5 + 17_000 * np.exp(-np.arange(200) / 4)
+    found = record(np.r_[0.82, way_back, np.full(200, 0.5)], StoppingConfig().resolved(2.0, 1))
+    assert (outcome(found), spans(found)[0][0], found.num_episodes) == ("spiked", 1, 1)
 
 
 def test_a_log_may_begin_with_a_blow_up() -> None:
@@ -563,7 +617,7 @@ def test_a_run_that_jumps_to_a_high_plateau_is_lost_after_its_patience(
 @pytest.mark.parametrize("patience", [None, 20, 60])
 def test_a_run_that_has_given_up_less_is_waited_for_twice_as_long(patience: int | None) -> None:
     config = CONFIG.model_copy(update={"patience": patience})
-    less, more = records([learning(600, changes=[(300, 600, height)]) for height in (1.0, 3.0)], config)
+    less, more = records([learning(600, changes=[(300, 600, height)]) for height in (1.35, 3.0)], config)
     assert (less.lost, less.lost_onset_step, more.lost_onset_step) == ("far", 300, 300)
     assert less.lost_step - 300 == pytest.approx(2 * (more.lost_step - 300), abs=10)
 
@@ -583,7 +637,7 @@ def test_a_verdict_that_does_not_end_the_run_is_kept_and_its_outcome_is_how_it_e
 
 def test_a_blow_up_before_anything_was_learned_that_stays_is_lost() -> None:
     found = alone("blow-up that stays")[-1]
-    assert (found.lost, found.lost_onset_step, found.episodes) == ("far", 5, ())
+    assert (found.lost, found.lost_onset_step, spans(found)) == ("far", 5, [(5, None)])
     assert found.lost_step < 5 + 60
 
 
@@ -650,19 +704,19 @@ def test_a_thousand_losses_may_pass_before_a_run_makes_no_progress() -> None:
 
 
 @pytest.mark.parametrize("rise", [1.0, 1.3])
-def test_a_run_that_ends_off_its_trend_has_just_left_it_until_its_patience_is_over(rise: float) -> None:
+def test_a_run_that_ends_off_its_trend_is_diverged_unless_it_has_just_left_it(rise: float) -> None:
     detector = SpikeDetector(1, CONFIG)
     judged = {}
     for step, loss in enumerate(learning(400, changes=[(300, 400, rise)])):
         detector.update(loss)
         judged[step - 300 + 1] = judge(detector.record(), CONFIG)
-    patience = 300 // 4
+    just, back = CONFIG.spike_steps, CONFIG.recovery_steps
     assert detector.record().lost is None
     assert [judged[off].outcome for off in (-100, 0, 1)] == ["stable"] * 3
-    assert {judged[off].outcome for off in range(3, patience)} == {"spiked"}
-    assert {judged[off].outcome for off in range(patience, 101)} == {"diverged"}
-    assert {judged[off].onset_step for off in range(3, 101)} == {300}
-    assert all("just left" in judged[off].reason for off in range(3, patience))
+    assert {judged[off].outcome for off in range(just, back)} == {"spiked"}
+    assert {judged[off].outcome for off in range(back, 101)} == {"diverged"}
+    assert {judged[off].onset_step for off in range(just, 101)} == {300}
+    assert all("just left" in judged[off].reason for off in range(just, back))
 
 
 def test_a_run_that_ends_far_above_its_past_is_diverged_before_its_patience_is_over() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.outcomes import OUTCOMES, judge
-from orchestrator.detection.verdicts import LOST
+from orchestrator.detection.verdicts import Lost
 
 CONFIG = StoppingConfig().resolved(0.1, 1)
 STABLE = MemberRecord(
@@ -95,7 +96,7 @@ def any_record() -> st.SearchStrategy[MemberRecord]:
         st.just({}),
         st.builds(
             lambda kind, step: {"lost": kind, "lost_step": 299, "lost_onset_step": step, "lost_reason": "because"},
-            st.sampled_from([kind for kind in LOST if kind != "not_finite"]),
+            st.sampled_from([kind for kind in get_args(Lost) if kind != "not_finite"]),
             steps,
         ),
         st.just(NOT_FINITE),

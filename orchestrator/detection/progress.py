@@ -1,0 +1,106 @@
+"""What a run has learned: the yardstick of a rise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.detection.config import StoppingConfig, falls_over_decades, rise_of
+from orchestrator.detection.trend import TAIL_FACTOR, UPPER_TAIL, Trend
+from orchestrator.detection.windows import noise
+
+# A start-up blow-up is above twice the initial loss, or 20 points of a cross-entropy above it.
+BLOW_UP, BLOW_UP_POINTS = 1.0, 20.0
+_STATE = ("initial", "start", "early", "best", "_around_best", "_steps_to_start", "blew_up")
+
+
+class Progress:
+    """The initial loss of one run, the level after its start-up, and its best level.
+
+    ``start`` is the initial loss or, after a start-up blow-up, the level that the run came back to: an initial
+    blow-up is not what was learned.
+    """
+
+    __slots__ = (
+        "_around_best", "_noise_at_best", "_rules", "_steps_to_start", "_trend",
+        "best", "blew_up", "early", "initial", "start",
+    )  # fmt: skip
+
+    def __init__(self, rules: StoppingConfig, trend: Trend) -> None:
+        self._rules, self._trend = rules, trend
+        self.initial = self.start = math.nan
+        self.early = math.inf  # median of the first ``min_history`` accepted losses, once there are as many
+        self.best = math.inf  # lowest median of the last LOCAL accepted losses: one lucky batch does not set it
+        self._around_best: list[float] = []  # the accepted losses then
+        self._noise_at_best: float | None = None  # measured when it is asked for
+        self.blew_up = False  # at the start
+        self._steps_to_start = 0  # accepted losses until ``start`` is measured again
+
+    def begin(self, loss: float) -> None:
+        """The first loss."""
+        self.initial = self.start = loss
+
+    def follow(self) -> None:
+        """The trend has just accepted a loss."""
+        trend = self._trend
+        if trend.num_accepted == self._rules.min_history:
+            self.early = trend.accepted.median()
+        if self._steps_to_start:
+            self._steps_to_start -= 1
+            if not self._steps_to_start:
+                self.start = min(self.start, trend.local.median())
+        if trend.num_accepted >= trend.local.size:
+            local = trend.local.median()
+            if local < self.best:
+                self.best, self._around_best, self._noise_at_best = local, trend.accepted.values.copy(), None
+
+    def start_again(self) -> None:
+        """A start-up blow-up is over: what was learned counts from the level a window of losses later."""
+        self.blew_up, self._steps_to_start = True, self._rules.window
+
+    def noise_at_best(self) -> float:
+        """The rise above the best level that is beyond the noise there."""
+        if self._noise_at_best is None:
+            spread, tail = noise(self._around_best, UPPER_TAIL)
+            self._noise_at_best = max(self._rules.spike_sigma * spread, TAIL_FACTOR * tail)
+        return self._noise_at_best
+
+    def lowest(self) -> float:
+        """The best level, or the start where the run was never below it."""
+        return min(self.best, self.start)
+
+    def learned(self) -> float:
+        """By how much the loss has fallen since the start."""
+        return self.start - self.lowest()
+
+    def learned_late(self) -> float:
+        """By how much it has fallen since the first ``min_history`` losses: the yardstick of a spike.
+
+        The first losses of a log may fall by more than all that follow. 0 for a loss that falls over decades, where
+        a share of all that was learned says nothing.
+        """
+        if falls_over_decades(self._rules) or self.early == math.inf:
+            return 0.0
+        return max(0.0, min(self.start, self.early) - self.lowest())
+
+    def has_learned(self, level: float, share: float) -> bool:
+        """Whether ``level`` is below the initial loss by more than ``share`` of it."""
+        return self.initial - min(level, self.initial) > share * abs(self.initial)
+
+    def blow_up_line(self) -> float:
+        """The loss above which a start-up is a blow-up."""
+        base = min(self.initial, self.start)
+        if falls_over_decades(self._rules):
+            return base + rise_of(self._rules) * abs(base)
+        return base + min(BLOW_UP * abs(base), BLOW_UP_POINTS)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self._noise_at_best = None
