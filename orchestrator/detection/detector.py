@@ -18,11 +18,9 @@ import numpy as np
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.episodes import Episode, Episodes
 from orchestrator.detection.progress import Progress
-from orchestrator.detection.trend import Trend
+from orchestrator.detection.trend import RECENT, Trend
 from orchestrator.detection.verdicts import Lost, Verdicts
 from orchestrator.detection.windows import Window
-
-RECENT = 10  # losses in the level of a run: its final loss is the median of as many
 
 
 @dataclass(frozen=True, slots=True)

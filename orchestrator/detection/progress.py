@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.detection.config import StoppingConfig, falls_over_decades, rise_of
+from orchestrator.detection.config import StoppingConfig, falls_over_decades
 from orchestrator.detection.trend import TAIL_FACTOR, UPPER_TAIL, Trend
 from orchestrator.detection.windows import noise
 
-# A start-up blow-up is above twice the initial loss, or 20 points of a cross-entropy above it.
-BLOW_UP, BLOW_UP_POINTS = 1.0, 20.0
+# A start-up blow-up is above twice the initial loss, or 20 points above it. A loss that falls over decades must rise by
+# three of them: momentum on a quadratic overshoots by a factor of some hundreds below the edge of stability.
+BLOW_UP, BLOW_UP_POINTS, BLOW_UP_FACTOR = 1.0, 20.0, 1000.0
 _STATE = ("initial", "start", "early", "best", "_around_best", "_steps_to_start", "blew_up")
 
 
@@ -31,7 +32,7 @@ class Progress:
         self._rules, self._trend = rules, trend
         self.initial = self.start = math.nan
         self.early = math.inf  # median of the first ``min_history`` accepted losses, once there are as many
-        self.best = math.inf  # lowest median of the last LOCAL accepted losses: one lucky batch does not set it
+        self.best = math.inf  # lowest median of the last RECENT accepted losses: one lucky batch does not set it
         self._around_best: list[float] = []  # the accepted losses then
         self._noise_at_best: float | None = None  # measured when it is asked for
         self.blew_up = False  # at the start
@@ -49,11 +50,11 @@ class Progress:
         if self._steps_to_start:
             self._steps_to_start -= 1
             if not self._steps_to_start:
-                self.start = min(self.start, trend.local.median())
-        if trend.num_accepted >= trend.local.size:
-            local = trend.local.median()
-            if local < self.best:
-                self.best, self._around_best, self._noise_at_best = local, trend.accepted.values.copy(), None
+                self.start = min(self.start, trend.recent.median())
+        if trend.num_accepted >= trend.recent.size:
+            level = trend.recent.median()
+            if level < self.best:
+                self.best, self._around_best, self._noise_at_best = level, trend.accepted.values.copy(), None
 
     def start_again(self) -> None:
         """A start-up blow-up is over: what was learned counts from the level a window of losses later."""
@@ -92,7 +93,7 @@ class Progress:
         """The loss above which a start-up is a blow-up."""
         base = min(self.initial, self.start)
         if falls_over_decades(self._rules):
-            return base + rise_of(self._rules) * abs(base)
+            return base + BLOW_UP_FACTOR * abs(base)
         return base + min(BLOW_UP * abs(base), BLOW_UP_POINTS)
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from typing import Any
 from orchestrator.detection.config import StoppingConfig, rise_of
 from orchestrator.detection.windows import Window, deviation, middle, quantile
 
+RECENT = 10  # losses in a level that is reported: enough to average out an odd batch
 LOCAL = 8  # accepted losses in the local level: they follow a descent; one odd loss does not move their median
 EARLY = 3  # losses in the trend of a start-up, where each is far below the one before
 # A second measure of the noise, for losses with two levels, whose deviation collapses: a spike must be 2.6 times as
 # high as the upper tenth of the noise. That is 3.3 deviations of normal noise and rarely decides.
 UPPER_TAIL, TAIL_FACTOR = 0.9, 2.6
 _LOWER_TAIL = 0.2  # where half of the losses are on the upper level, it is the lower ones that show its height
+_WINDOWS = ("accepted", "local", "recent", "residuals")
 # The share of what was learned that a rise must reach to be an event.
 LEAST_SHARE = 0.03
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
@@ -28,11 +30,12 @@ class Trend:
     accepted loss minus the level before it.
     """
 
-    __slots__ = ("_rules", "_spread", "accepted", "level", "local", "num_accepted", "residuals")
+    __slots__ = ("_rules", "_spread", "accepted", "level", "local", "num_accepted", "recent", "residuals")
 
     def __init__(self, rules: StoppingConfig) -> None:
         self._rules = rules
-        self.accepted, self.local, self.residuals = Window(rules.window), Window(LOCAL), Window(rules.window)
+        self.accepted, self.residuals = Window(rules.window), Window(rules.window)
+        self.local, self.recent = Window(LOCAL), Window(RECENT)
         self.num_accepted, self.level = 0, math.nan
         self._spread: float | None = None  # the noise's part of the rise, once it was measured
 
@@ -42,6 +45,7 @@ class Trend:
             self.residuals.add(loss - self.level)
         self.accepted.add(loss)
         self.local.add(loss)
+        self.recent.add(loss)
         self.num_accepted += 1
         self._measure()
 
@@ -49,6 +53,7 @@ class Trend:
         """Continue from ``losses``, whether they were accepted or not."""
         self.accepted.reset(losses)
         self.local.reset(losses)
+        self.recent.reset(losses)
         self.num_accepted = max(self.num_accepted, len(losses))
         self._measure()
 
@@ -77,12 +82,12 @@ class Trend:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        windows = {name: getattr(self, name).values.copy() for name in ("accepted", "local", "residuals")}
+        windows = {name: getattr(self, name).values.copy() for name in _WINDOWS}
         return {**windows, "num_accepted": self.num_accepted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
-        for name in ("accepted", "local", "residuals"):
+        for name in _WINDOWS:
             getattr(self, name).reset(state[name])
         self.num_accepted = state["num_accepted"]
         if self.num_accepted:
