@@ -26,13 +26,14 @@ TRIAL_COLUMNS = (
     Column("trial_id", "", "hash of the full resolved configuration"),
     Column("seed", "", "seed of the initial weights and of the order of the data"),
     Column("status", "", "what the infrastructure did: planned, running, finished, interrupted, lost or errored"),
-    Column("outcome", "", "what the training did: stable, spiked, diverged or stalled; empty without a result"),
+    Column("outcome", "", "what the training did: stable, spiked, diverged, stalled, or unknown; empty without one"),
     Column(
-        "onset_step", "step", "where it first left its trend (spiked), or where the divergence began (diverged)",
+        "onset_step", "step",
+        "where it first left its trend (spiked), where the divergence began (diverged), the first step (stalled)",
         "median onset step", is_in_mlflow=True,
     ),
     Column(
-        "num_spikes", "", "times that the loss left its trend and came back", "median number of spikes",
+        "num_spikes", "", "times that the loss left its trend, whether or not it came back", "median number of spikes",
         is_in_mlflow=True,
     ),
     Column("steps", "steps", "length of the training as configured"),
@@ -53,6 +54,11 @@ TRIAL_COLUMNS = (
         "peak_loss", "loss", "highest training loss off the trend; empty where it never left its trend",
         "median peak of the spikes",
     ),
+    Column(
+        "peak_factor", "", "tallest excursion off the trend, as a factor of the level before it",
+        "median height of the tallest spike, as a factor", is_in_mlflow=True,
+    ),
+    Column("off_share", "share", "share of the steps off the trend", "median share of steps off the trend", True),
     Column(
         "validation_loss", "loss", "mean loss on held-out data after the last step; empty where there is none",
         "median validation loss", is_in_mlflow=True,
@@ -86,8 +92,8 @@ TRACE_COLUMNS = (
 )
 
 _MAPPED = (
-    "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
-    "spike_score", "edge_crossings",
+    "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "onset_step",
+    "num_spikes", "steps_done", "spike_score", "edge_crossings",
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 

@@ -196,6 +196,8 @@ class Finished:
     verdict_step: int | None = None
     is_audited: bool = False
     episodes: tuple[tuple[int, int | None], ...] = ()
+    peak_factor: float | None = None
+    off_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,8 @@ class TrialRow:
     best_loss: float | None = None
     final_loss: float | None = None
     peak_loss: float | None = None  # highest loss within its spikes
+    peak_factor: float | None = None  # tallest spike, as a factor of the level before it
+    off_share: float | None = None  # share of the steps off the trend
     validation_loss: float | None = None
     verdict_step: int | None = None  # step of the verdict of lost, if any
     is_audited: bool = False  # whether it trains on after that

@@ -52,6 +52,7 @@ class MemberRecord:
     off_share: float = 0.0
     first_step: int | None = None
     is_signed: bool = False
+    has_grown: bool = False
     risen_share: float | None = None
     risen_since_step: int | None = None
 
@@ -134,6 +135,7 @@ class _Member:
             off_share=num_off / self.num_steps if self.num_steps else 0.0,
             first_step=None if self.first_step < 0 else self.first_step,
             is_signed=verdicts.is_signed,
+            has_grown=verdicts.has_grown,
             risen_share=risen_share,
             risen_since_step=None if risen_share is None else verdicts.risen_since,
         )

@@ -20,7 +20,7 @@ _AFTER_ONE = 2  # losses after a single high one in which a second must follow
 _EXTREME, _TRIPLED = 10.0, 20.0
 # A jump is too short or too low to be a spike: at most three steps, three rises high or half as high again as the
 # level (five times a rise of a tenth). As many in so many losses are a regime, and each of them counts.
-_JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
+JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
 _REGIME_JUMPS, _REGIME_LOSSES = 4, 200
 # Where single outlying losses are common, two such losses in a row are not a spike.
 _ODD_MEMORY, _ODD_COMMON, _ODD_FACTOR, _ODD_MORE = 200, 0.005, 2.0, 100.0
@@ -198,7 +198,7 @@ class Episodes:
             self._odd_mass = 0.8 * self._odd_mass + 0.2 * this.mass if self._odd_mass > 0 else this.mass
             self._odd_rate += 1 / _ODD_MEMORY
         is_tall = this.highest >= _JUMP_RISES or this.peak - this.level >= _JUMP_HEIGHT * self._rise * abs(this.level)
-        if is_tall and this.num_off <= _JUMP_STEPS and not this.is_early:
+        if is_tall and this.num_off <= JUMP_STEPS and not this.is_early:
             self._jump_rate += 1 / _JUMP_MEMORY
             self._jump(episode, is_spike, num_seen)
         elif not is_spike and not this.is_start_up:

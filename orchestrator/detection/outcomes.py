@@ -2,66 +2,111 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.episodes import JUMP_STEPS
 from orchestrator.messages import Finished
 
-Outcome = Literal["stable", "spiked", "diverged", "stalled"]
+Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown"]
+# What a trial may be said to be; a trial whose losses cannot be judged is unknown.
 OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
 _WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one training run, its onset and the reason."""
+    """The outcome of one training run, its onset and the reason.
+
+    ``peak_factor`` is the tallest excursion as a factor of the level before it, ``off_share`` the share of the steps
+    off the trend. Every outcome but stable and unknown has an onset.
+    """
 
     outcome: Outcome
     onset_step: int | None
     num_spikes: int
     peak_loss: float | None
     reason: str
+    peak_factor: float | None = None
+    off_share: float = 0.0
 
 
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     """The outcome of a finished (or stopped) member, from its state at the end.
 
-    diverged: not finite, far above its own past, or off its trend for longer than its patience.
+    diverged: not finite, far above its own past, or off its trend and not back.
+    unknown: a finite loss that went below zero, or that grew from a low start to a plateau: how far it is from its
+    past cannot be told.
     stalled: it never lowered its loss by ``stall_drop``.
     spiked: it left its trend at least once, or had a verdict of lost, and recovered.
     stable: none of these.
     """
-    recovered = [episode for episode in record.episodes if episode.recovery_step is not None]
-    peak = max((episode.peak_loss for episode in record.episodes), default=None)
+    episodes = record.episodes
+    factors = [e.peak_loss / e.level for e in episodes if e.level > 0 and math.isfinite(e.peak_loss / e.level)]
 
     def verdict(outcome: Outcome, onset_step: int | None, reason: str) -> Verdict:
-        return Verdict(outcome, onset_step, len(recovered), peak, reason)
+        return Verdict(
+            outcome,
+            onset_step,
+            max(record.num_episodes, len(episodes)),
+            max((episode.peak_loss for episode in episodes), default=None),
+            reason + (_of_slow_rise(record) if outcome in ("stable", "spiked") else ""),
+            max(factors, default=None),
+            record.off_share,
+        )
 
     if not record.is_finite or (record.lost == "far" and record.is_far):
         return verdict("diverged", record.lost_onset_step, record.lost_reason or "lost")
+    if record.is_signed:
+        return verdict("unknown", None, "the loss went below zero: only values that are not finite are judged")
+    if record.has_grown:
+        return verdict("unknown", None, "the loss grew from a low start and settled: no past to compare it with")
     if record.is_far or record.is_away:
         onset = record.up_since_step
-        if record.episodes and record.episodes[-1].recovery_step is None:
-            onset = record.episodes[-1].onset_step
+        if episodes and episodes[-1].recovery_step is None:
+            onset = episodes[-1].onset_step
         how = "it ended far above its past" if record.is_far else "it left its trend and had not come back at its end"
-        return verdict("diverged", onset, how)
+        return verdict("diverged", record.first_step if onset is None else onset, how)
     initial = record.initial_loss
     if initial is not None:
         best = initial if record.best_loss is None else min(record.best_loss, initial)
         if initial - best <= config.stall_drop * abs(initial):
-            return verdict("stalled", None, record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}")
-    if record.episodes:
-        is_back = record.episodes[-1].recovery_step is not None
-        how = "it left its trend and recovered" if is_back else "it had just left its trend when it ended"
-        return verdict("spiked", record.episodes[0].onset_step, how)
+            reason = record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}"
+            return verdict("stalled", record.first_step, reason)
+    if episodes:
+        return verdict("spiked", episodes[0].onset_step, _how_it_spiked(record))
     if record.lost is not None:
         return verdict("spiked", record.lost_onset_step, f"{record.lost_reason}, but it came back")
     return verdict("stable", None, "it stayed on its trend")
+
+
+def _how_it_spiked(record: MemberRecord) -> str:
+    """The reason of a spiked run; of recurring jumps their number, usual height and interval."""
+    episodes = record.episodes
+    if episodes[-1].recovery_step is None:
+        return "it had just left its trend when it ended"
+    jumps = [episode for episode in episodes if episode.is_jump]
+    if not jumps:
+        return "it left its trend and recovered"
+    height = median(episode.peak_loss / episode.level for episode in jumps)
+    short = [episode.onset_step for episode in episodes if episode.is_jump or episode.num_steps <= JUMP_STEPS]
+    gaps = [after - before for before, after in itertools.pairwise(short)]
+    every = f", one every {median(gaps):.0f} steps" if gaps else ""
+    return f"it jumped to {height:.2g} times its level again and again ({len(short)} times{every}) and recovered"
+
+
+def _of_slow_rise(record: MemberRecord) -> str:
+    """What is added to the reason of a run that has given up much of what it learned, slowly."""
+    if record.risen_share is None:
+        return ""
+    return f"; since step {record.risen_since_step} it has given up {record.risen_share:.0%} of what it had learned"
 
 
 def finished_of(
@@ -80,6 +125,8 @@ def finished_of(
         final_loss=record.recent_loss if record.is_finite else None,
         peak_loss=verdict.peak_loss,
         validation_loss=validation if math.isfinite(validation) else None,
+        peak_factor=verdict.peak_factor,
+        off_share=verdict.off_share,
         reason=verdict.reason,
         verdict_step=record.lost_step,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
@@ -91,11 +138,13 @@ def cell_state(labels: Sequence[str]) -> str:
 
     stable: all seeds are stable. An outcome other than stable: the most common one, the worse in a tie, of a cell whose
     seeds are all trained. unknown: some seeds have a result and some are outstanding, or those that finished are stable
-    and others errored. errored and not_run: no seed has a result, with or without an error. So an infrastructure fault
-    never makes an edge, and an untrained seed never makes a cell stable.
+    and others errored, or the losses of one cannot be judged. errored and not_run: no seed has a result, with or
+    without an error. So an infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
     """
     counts = Counter(labels)
     num_finished = sum(counts[outcome] for outcome in OUTCOMES)
+    if counts["unknown"]:
+        return "unknown"
     if not num_finished:
         return "errored" if counts["errored"] else "not_run"
     if num_finished + counts["errored"] < len(labels):

@@ -12,6 +12,9 @@ from orchestrator.detection.progress import Progress
 
 Lost = Literal["not_finite", "far", "no_progress"]
 
+# A run that has learned nothing and rose slowly has settled if its excess is at most this many times that of half a
+# patience before: a loss that begins low may grow, as that of an agent does, while one that diverges goes on growing.
+_SETTLED = 1.1
 _COMING_BACK = 0.75  # a recovering run has at most this share of its excess left after half a patience
 # The progress that a run must have made to lose it, as a fraction of its initial loss; and the rise above its best, in
 # units of a spike's rise, below which a drift does not lose the run.
@@ -31,7 +34,8 @@ RISEN_SHARE = 0.25
 _RISEN_LOSSES = 50
 _STATE = (
     "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
-    "risen_since", "_broken_gradients", "_gradient_since", "_high_losses", "_patience", "_excess_before", "_has_fallen",
+    "risen_since", "has_grown", "_broken_gradients", "_gradient_since", "_high_losses", "_patience", "_excess_before",
+    "_has_fallen",
 )  # fmt: skip
 
 
@@ -50,6 +54,7 @@ class Verdicts:
         self.is_up, self.up_since = False, -1  # above half of the height at which it counts as high
         self.is_signed = False  # a loss below zero: how far it has risen cannot be told
         self.risen_since = -1  # the step of a slow rise
+        self.has_grown = False  # slowly, from a low start, to a plateau
         self._broken_gradients, self._gradient_since = 0, -1
         self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
         self._has_fallen = False
@@ -119,7 +124,7 @@ class Verdicts:
             self.up_since = step
         self.is_up = is_up
         if level <= half_way and level <= progress.initial:  # most losses of most runs end here
-            self.is_far = self.is_sunk = False
+            self.is_far = self.is_sunk = self.has_grown = False
             self._high_losses = 0
             self.risen_since = -1
             return
@@ -128,7 +133,7 @@ class Verdicts:
             rise, noise = self._rise * abs(best), progress.noise_at_best()
             sunk_rise = _SUNK_RISE_AFTER_BLOW_UP if progress.blew_up else _SUNK_RISE
             far, sunk = max(far, _LEAST_RISE * rise, noise), max(sunk, sunk_rise * rise, noise)
-        if best < math.inf and progress.has_learned(best, _LEARNED):
+        if self._has_learned():
             self.is_far, self.is_sunk = level > best + far, level > best + sunk
             is_back = level <= best + _BACK * min(far, sunk)
         else:
@@ -138,11 +143,17 @@ class Verdicts:
             is_back = not self.is_far
         if not (self.is_far or self.is_sunk) and is_back:
             self._high_losses = 0
+            self.has_grown = False
         share = self._share_given_up(level)
         if share <= RISEN_SHARE:
             self.risen_since = -1
         elif self.risen_since < 0:
             self.risen_since = step
+
+    def _has_learned(self) -> bool:
+        """Whether the run has made progress that it can lose."""
+        best = self._progress.best
+        return best < math.inf and self._progress.has_learned(best, _LEARNED)
 
     def _share_given_up(self, level: float) -> float:
         """The share of what was learned that the run has given up, in the scale in which its loss falls."""
@@ -166,7 +177,12 @@ class Verdicts:
             return
         excess = level - self._progress.lowest()
         comes_back = excess <= _COMING_BACK * self._excess_before
+        is_settled = excess <= _SETTLED * self._excess_before
         self._excess_before = excess
+        if self.is_far and not self._has_learned() and not self._episodes.is_spike():
+            self.has_grown = is_settled
+            if is_settled:
+                return
         enough = self._patience * (1 if self.is_far else _SUNK_PATIENCE)
         if is_high and not comes_back and self._high_losses >= enough and not self.is_signed:
             reason = f"the loss stayed far above its past for {self._high_losses} losses in a row"

@@ -29,7 +29,7 @@ CREATE TABLE trials (
     status TEXT NOT NULL CHECK (status IN
         ('planned', 'running', 'finished', 'interrupted', 'lost', 'errored')),
     num_attempts INTEGER NOT NULL DEFAULT 0,
-    outcome TEXT CHECK (outcome IN ('stable', 'spiked', 'diverged', 'stalled')),
+    outcome TEXT CHECK (outcome IN ('stable', 'spiked', 'diverged', 'stalled', 'unknown')),
     onset_step INTEGER,
     num_spikes INTEGER,
     steps INTEGER NOT NULL,
@@ -38,6 +38,8 @@ CREATE TABLE trials (
     best_loss REAL,
     final_loss REAL,
     peak_loss REAL,
+    peak_factor REAL,              -- tallest episode, as a factor of the level before it
+    off_share REAL,                -- share of the steps off the trend
     validation_loss REAL,
     verdict_step INTEGER,          -- when it was found lost, if it was
     is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after that

@@ -45,7 +45,7 @@ class Replayed:
     @property
     def is_wrong_stop(self) -> bool:
         """Whether the run recovered after the verdict that would have stopped it."""
-        return self.record.lost is not None and self.verdict.outcome not in ("diverged", "stalled")
+        return self.record.lost is not None and self.verdict.outcome not in ("diverged", "stalled", "unknown")
 
     @property
     def share_saved(self) -> float:
@@ -59,7 +59,8 @@ class Replayed:
         """All results of a replay, for a JSON file. Numbers are finite or null."""
         record, verdict = self.record, self.verdict
         episodes = [
-            {**asdict(e), "peak_loss": e.peak_loss if math.isfinite(e.peak_loss) else None} for e in record.episodes
+            {**asdict(e), **{name: _finite(getattr(e, name)) for name in ("peak_loss", "level")}}
+            for e in record.episodes
         ]
         return {
             "log": self.log.name,
@@ -71,6 +72,9 @@ class Replayed:
             "reason": verdict.reason,
             "onset_step": verdict.onset_step,
             "episodes": episodes,
+            "num_spikes": verdict.num_spikes,
+            "peak_factor": verdict.peak_factor,
+            "off_share": verdict.off_share,
             "stop_step": record.lost_step,
             "stop_reason": record.lost_reason,
             "is_wrong_stop": self.is_wrong_stop,
@@ -80,6 +84,10 @@ class Replayed:
             "final_loss": record.recent_loss,
             "notes": list(self.log.notes),
         }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:

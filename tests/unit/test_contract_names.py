@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sqlite3
 from pathlib import Path
+from typing import get_args
 
 from typer.main import get_command
 
@@ -12,7 +13,7 @@ import orchestrator
 from objectives.base import OBJECTIVES
 from orchestrator.cli import app
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.detection.outcomes import OUTCOMES, Outcome
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
@@ -149,10 +150,11 @@ def test_fields_of_the_objectives() -> None:
 
 
 def test_outcomes_and_map_metrics() -> None:
+    assert set(get_args(Outcome)) == {*OUTCOMES, "unknown"}
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
-        "final_loss", "validation_loss", "best_loss", "peak_loss", "onset_step", "num_spikes", "steps_done",
-        "spike_score", "edge_crossings",
+        "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "onset_step",
+        "num_spikes", "steps_done", "spike_score", "edge_crossings",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -171,7 +173,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
     assert columns == [
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
-        "validation_loss", "verdict_step", "is_audited", "episodes", "reason", "error",
+        "peak_factor", "off_share", "validation_loss", "verdict_step", "is_audited", "episodes", "reason", "error",
         "pack_id", "started_at", "finished_at",
     ]  # fmt: skip
 

@@ -28,6 +28,7 @@ STABLE = MemberRecord(
     up_since_step=None,
     is_away=False,
     episodes=(),
+    first_step=0,
 )
 RECOVERED = (Episode(100, 103, 8.0, 9, 110), Episode(200, 201, 6.0, 4, 205))
 OPEN = Episode(290, 295, 7.0, 10)
@@ -50,14 +51,16 @@ NO_PROGRESS = {"lost": "no_progress", "lost_step": 250, "lost_onset_step": 250, 
         (LOST_AT_250 | {"is_far": True, "up_since_step": 180}, "diverged", 180),
         (LOST_AT_250, "spiked", 180),
         (LOST_AT_250 | {"episodes": RECOVERED}, "spiked", 100),
-        (NO_PROGRESS | {"best_loss": 5.1}, "stalled", None),
+        (NO_PROGRESS | {"best_loss": 5.1}, "stalled", 0),
         (NO_PROGRESS, "spiked", 250),
-        ({"best_loss": 4.9}, "stalled", None),
+        ({"best_loss": 4.9}, "stalled", 0),
         ({"best_loss": 4.7}, "stable", None),
-        ({"best_loss": None}, "stalled", None),
-        ({"best_loss": 4.9, "episodes": RECOVERED}, "stalled", None),
-        ({"initial_loss": -2.0, "best_loss": -2.05}, "stalled", None),
-        ({"initial_loss": -2.0, "best_loss": -2.2}, "stable", None),
+        ({"best_loss": None}, "stalled", 0),
+        ({"best_loss": 4.9, "episodes": RECOVERED}, "stalled", 0),
+        ({"initial_loss": -2.0, "best_loss": -2.2, "is_signed": True}, "unknown", None),
+        ({"is_signed": True, "is_far": True, "up_since_step": 280}, "unknown", None),
+        (NOT_FINITE | {"is_signed": True}, "diverged", 180),
+        ({"has_grown": True, "is_far": True, "up_since_step": 280}, "unknown", None),
     ],
 )
 def test_a_run_is_judged_by_how_it_stands_at_its_end(changes: dict, outcome: str, onset_step: int | None) -> None:
@@ -71,10 +74,26 @@ def test_a_run_without_a_finite_loss_is_diverged_at_once() -> None:
     assert (verdict.outcome, verdict.onset_step, verdict.reason) == ("diverged", 0, "the loss is not finite")
 
 
-def test_only_spikes_that_recovered_are_counted_but_the_peak_is_that_of_all() -> None:
+def test_every_episode_is_counted_and_the_peak_is_that_of_all() -> None:
     higher = replace(OPEN, peak_loss=9.0)
     found = [judge(replace(STABLE, episodes=episodes), CONFIG) for episodes in ((), RECOVERED, (*RECOVERED, higher))]
-    assert [(verdict.num_spikes, verdict.peak_loss) for verdict in found] == [(0, None), (2, 8.0), (2, 9.0)]
+    assert [(verdict.num_spikes, verdict.peak_loss) for verdict in found] == [(0, None), (2, 8.0), (3, 9.0)]
+
+
+def test_a_spiked_run_says_how_often_and_how_high_it_jumped_and_how_long_it_was_off() -> None:
+    jumps = tuple(Episode(step, step, 4.5, 1, step + 1, 3.0, is_jump=True) for step in range(100, 200, 10))
+    verdict = judge(replace(STABLE, episodes=jumps, num_episodes=10, off_share=0.05), CONFIG)
+    assert (verdict.outcome, verdict.onset_step, verdict.num_spikes) == ("spiked", 100, 10)
+    assert (verdict.peak_factor, verdict.off_share) == (1.5, 0.05)
+    assert verdict.reason == (
+        "it jumped to 1.5 times its level again and again (10 times, one every 10 steps) and recovered"
+    )
+
+
+def test_a_slow_rise_is_said_and_changes_no_outcome() -> None:
+    verdict = judge(replace(STABLE, risen_share=0.26, risen_since_step=120), CONFIG)
+    assert (verdict.outcome, verdict.onset_step) == ("stable", None)
+    assert verdict.reason.endswith("since step 120 it has given up 26% of what it had learned")
 
 
 def test_the_reason_of_a_diverged_run_tells_a_verdict_from_an_end() -> None:
@@ -123,11 +142,11 @@ def any_record() -> st.SearchStrategy[MemberRecord]:
 
 
 @given(any_record())
-def test_every_run_has_one_outcome_and_those_that_are_not_stable_or_stalled_an_onset(record: MemberRecord) -> None:
+def test_every_run_has_one_outcome_and_all_but_the_stable_and_the_unknown_an_onset(record: MemberRecord) -> None:
     verdict = judge(record, CONFIG)
     assert verdict.outcome in OUTCOMES
     assert verdict.reason
-    assert (verdict.onset_step is None) == (verdict.outcome in ("stable", "stalled"))
+    assert (verdict.onset_step is None) == (verdict.outcome in ("stable", "unknown"))
     assert (verdict.outcome == "diverged") == (not record.is_finite or record.is_far or record.is_away)
 
 
