@@ -3,7 +3,8 @@
     python benchmarks/detection.py FOLDER --json FILE
 
 FOLDER has CSV files (step, loss, maybe grad_norm) and a MANIFEST.tsv that names for each its label, the
-steps at which its episodes begin and end, and whether the label is ambiguous.
+steps at which its episodes begin and end, whether the label is ambiguous and, if it likes, the set it belongs to.
+Each set is scored for itself.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Labelled:
     source: str
     label: str
     is_ambiguous: bool
+    set_name: str
     episodes: tuple[tuple[int, int], ...]
 
     @property
@@ -90,12 +92,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = {
         "all": {name: summary(found) for name, found in scores.items()},
         "unambiguous": _picked(scores, [not trace.is_ambiguous for trace in traces]),
+        "by_set": {
+            name: {
+                "all": _picked(scores, [trace.set_name == name for trace in traces]),
+                "unambiguous": _picked(scores, [trace.set_name == name and not trace.is_ambiguous for trace in traces]),
+            }
+            for name in sorted({trace.set_name for trace in traces})
+        },
         "by_source": {
             source: _picked(scores, [trace.source == source for trace in traces])
             for source in sorted({trace.source for trace in traces})
         },
     }
-    _show(figures, len(traces), sum(not trace.is_ambiguous for trace in traces))
+    for name, of_set in figures["by_set"].items():
+        mine = [trace for trace in traces if trace.set_name == name]
+        _show(of_set, f"{name}: ", len(mine), sum(not trace.is_ambiguous for trace in mine))
     if chosen.details:
         _details(traces, scores["ours"])
     if chosen.json is not None:
@@ -141,6 +152,7 @@ def _labelled(folder: Path, row: Mapping[str, str]) -> Labelled:
         source=row["source_repo"],
         label=row["label"],
         is_ambiguous=row["ambiguous"] == "yes",
+        set_name=row.get("set") or "all",
         episodes=tuple(zip(points(row["onset_steps"]), points(row["recovery_steps"]), strict=True)),
     )
 
@@ -184,7 +196,11 @@ def told_by(rule: Rule, trace: Labelled) -> Told:
 
 
 def score(trace: Labelled, told: Told) -> Score:
-    """``told`` compared to the label. Onsets match within the larger of 2 points and 10 % of the episode."""
+    """``told`` compared to the label. Onsets match within the larger of 2 points and 10 % of the episode.
+
+    An onset inside a labelled episode that matches none is a fragment of it, or a jump of a regime that is labelled
+    by its first: neither a hit nor a false alarm.
+    """
     unmatched = list(told.onsets)
     hits = 0
     for first, last in trace.episodes:
@@ -202,7 +218,7 @@ def score(trace: Labelled, told: Told) -> Score:
     is_stop_right = told.stop is not None and lost_at is not None and told.stop >= lost_at - tolerance
     return Score(
         hits=hits,
-        false_alarms=len(unmatched),
+        false_alarms=sum(not any(first <= onset <= last for first, last in trace.episodes) for onset in unmatched),
         misses=len(trace.episodes) - hits,
         is_wrong_stop=told.stop is not None and not is_stop_right,
         is_lost=trace.is_lost,
@@ -233,9 +249,11 @@ def _picked(scores: Mapping[str, Sequence[Score]], mask: Sequence[bool]) -> dict
     return {name: summary([s for s, is_in in zip(found, mask, strict=True) if is_in]) for name, found in scores.items()}
 
 
-def _show(figures: Mapping[str, Mapping[str, Mapping[str, float | int | None]]], num: int, num_clear: int) -> None:
+def _show(
+    figures: Mapping[str, Mapping[str, Mapping[str, float | int | None]]], name: str, num: int, num_clear: int
+) -> None:
     console = Console(width=140)
-    for part, title in (("unambiguous", f"the {num_clear} unambiguous logs"), ("all", f"all {num} logs")):
+    for part, title in (("unambiguous", f"{name}the {num_clear} unambiguous logs"), ("all", f"{name}all {num} logs")):
         table = Table(
             "rule", "wrong stops", "lost runs stopped", "after points", "precision", "recall", "F1", "outcomes right",
             title=title, title_justify="left", box=None,
