@@ -44,8 +44,8 @@ class Labelled:
     source: str
     label: str
     is_ambiguous: bool
-    set_name: str
     episodes: tuple[tuple[int, int], ...]
+    set_name: str = "all"
 
     @property
     def is_lost(self) -> bool:
