@@ -78,8 +78,7 @@ class _Member:
         if self.first_step < 0:
             self.first_step = step
         is_finite = (math.isfinite(loss) or not is_seen) and verdicts.is_finite
-        if not (is_finite and has_finite_gradient) or verdicts._broken_gradients:
-            verdicts.guard(is_finite, has_finite_gradient, step)
+        verdicts.guard(is_finite, has_finite_gradient, step)
         if is_seen and is_finite:
             self._judge(loss, step)
         self.num_steps += 1
@@ -99,7 +98,7 @@ class _Member:
         # Losses half-way off the trend within an excursion must not raise the baseline.
         if excess <= (1.0 if episodes.current is None else 0.5):
             trend.accept(loss)
-            self.progress.follow()
+            self.progress.follow(loss)
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
         verdicts.judge(loss, self.level.median(), step, self.num_steps, self.num_seen)
 

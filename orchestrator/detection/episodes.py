@@ -97,7 +97,7 @@ class Episodes:
             level = self._trend.early_level()
             above = (loss - level) / max(_EARLY_RISE * abs(level), TINY)
             return max(above, 2.0) if loss > self._progress.blow_up_line() else above
-        above, learned = loss - self._trend.level, self._progress.learned_late()
+        above, learned = loss - self._trend.level, self._progress.learned_late
         if self.current is None and above <= self._trend.least_rise(learned):
             return 0.0  # on the trend, however small the noise is: not measured
         return above / self._trend.rise(learned)
@@ -107,9 +107,10 @@ class Episodes:
 
         ``latest`` are the last losses, this one included.
         """
-        self._odd_rate *= 1 - 1 / _ODD_MEMORY
-        self._low_rate *= 1 - 1 / _ODD_MEMORY
-        self._jump_rate *= 1 - 1 / _JUMP_MEMORY
+        if self._odd_rate or self._jump_rate:
+            self._odd_rate *= 1 - 1 / _ODD_MEMORY
+            self._low_rate *= 1 - 1 / _ODD_MEMORY
+            self._jump_rate *= 1 - 1 / _JUMP_MEMORY
         if self.current is None:
             if excess <= 1:
                 if self._recent and num_seen - self._recent[-1][0] > _REGIME_LOSSES:

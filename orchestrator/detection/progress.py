@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.detection.config import StoppingConfig, falls_over_decades
-from orchestrator.detection.trend import TAIL_FACTOR, UPPER_TAIL, Trend
+from orchestrator.detection.trend import RECENT, TAIL_FACTOR, UPPER_TAIL, Trend
 from orchestrator.detection.windows import noise
 
 # A start-up blow-up is above twice the initial loss, or 20 points above it. A loss that falls over decades must rise by
@@ -24,8 +24,8 @@ class Progress:
     """
 
     __slots__ = (
-        "_around_best", "_noise_at_best", "_rules", "_steps_to_start", "_trend",
-        "best", "blew_up", "early", "initial", "start",
+        "_around_best", "_noise_at_best", "_rules", "_steps_to_start", "_trend", "best", "blew_up", "early", "initial",
+        "learned", "learned_late", "lowest", "num_changes", "start",
     )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig, trend: Trend) -> None:
@@ -37,24 +37,35 @@ class Progress:
         self._noise_at_best: float | None = None  # measured when it is asked for
         self.blew_up = False  # at the start
         self._steps_to_start = 0  # accepted losses until ``start`` is measured again
+        self.num_changes = 0  # of the numbers below
+        self.lowest = math.nan  # the best level, or the start where the run was never below it
+        self.learned = 0.0  # by how much the loss has fallen since the start
+        # By how much since the first ``min_history`` losses, which may fall by more than all that follow: the yardstick
+        # of a spike.
+        self.learned_late = 0.0
 
     def begin(self, loss: float) -> None:
         """The first loss."""
         self.initial = self.start = loss
+        self._measure()
 
-    def follow(self) -> None:
-        """The trend has just accepted a loss."""
+    def follow(self, loss: float) -> None:
+        """The trend has just accepted ``loss``."""
         trend = self._trend
         if trend.num_accepted == self._rules.min_history:
             self.early = trend.accepted.median()
+            self._measure()
         if self._steps_to_start:
             self._steps_to_start -= 1
             if not self._steps_to_start:
-                self.start = min(self.start, trend.recent.median())
-        if trend.num_accepted >= trend.recent.size:
-            level = trend.recent.median()
+                self.start = min(self.start, trend.recent_median())
+                self._measure()
+        # A loss that is not below the best level cannot make the median a better one.
+        if loss < self.best and trend.num_accepted >= RECENT:
+            level = trend.recent_median()
             if level < self.best:
                 self.best, self._around_best, self._noise_at_best = level, trend.accepted.values.copy(), None
+                self._measure()
 
     def start_again(self) -> None:
         """A start-up blow-up is over: what was learned counts from the level a window of losses later."""
@@ -66,24 +77,6 @@ class Progress:
             spread, tail = noise(self._around_best, UPPER_TAIL)
             self._noise_at_best = max(self._rules.spike_sigma * spread, TAIL_FACTOR * tail)
         return self._noise_at_best
-
-    def lowest(self) -> float:
-        """The best level, or the start where the run was never below it."""
-        return min(self.best, self.start)
-
-    def learned(self) -> float:
-        """By how much the loss has fallen since the start."""
-        return self.start - self.lowest()
-
-    def learned_late(self) -> float:
-        """By how much it has fallen since the first ``min_history`` losses: the yardstick of a spike.
-
-        The first losses of a log may fall by more than all that follow. 0 for a loss that falls over decades, where
-        a share of all that was learned says nothing.
-        """
-        if falls_over_decades(self._rules) or self.early == math.inf:
-            return 0.0
-        return max(0.0, min(self.start, self.early) - self.lowest())
 
     def has_learned(self, level: float, share: float) -> bool:
         """Whether ``level`` is below the initial loss by more than ``share`` of it."""
@@ -105,3 +98,13 @@ class Progress:
         for name in _STATE:
             setattr(self, name, state[name])
         self._noise_at_best = None
+        self._measure()
+
+    def _measure(self) -> None:
+        """What follows from the levels, after a change of one."""
+        self.num_changes += 1
+        self.lowest = min(self.best, self.start)
+        self.learned = self.start - self.lowest
+        # A loss that falls over decades has no share of all that was learned that says something.
+        if not falls_over_decades(self._rules) and self.early < math.inf:
+            self.learned_late = max(0.0, min(self.start, self.early) - self.lowest)

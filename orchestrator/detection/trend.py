@@ -16,7 +16,6 @@ EARLY = 3  # losses in the trend of a start-up, where each is far below the one 
 # high as the upper tenth of the noise. That is 3.3 deviations of normal noise and rarely decides.
 UPPER_TAIL, TAIL_FACTOR = 0.9, 2.6
 _LOWER_TAIL = 0.2  # where half of the losses are on the upper level, it is the lower ones that show its height
-_WINDOWS = ("accepted", "local", "recent", "residuals")
 # The share of what was learned that a rise must reach to be an event.
 LEAST_SHARE = 0.03
 TINY = 1e-300  # smallest rise, for a loss that is exactly zero
@@ -30,22 +29,23 @@ class Trend:
     accepted loss minus the level before it.
     """
 
-    __slots__ = ("_rules", "_spread", "accepted", "level", "local", "num_accepted", "recent", "residuals")
+    __slots__ = ("_rules", "_spread", "accepted", "level", "local", "num_accepted", "residuals")
 
     def __init__(self, rules: StoppingConfig) -> None:
         self._rules = rules
-        self.accepted, self.residuals = Window(rules.window), Window(rules.window)
-        self.local, self.recent = Window(LOCAL), Window(RECENT)
+        self.accepted, self.local = Window(rules.window), Window(LOCAL)
+        self.residuals: list[float] = []  # as many as there are accepted losses, not sorted: mostly nobody asks
         self.num_accepted, self.level = 0, math.nan
         self._spread: float | None = None  # the noise's part of the rise, once it was measured
 
     def accept(self, loss: float) -> None:
         """Add a loss on the trend."""
         if self.num_accepted:
-            self.residuals.add(loss - self.level)
+            if len(self.residuals) == self.accepted.size:
+                self.residuals.pop(0)
+            self.residuals.append(loss - self.level)
         self.accepted.add(loss)
         self.local.add(loss)
-        self.recent.add(loss)
         self.num_accepted += 1
         self._measure()
 
@@ -53,7 +53,6 @@ class Trend:
         """Continue from ``losses``, whether they were accepted or not."""
         self.accepted.reset(losses)
         self.local.reset(losses)
-        self.recent.reset(losses)
         self.num_accepted = max(self.num_accepted, len(losses))
         self._measure()
 
@@ -69,7 +68,7 @@ class Trend:
     def rise(self, learned: float) -> float:
         """The rise above the level that leaves the trend: beyond the noise, and noticeable."""
         if self._spread is None:
-            ordered = self.residuals.ordered
+            ordered = sorted(self.residuals)
             # Where the noise has two levels, its middle may be far above the lower of two medians.
             center = middle(ordered)
             tail = max(quantile(ordered, UPPER_TAIL) - min(center, 0.0), center - quantile(ordered, _LOWER_TAIL))
@@ -80,16 +79,20 @@ class Trend:
         """The rise that is noticeable: a fraction of the level, and a share of what was ``learned``."""
         return max(rise_of(self._rules) * abs(self.level), LEAST_SHARE * learned, TINY)
 
+    def recent_median(self) -> float:
+        """The median of the last RECENT accepted losses."""
+        return middle(sorted(self.accepted.values[-RECENT:]))
+
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        windows = {name: getattr(self, name).values.copy() for name in _WINDOWS}
-        return {**windows, "num_accepted": self.num_accepted}
+        windows = {"accepted": self.accepted.values.copy(), "local": self.local.values.copy()}
+        return {**windows, "residuals": self.residuals.copy(), "num_accepted": self.num_accepted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
-        for name in _WINDOWS:
-            getattr(self, name).reset(state[name])
-        self.num_accepted = state["num_accepted"]
+        self.accepted.reset(state["accepted"])
+        self.local.reset(state["local"])
+        self.residuals, self.num_accepted = list(state["residuals"]), state["num_accepted"]
         if self.num_accepted:
             self._measure()
 

@@ -42,7 +42,18 @@ _STATE = (
 class Verdicts:
     """Judges one run by its ``progress`` and its ``episodes``."""
 
-    __slots__ = ("_episodes", "_gradient_patience", "_progress", "_rise", "_rules", *_STATE)
+    __slots__ = (
+        "_episodes",
+        "_far",
+        "_gradient_patience",
+        "_half_way",
+        "_num_changes",
+        "_progress",
+        "_rise",
+        "_rules",
+        "_sunk",
+        *_STATE,
+    )
 
     def __init__(self, rules: StoppingConfig, progress: Progress, episodes: Episodes) -> None:
         self._rules, self._progress, self._episodes, self._rise = rules, progress, episodes, rise_of(rules)
@@ -58,10 +69,14 @@ class Verdicts:
         self._broken_gradients, self._gradient_since = 0, -1
         self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
         self._has_fallen = False
+        self._num_changes, self._far, self._sunk, self._half_way = -1, math.inf, math.inf, math.inf
 
     def guard(self, is_finite: bool, has_finite_gradient: bool, step: int) -> None:
         """The verdict on non-finite values: a loss at once, a gradient after ``gradient_patience`` steps."""
-        if has_finite_gradient or not is_finite:
+        if has_finite_gradient and is_finite:
+            self._broken_gradients = 0
+            return
+        if not is_finite:
             self._broken_gradients = 0
         else:
             if not self._broken_gradients:
@@ -110,25 +125,20 @@ class Verdicts:
 
     def _compare(self, loss: float, level: float, step: int) -> None:
         """Whether the run is far above its best level or has sunk, and since when."""
-        progress, episodes = self._progress, self._episodes
-        best, lowest = progress.best, progress.lowest()
-        learned = progress.start - lowest
-        given_up = sunk = far = math.inf
-        if best < math.inf:
-            doubled = max(self._rules.lost_rise * self._rise * abs(best), _LEAST_SHARE * progress.learned_late())
-            given_up = min(self._rules.lost_fraction * learned, doubled)
-            far, sunk = given_up, _SUNK_SHARE * learned
-        half_way = lowest + min(given_up, _SUNK_SHARE * learned) / 2
-        is_up = loss > half_way
+        progress = self._progress
+        if progress.num_changes != self._num_changes:
+            self._measure()
+        is_up = loss > self._half_way
         if is_up and not self.is_up:
             self.up_since = step
         self.is_up = is_up
-        if level <= half_way and level <= progress.initial:  # most losses of most runs end here
+        if level <= self._half_way and level <= progress.initial:  # most losses of most runs end here
             self.is_far = self.is_sunk = self.has_grown = False
             self._high_losses = 0
             self.risen_since = -1
             return
-        if not episodes.is_spike() and best < math.inf:
+        best, far, sunk = progress.best, self._far, self._sunk
+        if not self._episodes.is_spike() and best < math.inf:
             # Outside an episode, a rise must be distinguished from a drift and from the noise at the best level.
             rise, noise = self._rise * abs(best), progress.noise_at_best()
             sunk_rise = _SUNK_RISE_AFTER_BLOW_UP if progress.blew_up else _SUNK_RISE
@@ -149,6 +159,17 @@ class Verdicts:
             self.risen_since = -1
         elif self.risen_since < 0:
             self.risen_since = step
+
+    def _measure(self) -> None:
+        """How far above its best level a run counts as far or sunk, and half of the lower height, in losses."""
+        progress = self._progress
+        self._num_changes, best = progress.num_changes, progress.best
+        self._far = self._sunk = math.inf
+        if best < math.inf:
+            doubled = max(self._rules.lost_rise * self._rise * abs(best), _LEAST_SHARE * progress.learned_late)
+            self._far = min(self._rules.lost_fraction * progress.learned, doubled)
+            self._sunk = _SUNK_SHARE * progress.learned
+        self._half_way = progress.lowest + min(self._far, _SUNK_SHARE * progress.learned) / 2
 
     def _has_learned(self) -> bool:
         """Whether the run has made progress that it can lose."""
@@ -175,7 +196,7 @@ class Verdicts:
         half, over = max(1, self._patience // 2), self._high_losses - self._patience
         if self._high_losses != half and (over < 0 or over % half):
             return
-        excess = level - self._progress.lowest()
+        excess = level - self._progress.lowest
         comes_back = excess <= _COMING_BACK * self._excess_before
         is_settled = excess <= _SETTLED * self._excess_before
         self._excess_before = excess
