@@ -128,7 +128,7 @@ class _Member:
             is_finite=verdicts.is_finite,
             is_far=verdicts.is_far,
             up_since_step=verdicts.up_since if verdicts.is_up else None,
-            is_away=verdicts.is_away(self.num_steps),
+            is_away=verdicts.is_away(self.latest, self.num_steps),
             episodes=episodes,
             num_episodes=num_episodes,
             off_share=num_off / self.num_steps if self.num_steps else 0.0,

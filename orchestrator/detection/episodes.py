@@ -173,7 +173,7 @@ class Episodes:
         if this is None:
             return False
         if this.is_start_up:
-            return this.peak > self._progress.blow_up_line()
+            return self._is_blow_up(this)
         least = self._least_mass()
         if this.highest >= _EXTREME and this.mass >= least:
             return True
@@ -184,6 +184,13 @@ class Episodes:
         ):
             return True
         return this.num_off >= self._rules.spike_steps and this.mass >= max(self._rules.spike_mass, least)
+
+    def _is_blow_up(self, this: Excursion) -> bool:
+        """Whether a start-up rose far above the initial loss; a single loss must have tripled."""
+        progress = self._progress
+        base = min(progress.initial, progress.start)
+        is_tall = this.peak - base >= _TRIPLED * self._rise * abs(base)
+        return this.peak > progress.blow_up_line() and (this.num_off >= self._rules.spike_steps or is_tall)
 
     def _least_mass(self) -> float:
         """The mass from which an excursion stands out among outlying losses, where they are common."""

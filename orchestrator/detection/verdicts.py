@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from orchestrator.detection.config import LOG_GRADIENT_PATIENCE, StoppingConfig, falls_over_decades, rise_of
 from orchestrator.detection.episodes import Episodes
 from orchestrator.detection.progress import Progress
+from orchestrator.detection.windows import middle
 
 Lost = Literal["not_finite", "far", "no_progress"]
 
@@ -103,11 +104,19 @@ class Verdicts:
                 reason = f"not one of {self._rules.stall_steps} losses was below the first"
                 self._lose("no_progress", step, step, reason)
 
-    def is_away(self, num_steps: int) -> bool:
-        """Whether a run that ends now is off its trend for good, or sank longer ago than its patience."""
-        this = self._episodes.current
-        is_open = this is not None and this.age >= self._rules.recovery_steps and self._episodes.is_spike()
-        return is_open or (self.is_sunk and self._high_losses >= self._patience)
+    def is_away(self, latest: Sequence[float], num_steps: int) -> bool:
+        """Whether a run that ends now, after ``num_steps``, is off its trend, or has sunk, and does not come back.
+
+        ``latest`` are its last losses.
+        """
+        if self.is_sunk and self._high_losses >= self._patience:
+            return True
+        this, some = self._episodes.current, self._rules.recovery_steps
+        if this is None or this.age < some or not self._episodes.is_spike():
+            return False
+        excess = middle(sorted(latest[-some:])) - this.level
+        comes_back = excess <= _COMING_BACK * (this.peak - this.level)
+        return not comes_back or this.age >= self.patience_after(num_steps - this.age)
 
     def risen_share(self, level: float) -> float | None:
         """The share of what was learned that a run at ``level`` has given up, where that is reported."""
@@ -200,7 +209,7 @@ class Verdicts:
         comes_back = excess <= _COMING_BACK * self._excess_before
         is_settled = excess <= _SETTLED * self._excess_before
         self._excess_before = excess
-        if self.is_far and not self._has_learned() and not self._episodes.is_spike():
+        if self.is_far and not self._has_learned() and self._episodes.current is None:
             self.has_grown = is_settled
             if is_settled:
                 return

@@ -42,7 +42,7 @@ def middle(ordered: Sequence[float]) -> float:
     if size % 2:
         return ordered[size // 2]
     below, above = ordered[size // 2 - 1], ordered[size // 2]
-    return below / 2 + above / 2  # their sum may overflow
+    return below if below == above else below / 2 + above / 2  # their sum may overflow
 
 
 def deviation(ordered: Sequence[float]) -> float:
