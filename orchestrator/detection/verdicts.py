@@ -30,13 +30,12 @@ _SUNK_SHARE, _SUNK_PATIENCE = 0.4, 2
 _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 # A run is back only at half of the height at which it counts as high.
 _BACK = 0.5
-# A slow rise is reported from this share of what was learned on.
-RISEN_SHARE = 0.25
-_RISEN_LOSSES = 50
+# A slow rise is reported from this share of what was learned on, once it has lasted for so many losses.
+_RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
 _STATE = (
     "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
-    "risen_since", "has_grown", "_broken_gradients", "_gradient_since", "_high_losses", "_patience", "_excess_before",
-    "_has_fallen",
+    "risen_since", "_risen_losses", "has_grown", "_broken_gradients", "_gradient_since", "_high_losses", "_patience",
+    "_excess_before", "_has_fallen",
 )  # fmt: skip
 
 
@@ -65,7 +64,7 @@ class Verdicts:
         self.is_finite, self.is_far, self.is_sunk = True, False, False
         self.is_up, self.up_since = False, -1  # above half of the height at which it counts as high
         self.is_signed = False  # a loss below zero: how far it has risen cannot be told
-        self.risen_since = -1  # the step of a slow rise
+        self.risen_since, self._risen_losses = -1, 0  # the step at which a slow rise began, and the losses since
         self.has_grown = False  # slowly, from a low start, to a plateau
         self._broken_gradients, self._gradient_since = 0, -1
         self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
@@ -121,7 +120,7 @@ class Verdicts:
     def risen_share(self, level: float) -> float | None:
         """The share of what was learned that a run at ``level`` has given up, where that is reported."""
         share = self._share_given_up(level)
-        return share if self.risen_since >= 0 and share > RISEN_SHARE else None
+        return share if self._risen_losses >= _RISEN_LOSSES and share > _RISEN_SHARE else None
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
@@ -143,8 +142,7 @@ class Verdicts:
         self.is_up = is_up
         if level <= self._half_way and level <= progress.initial:  # most losses of most runs end here
             self.is_far = self.is_sunk = self.has_grown = False
-            self._high_losses = 0
-            self.risen_since = -1
+            self._high_losses = self._risen_losses = 0
             return
         best, far, sunk = progress.best, self._far, self._sunk
         if not self._episodes.is_spike() and best < math.inf:
@@ -164,9 +162,8 @@ class Verdicts:
             self._high_losses = 0
             self.has_grown = False
         share = self._share_given_up(level)
-        if share <= RISEN_SHARE:
-            self.risen_since = -1
-        elif self.risen_since < 0:
+        self._risen_losses = self._risen_losses + 1 if share > _RISEN_SHARE else 0
+        if self._risen_losses == 1:
             self.risen_since = step
 
     def _measure(self) -> None:
