@@ -12,7 +12,7 @@ from typing import Literal
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.episodes import JUMP_STEPS
+from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.messages import Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown"]
@@ -49,7 +49,7 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     stable: none of these.
     """
     episodes = record.episodes
-    factors = [e.peak_loss / e.level for e in episodes if e.level > 0 and math.isfinite(e.peak_loss / e.level)]
+    factors = _factors(episodes)
 
     def verdict(outcome: Outcome, onset_step: int | None, reason: str) -> Verdict:
         return Verdict(
@@ -87,6 +87,12 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     return verdict("stable", None, "it stayed on its trend")
 
 
+def _factors(episodes: Sequence[Episode]) -> list[float]:
+    """The height of each episode as a factor of the level before it, where that is above zero."""
+    factors = [episode.peak_loss / episode.level for episode in episodes if episode.level > 0]
+    return [factor for factor in factors if math.isfinite(factor)]
+
+
 def _how_it_spiked(record: MemberRecord) -> str:
     """The reason of a spiked run; of recurring jumps their number, usual height and interval."""
     episodes = record.episodes
@@ -95,11 +101,12 @@ def _how_it_spiked(record: MemberRecord) -> str:
     jumps = [episode for episode in episodes if episode.is_jump]
     if not jumps:
         return "it left its trend and recovered"
-    height = median(episode.peak_loss / episode.level for episode in jumps)
+    factors = _factors(jumps)
+    height = f" to {median(factors):.2g} times its level" if factors else ""
     short = [episode.onset_step for episode in episodes if episode.is_jump or episode.num_steps <= JUMP_STEPS]
     gaps = [after - before for before, after in itertools.pairwise(short)]
     every = f", one every {median(gaps):.0f} steps" if gaps else ""
-    return f"it jumped to {height:.2g} times its level again and again ({len(short)} times{every}) and recovered"
+    return f"it jumped{height} again and again ({len(short)} times{every}) and recovered"
 
 
 def _of_slow_rise(record: MemberRecord) -> str:

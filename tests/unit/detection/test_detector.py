@@ -301,7 +301,7 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
         assert found.num_steps == step + 1
         assert found.is_finite == bool(np.isfinite(curve[: step + 1]).all())
         over = [e for e in before.episodes if e.recovery_step is not None]
-        # A regime is told once it has lasted: its jumps are then inserted where they began.
+        # A regime is recognised after several jumps, which are then inserted at their onsets.
         assert {e.onset_step for e in over} <= {e.onset_step for e in found.episodes}
         if before.lost:
             assert [getattr(found, f"lost{part}") for part in ("", "_step", "_onset_step", "_reason")] == [

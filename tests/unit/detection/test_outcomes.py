@@ -3,12 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.episodes import Episode
 from orchestrator.detection.outcomes import OUTCOMES, judge
 from orchestrator.detection.verdicts import Lost
@@ -88,6 +89,19 @@ def test_a_spiked_run_says_how_often_and_how_high_it_jumped_and_how_long_it_was_
     assert verdict.reason == (
         "it jumped to 1.5 times its level again and again (10 times, one every 10 steps) and recovered"
     )
+
+
+def test_jumps_from_a_loss_of_exactly_zero_have_no_factor() -> None:
+    losses = np.r_[np.linspace(5, 0, 100), np.zeros(200)]
+    losses[150::10] = 0.3
+    detector = SpikeDetector(1, CONFIG)
+    for loss in losses:
+        detector.update(loss)
+    found = detector.record()
+    assert any(episode.is_jump for episode in found.episodes)
+    verdict = judge(found, CONFIG)
+    assert (verdict.outcome, verdict.onset_step, verdict.peak_factor) == ("spiked", 150, None)
+    assert verdict.reason.startswith("it jumped again and again (")
 
 
 def test_a_slow_rise_is_said_and_changes_no_outcome() -> None:

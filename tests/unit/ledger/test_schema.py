@@ -86,7 +86,7 @@ def test_tables_with_other_columns_are_damage(ledger_file: Path, opened: type[Le
 
 
 def test_a_file_whose_tables_are_still_on_their_way_can_be_opened(tmp_path: Path) -> None:
-    """A driver creates the file before its tables; a reader in between is told what is missing."""
+    """A driver creates the file before its tables; a reader in between gets an error that names what is missing."""
     told(tmp_path / "ledger.db", "PRAGMA journal_mode = WAL")
     with LedgerReader(tmp_path / "ledger.db") as ledger:
         assert ledger.version == 0
