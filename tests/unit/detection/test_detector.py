@@ -320,6 +320,8 @@ def test_whatever_the_losses_the_record_makes_sense_and_nothing_said_is_taken_ba
         assert 1 <= episode.num_steps <= after - episode.onset_step + back
         end = after
     assert all(e.recovery_step is not None for e in found.episodes[:-1])
+    verdict = judge(found, config)
+    assert (verdict.onset_step is None) == (verdict.outcome in ("stable", "unknown"))
 
 
 # Noise and other things that are no episodes.
