@@ -16,10 +16,18 @@ from orchestrator.cli_options import (
     RESULTS,
     AllowImportOption,
     AxisOption,
+    CellOption,
+    DegradedOption,
     DropOption,
+    FacetOption,
+    FiguresOption,
     FileArgument,
+    FormatOption,
+    JsonOption,
     LossOption,
+    MetricOption,
     NameArgument,
+    NormRisesOption,
     ReduceOption,
     ResultsOption,
     SeedsOption,
@@ -156,15 +164,12 @@ def export_heatmap(
     name: NameArgument,
     x: XOption = None,
     y: YOption = None,
-    metric: Annotated[
-        str, typer.Option(help="second panel: final_loss, validation_loss, best_loss, onset_step, spike_score, ...")
-    ] = "final_loss",
-    format_: Annotated[
-        str | None, typer.Option("--format", help="png, svg, pdf or csv; by default the ending of --output, or png")
-    ] = None,
+    metric: MetricOption = "final_loss",
+    format_: FormatOption = None,
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
-    facet: Annotated[str | None, typer.Option(metavar="AXIS", help="one map for each value of this axis")] = None,
+    facet: FacetOption = None,
+    degraded: DegradedOption = False,
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
@@ -172,7 +177,7 @@ def export_heatmap(
     from orchestrator.commands.export_heatmap import export_heatmap as command
 
     folder = sweep_folder(name, results)
-    _exit(command(folder, format_, x, y, metric, conditions(where), reduce, facet, output))
+    _exit(command(folder, format_, x, y, metric, conditions(where), reduce, facet, degraded, output))
 
 
 @app.command()
@@ -182,12 +187,13 @@ def boundary(
     y: YOption = None,
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
+    degraded: DegradedOption = False,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Show where the map turns from stable to not stable, row by row, with brackets."""
     from orchestrator.commands.boundary import boundary as command
 
-    _exit(command(sweep_folder(name, results), x, y, conditions(where), reduce))
+    _exit(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded))
 
 
 @app.command()
@@ -195,12 +201,13 @@ def recommend(
     name: NameArgument,
     margin: Annotated[float, typer.Option(help="how far from every edge, as a factor of each axis")] = 2.0,
     metric: LossOption = "final_loss",
+    degraded: DegradedOption = False,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge."""
     from orchestrator.commands.recommend import recommend as command
 
-    _exit(command(sweep_folder(name, results), margin, metric))
+    _exit(command(sweep_folder(name, results), margin, metric, degraded))
 
 
 @app.command()
@@ -223,13 +230,14 @@ def compare(
     x: XOption = None,
     y: YOption = None,
     reduce: ReduceOption = "worst",
+    degraded: DegradedOption = False,
     output: Annotated[Path | None, typer.Option(help="the picture to write: .png, .svg or .pdf")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Show in words and pictures how sweeps differ on their shared cells, and how certain that is."""
     from orchestrator.commands.compare import compare as command
 
-    _exit(command([sweep_folder(name, results) for name in names], x, y, reduce, output, results))
+    _exit(command([sweep_folder(name, results) for name in names], x, y, reduce, degraded, output, results))
 
 
 @app.command()
@@ -252,11 +260,10 @@ def replay(
     set_: Annotated[
         list[str], typer.Option("--set", metavar="stopping.KEY=VALUE", help="judge with another setting")
     ] = [],  # noqa: B006
-    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write everything as JSON")] = None,
-    figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="folder of the pictures; results/replay by default")
-    ] = None,
+    json_: JsonOption = None,
+    figures: FiguresOption = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="draw no pictures")] = False,
+    norm_rises: NormRisesOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.
@@ -268,7 +275,7 @@ def replay(
     from orchestrator.logs.columns import Columns
 
     folder = None if no_figures else figures or results / REPLAYS
-    _exit(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder))
+    _exit(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder, norm_rises))
 
 
 @app.command()
@@ -277,18 +284,11 @@ def diagnose(
     trial: Annotated[
         str | None, typer.Option("--trial", metavar="ID", help="the trial's id, or an unambiguous prefix of it")
     ] = None,
-    cell: Annotated[
-        str | None,
-        typer.Option(
-            "--cell", metavar="AXIS=VALUE,...", help="the most typical trial of this cell: beta2=0.999,eps=1e-8"
-        ),
-    ] = None,
+    cell: CellOption = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/diagnosis/ID.png")
     ] = None,
-    json_: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="also write the diagnosis as JSON")
-    ] = None,
+    json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options of the commands, above all those that several of them share."""
 
 from __future__ import annotations
 
@@ -37,6 +37,33 @@ WhereOption = Annotated[
 ]
 ReduceOption = Annotated[
     str, typer.Option("--reduce", help="for axes that are not shown: take their worst, median or best cell")
+]
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write everything as JSON")]
+NormRisesOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--norm-rises/--no-norm-rises",
+        help="note where the gradient norm rises by half; by default for logs with at most ten steps a point",
+        show_default=False,
+    ),
+]
+DegradedOption = Annotated[
+    bool,
+    typer.Option("--degraded", help="count degraded cells as over the edge: stable, but learned less than half"),
+]
+MetricOption = Annotated[
+    str, typer.Option(help="second panel: final_loss, validation_loss, learned_share, onset_step, spike_score, ...")
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help="png, svg, pdf or csv; by default the ending of --output, or png")
+]
+FacetOption = Annotated[str | None, typer.Option(metavar="AXIS", help="one map for each value of this axis")]
+FiguresOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="folder of the pictures; results/replay by default")
+]
+CellOption = Annotated[
+    str | None,
+    typer.Option("--cell", metavar="AXIS=VALUE,...", help="the most typical trial of this cell: beta2=0.999,eps=1e-8"),
 ]
 LossOption = Annotated[str, typer.Option("--metric", help="final_loss, validation_loss or best_loss")]
 SlurmOption = Annotated[

@@ -60,6 +60,21 @@ TRIAL_COLUMNS = (
     ),
     Column("off_share", "share", "share of the steps off the trend", "median share of steps off the trend", True),
     Column(
+        "risen_share", "share",
+        "of what it had learned, given up in a slow rise; empty where it is less than a quarter, or where it came back",
+        is_in_mlflow=True,
+    ),
+    Column(
+        "norm_rises", "steps",
+        "where the median of 10 gradient norms had risen to 1.5 times that of 128; a note, which changes no outcome",
+    ),
+    Column(
+        "learned_share", "share",
+        "what it learned of what the sweep's best trial did: (start - final loss) / (start - best final loss); the "
+        "start is the initial loss, at most the lower quartile of the sweep's",
+        "median share learned of what the best trial did", is_in_mlflow=True,
+    ),
+    Column(
         "validation_loss", "loss", "mean loss on held-out data after the last step; empty where there is none",
         "median validation loss", is_in_mlflow=True,
     ),
@@ -92,8 +107,8 @@ TRACE_COLUMNS = (
 )
 
 _MAPPED = (
-    "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "onset_step",
-    "num_spikes", "steps_done", "spike_score", "edge_crossings",
+    "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
+    "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 
@@ -107,15 +122,18 @@ MAP_COLUMNS = (
     Column("num_finished", "", "seeds that have an outcome"),
     Column(
         "state", "",
-        "stable, spiked, diverged, stalled, unknown, errored or not_run; stable only when all seeds asked for are",
+        "stable, degraded, spiked, diverged, stalled, unknown, errored or not_run; stable only when all seeds asked "
+        "for are, degraded when all are and some learned less than half of what the sweep's best trial did",
     ),
     Column("fraction_stable", "share", "stable seeds of the finished ones"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
     Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),
-    Column("num_stable", "", "seeds with the outcome stable"),
+    Column("num_stable", "", "seeds with the outcome stable, degraded ones among them"),
+    Column("num_degraded", "", "stable seeds that learned less than half of what the sweep's best trial did"),
     Column("num_spiked", "", "seeds with the outcome spiked"),
     Column("num_diverged", "", "seeds with the outcome diverged"),
     Column("num_stalled", "", "seeds with the outcome stalled"),
+    Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned in a slow rise"),
     Column("num_errored", "", "seeds that ended with an error and have no outcome"),
     Column("total_spikes", "", "num_spikes summed over the finished seeds"),
     *(

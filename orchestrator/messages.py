@@ -11,6 +11,9 @@ import numpy as np
 # One member's curve: column name -> 1-D array, all of equal length, "step" among them.
 Trace = Mapping[str, np.ndarray]
 
+# What a map calls a stable trial that learned less than this share of what the best of its sweep did.
+DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -180,6 +183,7 @@ class Finished:
 
     ``verdict_step`` is the step at which it was judged lost, even if it trained on because it ``is_audited``.
     ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
+    ``norm_rises`` are the steps at which its gradient norm had risen by half.
     """
 
     trial_id: str
@@ -198,11 +202,15 @@ class Finished:
     episodes: tuple[tuple[int, int | None], ...] = ()
     peak_factor: float | None = None
     off_share: float | None = None
+    risen_share: float | None = None
+    norm_rises: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """News of one pack: curves and telemetry since the last report, and members that finished.
+
+    The gradient norm of ``num_risen`` members is up by half now.
 
     The last report has the ``ending`` of the pack. ``member_steps`` counts all of this attempt so far,
     ``steps_in_hand`` those of members that still train, ``at_a_time`` of them together. The first report has the
@@ -222,6 +230,7 @@ class Report:
     at_a_time: int = 0
     is_from_start: bool = False
     telemetry: Mapping[str, Trace] = field(default_factory=dict, repr=False)
+    num_risen: int = 0
 
     @property
     def error(self) -> str | None:
@@ -270,20 +279,29 @@ class TrialRow:
     peak_loss: float | None = None  # highest loss within its spikes
     peak_factor: float | None = None  # tallest spike, as a factor of the level before it
     off_share: float | None = None  # share of the steps off the trend
+    risen_share: float | None = None  # of what it learned, given up in a slow rise
     validation_loss: float | None = None
     verdict_step: int | None = None  # step of the verdict of lost, if any
     is_audited: bool = False  # whether it trains on after that
     episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
+    norm_rises: tuple[int, ...] = ()  # steps at which the gradient norm had risen by half: notes
     reason: str | None = None  # why this outcome, or what went wrong
     error: str | None = None  # tail of the traceback of an errored trial
     pack_id: str | None = None  # the last attempt
     started_at: float | None = None  # seconds since 1970, of the last attempt
     finished_at: float | None = None
+    # Of what the sweep's best trial learned. Computed for all trials of a sweep together: None in a row read alone.
+    learned_share: float | None = None
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether it is stable and learned less than half of what the sweep's best trial did."""
+        return self.outcome == "stable" and self.learned_share is not None and self.learned_share < LEARNED_ENOUGH
 
     @property
     def label(self) -> str:
-        """The outcome, or the status where there is none."""
-        return self.outcome or self.status
+        """The outcome, ``degraded`` for a stable trial that is, or the status where there is no outcome."""
+        return DEGRADED if self.is_degraded else self.outcome or self.status
 
 
 @dataclass(frozen=True, slots=True)

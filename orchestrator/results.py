@@ -81,14 +81,24 @@ class SweepResults:
         )
 
     def boundary(
-        self, x: str | None = None, y: str | None = None, where: Mapping[str, Any] | None = None, reduce: str = "worst"
+        self,
+        x: str | None = None,
+        y: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        reduce: str = "worst",
+        degraded: bool = False,
     ) -> list[RowBoundary]:
-        """The edges along ``x``, for each row of the map."""
-        return self._read(lambda ledger: boundary(stability_map(ledger, x, y, "final_loss", where, reduce)))
+        """The edges along ``x``, for each row of the map; with ``degraded`` degraded cells are over the edge."""
+        return self._read(
+            lambda ledger: boundary(stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded))
+        )
 
-    def recommend(self, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
-        """The setting of lowest loss that is stable on all seeds and a factor ``at_least`` from every edge."""
-        return self._read(lambda ledger: recommend(ledger, at_least, metric))
+    def recommend(self, at_least: float = 2.0, metric: str = "final_loss", degraded: bool = False) -> Recommendation:
+        """The setting of lowest loss that is stable on all seeds and a factor ``at_least`` from every edge.
+
+        With ``degraded`` degraded cells are over the edge.
+        """
+        return self._read(lambda ledger: recommend(ledger, at_least, metric, degraded))
 
     def lr_sensitivity(self, axis: str = "lr") -> list[Sensitivity]:
         """What a wrong learning rate costs, for each setting of the other axes."""

@@ -46,7 +46,7 @@ def finished(trial_id: str, outcome: str, **changes) -> Finished:
         "onset_step": 7 if outcome in ("diverged", "spiked") else None,
         "num_spikes": int(outcome == "spiked"),
         "steps_done": 20,
-        "initial_loss": 2.0,
+        "initial_loss": 100.0,
         "best_loss": 1.0,
         "final_loss": 1.0,
         "peak_loss": None,
@@ -59,7 +59,7 @@ def finished(trial_id: str, outcome: str, **changes) -> Finished:
 def record(
     ledger: LedgerWriter, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None
 ) -> None:
-    """Give every trial an outcome; ``errored`` and ``planned`` stay without one."""
+    """Give every trial an outcome; ``errored`` and ``planned`` stay without one, ``degraded`` hardly learned."""
     ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
     for i, (trial, label) in enumerate(zip(sweep.trials, labels, strict=True)):
         if label == "planned":
@@ -67,7 +67,9 @@ def record(
         (pack,) = make_packs(sweep, [trial], 1)
         ledger.start_pack(pack, "test")
         results: tuple[Finished, ...] = ()
-        if label != "errored":
+        if label == "degraded":
+            results = (finished(trial.trial_id, "stable", final_loss=90.0),)
+        elif label != "errored":
             results = (finished(trial.trial_id, label, final_loss=losses[i] if losses else 1.0),)
         curve = {"step": np.arange(20), "loss": np.linspace(2, 1, 20)}
         ledger.record(Report(pack.pack_id, 20, 0, 0.5, {trial.trial_id: curve}, results, Completed()))
@@ -77,21 +79,25 @@ def record(
 def map_ledger(
     ledger: LedgerWriter, sweep: Sweep, labels: Sequence[str], losses: Sequence[float | None] | None = None
 ) -> None:
-    """Give every trial an outcome or a status at once, without packs and curves; for tests of many maps."""
+    """Give every trial an outcome or a status at once, without packs and curves; for tests of many maps.
+
+    A ``degraded`` one is stable and hardly learned.
+    """
+    outcomes = {**dict(zip(OUTCOMES, OUTCOMES, strict=True)), "degraded": "stable"}
     ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
     rows = [
         (
-            "finished" if label in OUTCOMES else label,
-            label if label in OUTCOMES else None,
-            loss,
-            int(label == "spiked") if label in OUTCOMES else None,
+            "finished" if label in outcomes else label,
+            outcomes.get(label),
+            900.0 if label == "degraded" else loss,
+            int(label == "spiked") if label in outcomes else None,
             trial.trial_id,
         )
         for trial, label, loss in zip(sweep.trials, labels, losses or [1.0] * len(labels), strict=True)
     ]
     with contextlib.closing(sqlite3.connect(ledger.path)) as db, db:
         db.executemany(
-            "UPDATE trials SET status = ?, outcome = ?, final_loss = ?, num_spikes = ?, initial_loss = 5,"
+            "UPDATE trials SET status = ?, outcome = ?, final_loss = ?, num_spikes = ?, initial_loss = 1000,"
             " steps_done = 20 WHERE trial_id = ?",
             rows,
         )

@@ -36,8 +36,9 @@ class StabilityCallback(Callback):
     optimizers step), and unscaled if there is a loss scaler, except for fused optimizers. With FSDPStrategy and
     DeepSpeedStrategy the gradients are sharded over processes and out of reach, so there is no norm.
 
-    When it stops early, Lightning validates once more, and trains on up to `min_epochs` and `min_steps`. A run that
-    resumes from a checkpoint outside a sweep is judged from there on, without its past.
+    A rise of the gradient norm by half is logged as a note. When the callback stops a run early, Lightning validates
+    once more, and trains on up to `min_epochs` and `min_steps`. A run that resumes from a checkpoint outside a sweep is
+    judged from there on, without its past.
     """
 
     def __init__(self, stopping: StoppingConfig | None = None) -> None:
@@ -87,6 +88,8 @@ class StabilityCallback(Callback):
             trainer.should_stop = True
             if trainer.is_global_zero and not was_lost:
                 logger.warning("training stops after %d steps: %s", trainer.global_step, self.watch.lost_reason)
+        if trainer.is_global_zero and (note := self.watch.note) is not None:
+            logger.warning("note: %s", note)
 
     def _begin(self, num_steps: int) -> None:
         """Start collecting for the next step, after ``num_steps`` steps of the run."""

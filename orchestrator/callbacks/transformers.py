@@ -73,6 +73,8 @@ class StabilityCallback(TrainerCallback):
             control.should_training_stop = True
             if state.is_world_process_zero and not was_lost:
                 logger.warning("training stops after %d steps: %s", state.global_step, self.watch.lost_reason)
+        if state.is_world_process_zero and (note := self.watch.note) is not None:
+            logger.warning("note: %s", note)
         self._forget()
         return control
 

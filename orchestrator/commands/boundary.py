@@ -13,11 +13,17 @@ from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.stability import stability_map
 
 
-def boundary(folder: Path, x: str | None, y: str | None, where: Mapping[str, str], reduce: str) -> Answer:
-    """The boundary of the sweep in ``folder`` along ``x``, row by row. Raises InputError."""
+def boundary(
+    folder: Path, x: str | None, y: str | None, where: Mapping[str, str], reduce: str, degraded: bool
+) -> Answer:
+    """The boundary of the sweep in ``folder`` along ``x``, row by row. Raises InputError.
+
+    With ``degraded`` degraded cells are over the edge.
+    """
     with LedgerReader(folder / LEDGER) as ledger:
-        stability = stability_map(ledger, x, y, where=where, reduce=reduce)
+        stability = stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded)
     note = f" ({stability.note})" if stability.note else ""
-    yield f"{stability.name}: the edge along {stability.x.name}{note}; a cell is stable when all its seeds are"
+    counted = ", and degraded cells are not" if degraded else ""
+    yield f"{stability.name}: the edge along {stability.x.name}{note}; a cell is stable when all its seeds are{counted}"
     yield from boundary_lines(stability)
     return EXIT_OK

@@ -18,9 +18,18 @@ _LONGEST_NAME = 40
 
 
 def compare(
-    folders: Sequence[Path], x: str | None, y: str | None, reduce: str, output: Path | None, results: Path
+    folders: Sequence[Path],
+    x: str | None,
+    y: str | None,
+    reduce: str,
+    degraded: bool,
+    output: Path | None,
+    results: Path,
 ) -> Answer:
-    """Compare the sweeps in ``folders``, write the picture and describe the differences. Raises InputError."""
+    """Compare the sweeps in ``folders``, write the picture and describe the differences. Raises InputError.
+
+    With ``degraded`` degraded trials do not count as stable.
+    """
     from orchestrator.pictures.maps import comparison_picture
 
     if len(folders) < 2:
@@ -30,7 +39,7 @@ def compare(
         refuse_links(results / COMPARISONS)
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
-        found = comparison.compare(ledgers, x)
+        found = comparison.compare(ledgers, x, degraded)
     maps = comparison.shared_maps(found, x, y, reduce)
     names = [re.sub(r"[^\w.=-]+", "_", folder.name)[:_LONGEST_NAME] for folder in folders]
     path = output or results / COMPARISONS / f"{'_vs_'.join(names)}.png"

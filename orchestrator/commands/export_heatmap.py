@@ -19,11 +19,21 @@ def export_heatmap(
     where: Mapping[str, str],
     reduce: str,
     facet: str | None,
+    degraded: bool,
     output: Path | None,
 ) -> Answer:
     """Write the map of the sweep in ``folder`` as ``pictures.exports.export_heatmap`` does. Raises InputError."""
     path = exports.export_heatmap(
-        folder, file_format, x=x, y=y, metric=metric, where=where, reduce=reduce, facet=facet, output=output
+        folder,
+        file_format,
+        x=x,
+        y=y,
+        metric=metric,
+        where=where,
+        reduce=reduce,
+        facet=facet,
+        degraded=degraded,
+        output=output,
     )
     yield f"wrote {path}"
     return EXIT_OK

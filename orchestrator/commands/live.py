@@ -73,6 +73,8 @@ def progress_line(progress: Progress) -> str:
     done = len(progress.outcomes)
     words = [f"{done}/{len(progress.statuses)} trials"]
     words += [f"{name} {counts[name]}" for name in (*OUTCOMES, "errored", "lost") if counts[name]]
+    if progress.num_risen:
+        words.append(f"gradient norm up in {progress.num_risen}")
     speed = progress.member_steps_per_second
     if speed:
         words.append(f"{speed:,.0f} member-steps/s")

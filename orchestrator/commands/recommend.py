@@ -11,8 +11,12 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import recommendation
 
 
-def recommend(folder: Path, margin: float, metric: str) -> Answer:
-    """The recommended setting of the sweep in ``folder``, or none, with the evidence. Raises InputError."""
+def recommend(folder: Path, margin: float, metric: str, degraded: bool) -> Answer:
+    """The recommended setting of the sweep in ``folder``, or none, with the evidence. Raises InputError.
+
+    With ``degraded`` degraded cells are over the edge.
+    """
     with LedgerReader(folder / LEDGER) as ledger:
-        yield from recommendation.recommendation_lines(recommendation.recommend(ledger, margin, metric))
+        found = recommendation.recommend(ledger, margin, metric, degraded)
+    yield from recommendation.recommendation_lines(found)
     return EXIT_OK

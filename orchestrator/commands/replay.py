@@ -16,6 +16,7 @@ from rich.table import Table
 
 from orchestrator.commands.printing import Answer
 from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.norm_rises import NOTE
 from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
 from orchestrator.files import (
     FROZEN_SWEEP,
@@ -41,6 +42,7 @@ _EPISODES_SHOWN = 3
 _LONGEST_NAME = 200  # characters of a file name, whose limit is 255 bytes
 _CHANGES_SHOWN = 20
 _UNCLEAR_SHOWN = 5
+_RISES_SHOWN = 5
 
 
 def replay(
@@ -50,10 +52,12 @@ def replay(
     results: Path,
     json_file: Path | None,
     figures: Path | None,
+    norm_rises: bool | None,
 ) -> Answer:
     """Judge logs and finished sweeps, and write ``json_file`` and pictures; the exit code is 2 where one is unreadable.
 
-    Without ``figures``, a folder, there are no pictures. Raises InputError, also where a file cannot be written.
+    Without ``figures``, a folder, there are no pictures. ``norm_rises`` turns notes on rising gradient norms on or off;
+    by default they are off for logs with many steps a point. Raises InputError, also where a file cannot be written.
     """
     check_output(json_file, "--json")
     is_own = figures == results / REPLAYS
@@ -72,7 +76,7 @@ def replay(
     notes: list[str] = []
     if others:
         config = _logs_config(sets)
-        replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes)), config)
+        replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes)), config, norm_rises)
         if replayed:
             yield from _logs_answer(replayed)
             found += [one.as_json() for one in replayed]
@@ -153,14 +157,14 @@ def _read_all(
             )
 
 
-def _with_progress(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
+def _with_progress(logs: Sequence[Log], config: StoppingConfig, norm_rises: bool | None) -> list[Replayed]:
     """Judge the logs a few at a time, to show progress."""
     console = Console()
     batches = _batches(sorted(logs, key=lambda log: len(log.step_N)))
     replayed: dict[str, Replayed] = {}
     shown = track(batches, "judging", console=console, transient=True, disable=not console.is_terminal)
     for batch in shown:
-        replayed |= {one.log.name: one for one in replay_logs(batch, config)}
+        replayed |= {one.log.name: one for one in replay_logs(batch, config, norm_rises)}
     return [replayed[log.name] for log in logs]
 
 
@@ -185,12 +189,23 @@ def _logs_answer(replayed: Sequence[Replayed]) -> Iterator[str | Table]:
         )
     yield table
     for one in replayed:
-        yield from (f"note: {one.log.name}: {note}" for note in one.log.notes)
+        yield from (f"note: {one.log.name}: {note}" for note in (*one.log.notes, *_notes_on(one)))
     columns = sorted(
         {(str(o.log.columns.step), str(o.log.columns.loss), str(o.log.columns.grad_norm)) for o in replayed}
     )
     for step, loss, norm in columns:
         yield f"columns: step={step} loss={loss} grad-norm={norm}"
+
+
+def _notes_on(one: Replayed) -> Iterator[str]:
+    """What the detector saw that is no verdict and no episode."""
+    record = one.record
+    if one.verdict.risen_share is not None:
+        yield f"since step {record.risen_since_step:,} it has given up {record.risen_share:.0%} of what it had learned"
+    if record.norm_rises:
+        shown = [f"{step:,}" for step in record.norm_rises[:_RISES_SHOWN]]
+        more = len(record.norm_rises) - _RISES_SHOWN
+        yield f"{NOTE}, at step {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")
 
 
 def _shown_names(replayed: Sequence[Replayed]) -> list[str]:

@@ -33,6 +33,7 @@ class MemberRecord:
     a slow rise: where the loss last rose above half of that height. Of many episodes only the first are kept,
     ``num_episodes`` counts all. ``off_share`` is the share of the steps that were off the trend. ``risen_share`` is the
     share of what it learned that a slow rise has given up since ``risen_since_step``, if it is more than a quarter.
+    ``norm_rises`` are the steps at which the gradient norm had risen (``NormRises``).
     """
 
     num_steps: int
@@ -55,6 +56,7 @@ class MemberRecord:
     has_grown: bool = False
     risen_share: float | None = None
     risen_since_step: int | None = None
+    norm_rises: tuple[int, ...] = ()
 
 
 class _Member:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
+from orchestrator.detection.norm_rises import NormRises
 
 # Shapes: T steps of a look, K members.
 
@@ -45,10 +46,19 @@ class Look:
 
 
 class Judging:
-    """Judges members during training by ``stopping``; those in ``is_audited_K`` train on after a verdict."""
+    """Judges members during training by ``stopping``; those in ``is_audited_K`` train on after a verdict.
 
-    def __init__(self, stopping: StoppingConfig, is_audited_K: Sequence[bool] = (False,)) -> None:
+    ``wants_norm_rises`` is that of ``NormRises``.
+    """
+
+    def __init__(
+        self,
+        stopping: StoppingConfig,
+        is_audited_K: Sequence[bool] = (False,),
+        wants_norm_rises: bool | None = None,
+    ) -> None:
         self._stopping = stopping
+        self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
         self._detector = SpikeDetector(len(is_audited_K), stopping)
         self._is_audited_K = np.array(is_audited_K, dtype=bool)
         self._at_end: dict[int, MemberRecord] = {}
@@ -77,6 +87,8 @@ class Judging:
             # Further updates would change the record of a member that has no more steps.
             for k in np.flatnonzero((num_steps_K == t + 1) & (num_steps_K < len(loss_TK))):
                 self._at_end[int(k)] = self._detector.record(int(k))
+        if "grad_norm" in columns:
+            self._norm_rises.follow(columns["grad_norm"], step_TK, num_steps_K)
         return Look(num_steps_K, has_ended_K)
 
     def point(self, step: int, row: Mapping[str, float | None]) -> bool:
@@ -86,20 +98,32 @@ class Judging:
 
     def record(self, member: int = 0) -> MemberRecord:
         """What is known of ``member`` so far, or at its last step in the last look."""
-        return self._at_end[member] if member in self._at_end else self._detector.record(member)
+        record = self._at_end[member] if member in self._at_end else self._detector.record(member)
+        return replace(record, norm_rises=self._norm_rises.of(member))
+
+    def norm_rises(self, member: int = 0) -> tuple[int, ...]:
+        """The steps at which the gradient norm of ``member`` had risen by half."""
+        return self._norm_rises.of(member)
+
+    @property
+    def num_risen(self) -> int:
+        """Members whose gradient norm is up by half now."""
+        return self._norm_rises.num_risen
 
     def arrange(self, rows: Sequence[int | None], is_audited_K: Sequence[bool]) -> None:
         """Continue with members of ``rows`` (each at most once), None for a new one."""
         self._detector.arrange(rows)
+        self._norm_rises.arrange(rows)
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
 
     def state_dict(self) -> dict[str, Any]:
         """Arrays and plain values for a checkpoint."""
-        return self._detector.state_dict()
+        return {"detector": self._detector.state_dict(), "norm_rises": self._norm_rises.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a ``state_dict`` of as many members; ``arrange`` says which are audited."""
-        self._detector.load_state_dict(state)
+        self._detector.load_state_dict(state["detector"])
+        self._norm_rises.load_state_dict(state["norm_rises"])
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:

@@ -13,7 +13,7 @@ from typing import Literal
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
-from orchestrator.messages import Finished
+from orchestrator.messages import DEGRADED, Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown"]
 # What a trial may be said to be; a trial whose losses cannot be judged is unknown.
@@ -26,7 +26,8 @@ class Verdict:
     """The outcome of one training run, its onset and the reason.
 
     ``peak_factor`` is the tallest excursion as a factor of the level before it, ``off_share`` the share of the steps
-    off the trend. Every outcome but stable and unknown has an onset.
+    off the trend, ``risen_share`` the share of what it learned that it gave up in a slow rise. Every outcome but stable
+    and unknown has an onset.
     """
 
     outcome: Outcome
@@ -36,6 +37,7 @@ class Verdict:
     reason: str
     peak_factor: float | None = None
     off_share: float = 0.0
+    risen_share: float | None = None
 
 
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
@@ -52,14 +54,16 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     factors = _factors(episodes)
 
     def verdict(outcome: Outcome, onset_step: int | None, reason: str) -> Verdict:
+        ran_on = outcome in ("stable", "spiked")
         return Verdict(
             outcome,
             onset_step,
             max(record.num_episodes, len(episodes)),
             max((episode.peak_loss for episode in episodes), default=None),
-            reason + (_of_slow_rise(record) if outcome in ("stable", "spiked") else ""),
+            reason + (_of_slow_rise(record) if ran_on else ""),
             max(factors, default=None),
             record.off_share,
+            record.risen_share if ran_on else None,
         )
 
     if not record.is_finite or (record.lost == "far" and record.is_far):
@@ -134,6 +138,8 @@ def finished_of(
         validation_loss=validation if math.isfinite(validation) else None,
         peak_factor=verdict.peak_factor,
         off_share=verdict.off_share,
+        risen_share=verdict.risen_share,
+        norm_rises=record.norm_rises,
         reason=verdict.reason,
         verdict_step=record.lost_step,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
@@ -143,13 +149,14 @@ def finished_of(
 def cell_state(labels: Sequence[str]) -> str:
     """The state of a cell from the outcomes (or statuses, where there is no outcome) of all its seeds.
 
-    stable: all seeds are stable. An outcome other than stable: the most common one, the worse in a tie, of a cell whose
-    seeds are all trained. unknown: some seeds have a result and some are outstanding, or those that finished are stable
-    and others errored, or the losses of one cannot be judged. errored and not_run: no seed has a result, with or
-    without an error. So an infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
+    stable: all seeds are stable. degraded: all are, and some learned less than half of what the best of the sweep did.
+    An outcome other than stable: the most common one, the worse in a tie, of a cell whose seeds are all trained.
+    unknown: some seeds have a result and some are outstanding, or those that finished are stable and others errored, or
+    the losses of one cannot be judged. errored and not_run: no seed has a result, with or without an error. So an
+    infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
     """
     counts = Counter(labels)
-    num_finished = sum(counts[outcome] for outcome in OUTCOMES)
+    num_finished = sum(counts[label] for label in (*OUTCOMES, DEGRADED))
     if counts["unknown"]:
         return "unknown"
     if not num_finished:
@@ -159,9 +166,14 @@ def cell_state(labels: Sequence[str]) -> str:
     unstable = [outcome for outcome in _WORSE_FIRST if counts[outcome]]
     if unstable:
         return max(unstable, key=lambda outcome: counts[outcome])
-    return "unknown" if counts["errored"] else "stable"
+    return "unknown" if counts["errored"] else DEGRADED if counts[DEGRADED] else "stable"
 
 
 def is_known(state: str) -> bool:
     """Whether a cell of this state is known to be stable or known not to be."""
-    return state in OUTCOMES
+    return state in OUTCOMES or state == DEGRADED
+
+
+def is_over_edge(state: str, counts_degraded: bool = False) -> bool:
+    """Whether a cell of this state is known to be over the edge of stability; a degraded one only if that counts."""
+    return is_known(state) and state != "stable" and (counts_degraded or state != DEGRADED)

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.judging import Judging
+from orchestrator.detection.norm_rises import NOTE
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.errors import InputError, Problem, StorageError
 
@@ -56,7 +57,8 @@ class Watch:
 
     In a sweep the sweep's stopping settings apply and ``stopping`` is ignored, so one script works in both. Nulls in
     ``stopping`` mean the same as in `sweep replay` for a log of unknown origin. With ``raises`` a lost run raises
-    ``TrainingLost`` instead.
+    ``TrainingLost`` instead. ``norm_rises`` turns notes on rising gradient norms on or off; by default they are off
+    where there are more than ten steps between reports.
 
     In a sweep each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
     variable RANK, or torch.distributed once it is initialised). If that file has rows of an earlier attempt, this run
@@ -66,11 +68,13 @@ class Watch:
     judged, and all processes get its answer or its error.
     """
 
-    def __init__(self, stopping: StoppingConfig | None = None, *, raises: bool = False) -> None:
+    def __init__(
+        self, stopping: StoppingConfig | None = None, *, raises: bool = False, norm_rises: bool | None = None
+    ) -> None:
         self._trial = _this_trial()
         self._stopping = (stopping or StoppingConfig()) if self._trial is None else self._trial.stopping
         self._raises = raises
-        self._judging = Judging(self._stopping, [self._trial is not None and self._trial.is_audited])
+        self._judging = Judging(self._stopping, [self._trial is not None and self._trial.is_audited], norm_rises)
         self._is_lost = False
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows
@@ -105,6 +109,12 @@ class Watch:
     def lost_reason(self) -> str | None:
         """Why the run is lost."""
         return self.record().lost_reason if self._is_lost else None
+
+    @property
+    def note(self) -> str | None:
+        """What the last report showed that is no verdict: that the gradient norm has just risen by half."""
+        rises = self._judging.norm_rises()
+        return f"{NOTE}, at step {rises[-1]}" if rises and rises[-1] == self._last_step else None
 
     @property
     def is_run_by_sweep(self) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.detection.outcomes import is_known
 from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
@@ -57,11 +56,7 @@ def explain(
     for row in rows:
         key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
         grouped.setdefault(key, []).append(row)
-    typical = {
-        key: most_typical(group)
-        for key, group in grouped.items()
-        if is_known(stability.state(key)) and stability.state(key) != "stable"
-    }
+    typical = {key: most_typical(group) for key, group in grouped.items() if stability.is_over_edge(key)}
     return Explanation(
         stability,
         {

@@ -34,6 +34,11 @@ class Progress:
         return Counter(self.outcomes.get(trial_id, status) for trial_id, status in self.statuses.items())
 
     @property
+    def num_risen(self) -> int:
+        """Trials in training whose gradient norm is up by half against its last steps."""
+        return sum(report.num_risen for report in self.running.values())
+
+    @property
     def steps_left(self) -> int:
         """Member-steps still to train, if no member is lost."""
         unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))

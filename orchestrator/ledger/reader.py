@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 
+from orchestrator.detection.learned import with_learned_shares
 from orchestrator.ledger.curve_pieces import join_pieces, unpack_piece
 from orchestrator.ledger.schema import (
     SCHEMA,
@@ -28,7 +29,7 @@ from orchestrator.space import frozen
 BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
-_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow))
+_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow) if column.name != "learned_share")
 _PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
@@ -69,17 +70,19 @@ class LedgerReader:
         self.close()
 
     def trials(self, *, removed: bool = False) -> list[TrialRow]:
-        """The sweep's trials in order.
+        """The sweep's trials in order, with the share that each has learned (``with_learned_shares``).
 
-        With ``removed`` also trials that are no longer in the sweep, after the others.
+        With ``removed`` also trials that are no longer in the sweep, after the others and without a share.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-            return [_trial(row) for row in rows]
+            trials = [_trial(row) for row in rows]
+        present = [trial for trial in trials if trial.position is not None]
+        return with_learned_shares(present) + trials[len(present) :]
 
     def trial(self, trial_id: str) -> TrialRow:
-        """The row of one trial."""
+        """The row of one trial, without the share that it has learned of what others have."""
         with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
             return _trial(row)
@@ -232,6 +235,7 @@ def _trial(row: sqlite3.Row) -> TrialRow:
     values["config"] = json.loads(row["config"])
     values["is_audited"] = bool(row["is_audited"])
     values["episodes"] = tuple((onset, recovery) for onset, recovery in json.loads(row["episodes"]))
+    values["norm_rises"] = tuple(json.loads(row["norm_rises"]))
     return TrialRow(**values)
 
 

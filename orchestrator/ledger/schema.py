@@ -40,10 +40,12 @@ CREATE TABLE trials (
     peak_loss REAL,
     peak_factor REAL,              -- tallest episode, as a factor of the level before it
     off_share REAL,                -- share of the steps off the trend
+    risen_share REAL,              -- of what it learned, given up in a slow rise
     validation_loss REAL,
     verdict_step INTEGER,          -- when it was found lost, if it was
     is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after that
     episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
+    norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
     reason TEXT,                   -- why this outcome, or what went wrong
     error TEXT,                    -- tail of the traceback of an errored trial
     pack_id TEXT,

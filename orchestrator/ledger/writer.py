@@ -232,8 +232,8 @@ class LedgerWriter(LedgerReader):
         db.execute(
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
-            " validation_loss = ?, peak_factor = ?, off_share = ?, verdict_step = ?, is_audited = ?, episodes = ?,"
-            " reason = ?, error = NULL, finished_at = ? WHERE trial_id = ?",
+            " validation_loss = ?, peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, is_audited = ?,"
+            " episodes = ?, norm_rises = ?, reason = ?, error = NULL, finished_at = ? WHERE trial_id = ?",
             (
                 finished.outcome,
                 finished.onset_step,
@@ -241,10 +241,11 @@ class LedgerWriter(LedgerReader):
                 finished.steps_done,
                 *map(_finite, (finished.initial_loss, finished.best_loss, finished.final_loss)),
                 *map(_finite, (finished.peak_loss, finished.validation_loss)),
-                *map(_finite, (finished.peak_factor, finished.off_share)),
+                *map(_finite, (finished.peak_factor, finished.off_share, finished.risen_share)),
                 finished.verdict_step,
                 int(finished.is_audited),
                 json.dumps(finished.episodes),
+                json.dumps(finished.norm_rises),
                 finished.reason,
                 self._clock(),
                 finished.trial_id,

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.detection.outcomes import is_known
+from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.errors import InputError, Problem
 from orchestrator.maps.axis_values import label_between, value_labels
 from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.messages import DEGRADED
 from orchestrator.space import Axis, is_number
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
@@ -33,17 +34,21 @@ class Edge:
 class RowBoundary:
     """The edges of one row of a map, in the order of its values.
 
-    ``missing`` are the values of cells that are not known (``cell_state``); ``kind`` describes the others.
+    ``missing`` are the values of cells that are not known (``cell_state``); ``kind`` describes the others. ``degraded``
+    are the values of degraded cells.
     """
 
     y: Any
     kind: RowKind
     edges: tuple[Edge, ...]
     missing: tuple[Any, ...]
+    degraded: tuple[Any, ...] = ()
 
 
 def boundary(stability: StabilityMap) -> list[RowBoundary]:
     """The boundary along x, row by row. A cell is stable when all its seeds are; nothing is smoothed.
+
+    Degraded cells are over the edge only where the map counts them so.
 
     Cells that are not known (``cell_state``) are skipped, which widens the bracket. Raises InputError for a sampled
     sweep, which has no rows, and for an axis with unordered values.
@@ -54,7 +59,9 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
     if not is_ordered(stability.x_values):
         raise InputError(Problem("--x", "", f"the values of {stability.x.name} have no order", "choose another axis"))
     return [
-        row_boundary(y, [(x, stability.state((x, y))) for x in stability.x_values], stability.x)
+        row_boundary(
+            y, [(x, stability.state((x, y))) for x in stability.x_values], stability.x, stability.counts_degraded
+        )
         for y in stability.y_values
     ]
 
@@ -65,9 +72,9 @@ def is_ordered(values: Sequence[Any]) -> bool:
     return all(is_number(value) for value in numbers)
 
 
-def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis) -> RowBoundary:
+def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis, counts_degraded: bool = False) -> RowBoundary:
     """The edges of one row: values of ``axis`` in order with the states of their cells."""
-    known = [(x, state == "stable") for x, state in states if is_known(state)]
+    known = [(x, not is_over_edge(state, counts_degraded)) for x, state in states if is_known(state)]
     edges = tuple(
         Edge(a, b, axis.between(a, b)) if a_is_stable else Edge(b, a, axis.between(a, b))
         for (a, a_is_stable), (b, b_is_stable) in itertools.pairwise(known)
@@ -76,7 +83,8 @@ def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis) -> RowBo
     kind: RowKind = "crosses" if len(edges) == 1 else "crosses more than once"
     if not edges:
         kind = "not known" if not known else "stable throughout" if known[0][1] else "not stable throughout"
-    return RowBoundary(y, kind, edges, tuple(x for x, state in states if not is_known(state)))
+    missing = tuple(x for x, state in states if not is_known(state))
+    return RowBoundary(y, kind, edges, missing, tuple(x for x, state in states if state == DEGRADED))
 
 
 def boundary_lines(stability: StabilityMap) -> list[str]:
@@ -103,7 +111,12 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
     edges = "; ".join(_edge_text(edge, stability.x.name, labels) for edge in row.edges)
     what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
-    return f"{what} (not known at {', '.join(shown)})" if missing else what
+    what += f" (not known at {', '.join(shown)})" if missing else ""
+    if not row.degraded or stability.counts_degraded:
+        return what
+    degraded = [labels[x] for x in row.degraded[:_SHOWN]]
+    more = f" and {len(row.degraded) - _SHOWN} more" if len(row.degraded) > _SHOWN else ""
+    return f"{what}; degraded at {', '.join(degraded)}{more}"
 
 
 def _missing_text(label: str, cell: MapCell | None) -> str:
@@ -144,10 +157,16 @@ class Margin:
         return self.edge is None and not self.missing
 
 
-def margins(setting: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> list[Margin]:
+def margins(
+    setting: Mapping[str, Any],
+    axes: Sequence[Axis],
+    states: Mapping[tuple[Any, ...], str],
+    counts_degraded: bool = False,
+) -> list[Margin]:
     """The margins of a stable cell along each ordered axis, with the other axes fixed.
 
-    ``states`` maps the values of all axes, in their order, to a cell's state.
+    ``states`` maps the values of all axes, in their order, to a cell's state. With ``counts_degraded`` degraded cells
+    are over the edge.
     """
     found = []
     for i, axis in enumerate(axes):
@@ -158,17 +177,17 @@ def margins(setting: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tu
         for is_upwards in (False, True):
             beyond = axis.values[here + 1 :] if is_upwards else axis.values[:here][::-1]
             row = [(value, states.get((*key[:i], value, *key[i + 1 :]), "not_run")) for value in beyond]
-            found.append(_margin(axis, axis.values[here], is_upwards, row))
+            found.append(_margin(axis, axis.values[here], is_upwards, row, counts_degraded))
     return found
 
 
-def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]]) -> Margin:
+def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool) -> Margin:
     """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
     last_stable, first_not_stable, edge, missing = here, None, None, []
     for value, state in row:
         if not is_known(state):
             missing.append(value)
-        elif state != "stable":
+        elif is_over_edge(state, counts_degraded):
             first_not_stable, edge = value, axis.factor(here, value)
             break
         elif not missing:

@@ -16,7 +16,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
 from orchestrator.maps.stability import StabilityMap, make_map, ordered, sweep_axes
-from orchestrator.messages import TrialRow
+from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.space import Axis, number_text
 from orchestrator.sweepfile.settings import settings_of
 
@@ -31,7 +31,8 @@ class Side:
     """One sweep of a comparison, limited to the shared cells: its rows, each with its shared ``cell``.
 
     ``num_left_out`` of its cells are not shared. ``area`` is the stable share of the compared cells, the mean of their
-    fractions of stable seeds; its interval is from a bootstrap over seeds, None with a single seed.
+    fractions of stable seeds; its interval is from a bootstrap over seeds, None with a single seed. ``num_degraded`` of
+    its compared cells are degraded.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Side:
     num_left_out: int
     area: float
     area_interval: tuple[float, float] | None
+    num_degraded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Comparison:
     """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
 
     ``num_unknown`` of the ``num_cells`` shared cells are not known in some sweep (``cell_state``): they are drawn but
-    not compared. With ``is_sampled`` the cells of a sweep are not a grid, so there are no rows with edges.
+    not compared. With ``is_sampled`` the cells of a sweep are not a grid, so there are no rows with edges. With
+    ``counts_degraded`` degraded trials do not count as stable.
     """
 
     axes: tuple[Axis, ...]
@@ -94,10 +97,13 @@ class Comparison:
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
     is_sampled: bool
+    counts_degraded: bool
 
 
-def compare(ledgers: Sequence[LedgerReader], x: str | None = None) -> Comparison:
+def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degraded: bool = False) -> Comparison:
     """Compare each further sweep with the first on the cells that all have; ``x`` is the axis of the edge.
+
+    With ``counts_degraded`` a degraded trial does not count as stable.
 
     A cell is identified by the values of all fields that are an axis in any of the sweeps. Raises InputError when the
     sweeps share no cell, or none that is known in all of them.
@@ -127,21 +133,23 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None) -> Comparison
         found = f"share {len(keys)} cells, and none of them is known in all sweeps"
         remedy = "`sweep run NAME` trains the seeds that have no result"
         raise InputError(Problem(", ".join(names), "", found, remedy))
-    tables = [_stable_table(rows, order, compared) for rows in kept]
+    tables = [_stable_table(rows, order, compared, counts_degraded) for rows in kept]
     draws = _draws(tables)
     areas = [_area(table) for table, _ in tables]
     sides = tuple(
-        Side(name, rows, len(cells - shared), area, _interval(drawn))
-        for name, rows, cells, area, drawn in zip(names, kept, cells_of, areas, draws, strict=True)
+        Side(name, rows, len(cells - shared), area, _interval(drawn), sum(of[key] == DEGRADED for key in compared))
+        for name, rows, cells, area, drawn, of in zip(names, kept, cells_of, areas, draws, states, strict=True)
     )
     is_sampled = any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
     edge_axis = None if is_sampled else _edge_axis(axes, x)
     differences = tuple(
-        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared))
+        _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared), counts_degraded)
         for i in range(1, len(sides))
     )
     num_unknown = len(keys) - len(compared)
-    return Comparison(axes, len(keys), num_unknown, sides, differences, _changed(kept, order), is_sampled)
+    return Comparison(
+        axes, len(keys), num_unknown, sides, differences, _changed(kept, order), is_sampled, counts_degraded
+    )
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:
@@ -192,7 +200,7 @@ def _states(rows: Sequence[TrialRow], order: Sequence[str]) -> dict[Key, str]:
 
 
 def _stable_table(
-    rows: Sequence[TrialRow], order: Sequence[str], keys: Sequence[Key]
+    rows: Sequence[TrialRow], order: Sequence[str], keys: Sequence[Key], counts_degraded: bool
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
     seeds = tuple(sorted({row.seed for row in rows}))
@@ -200,8 +208,12 @@ def _stable_table(
     table = np.full((len(keys), len(seeds)), np.nan)
     for row in rows:
         if row.outcome and (key := _key(row, order)) in place:
-            table[place[key], seeds.index(row.seed)] = row.outcome == "stable"
+            table[place[key], seeds.index(row.seed)] = _is_stable(row, counts_degraded)
     return table, seeds
+
+
+def _is_stable(row: TrialRow, counts_degraded: bool) -> bool:
+    return row.outcome == "stable" and not (counts_degraded and row.is_degraded)
 
 
 def _area(table: np.ndarray) -> float:
@@ -253,11 +265,12 @@ def _difference(
     axes: Sequence[Axis],
     edge_axis: Axis | None,
     compared: Container[Key],
+    counts_degraded: bool,
 ) -> Difference:
     order = [axis.name for axis in axes]
     before, after = (
         {
-            (key, row.seed): row.outcome == "stable"
+            (key, row.seed): _is_stable(row, counts_degraded)
             for row in side.trials
             if row.outcome and (key := _key(row, order)) in compared
         }
@@ -278,7 +291,7 @@ def _difference(
         num_lost=num_lost,
         p_value=mcnemar(num_gained, num_lost) if pairs else None,
         num_turned=_num_turned(before, after),
-        shift=_edge_shift(first, new, axes, edge_axis) if edge_axis is not None else None,
+        shift=_edge_shift(first, new, axes, edge_axis, counts_degraded) if edge_axis is not None else None,
     )
 
 
@@ -310,9 +323,9 @@ def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
     return fitting[0] if fitting else None
 
 
-def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis) -> EdgeShift:
+def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, counts_degraded: bool) -> EdgeShift:
     others = [other.name for other in axes if other.name != axis.name]
-    rows = [_edges(side, others, axis) for side in (first, new)]
+    rows = [_edges(side, others, axis, counts_degraded) for side in (first, new)]
     factors, brackets = [], [1.0]
     for key, before in rows[0].items():
         after = rows[1][key]
@@ -328,11 +341,14 @@ def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis) -> Edg
     return EdgeShift(axis.name, tuple(factors), max(brackets), len(rows[0]), len(rows[0]) - len(factors))
 
 
-def _edges(side: Side, others: Sequence[str], axis: Axis) -> dict[Key, RowBoundary]:
+def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool) -> dict[Key, RowBoundary]:
     states = _states(side.trials, [*others, axis.name])
+
+    def along(row: Key) -> list[tuple[Any, str]]:
+        return [(value, states.get((*row, value), "not_run")) for value in axis.values]
+
     return {
-        row: row_boundary(row, [(value, states.get((*row, value), "not_run")) for value in axis.values], axis)
-        for row in dict.fromkeys(key[:-1] for key in states)
+        row: row_boundary(row, along(row), axis, counts_degraded) for row in dict.fromkeys(key[:-1] for key in states)
     }
 
 
@@ -362,6 +378,9 @@ def shared_maps(
     y = y or next((name for name in wide if name != x), None)
     is_sampled = comparison.is_sampled
     return [
-        make_map(side.trials, axes, x, y, "final_loss", reduce, side.name, is_sampled=is_sampled)
+        replace(
+            make_map(side.trials, axes, x, y, "final_loss", reduce, side.name, is_sampled=is_sampled),
+            counts_degraded=comparison.counts_degraded,
+        )
         for side in comparison.sides
     ]

@@ -33,6 +33,9 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append("differs: nothing but the cells left out")
     for side in comparison.sides:
         lines.append(f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}")
+        if side.num_degraded:
+            how = "not counted as stable" if comparison.counts_degraded else "counted as stable"
+            lines.append(f"  of it {_count(side.num_degraded, 'cell')} degraded, {how}")
     objectives = comparison.changed.get("objective", ())
     return lines + [paragraph(first, difference, objectives) for difference in comparison.differences]
 

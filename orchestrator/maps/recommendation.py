@@ -53,12 +53,15 @@ class Recommendation:
     axes: tuple[Axis, ...]
 
 
-def recommend(ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_loss") -> Recommendation:
+def recommend(
+    ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_loss", counts_degraded: bool = False
+) -> Recommendation:
     """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
 
     A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
-    (``cell_state``) do not count as stable: an unseen cell is no margin. Raises InputError for a metric that is not a
-    loss, a factor below 1, or a sampled sweep.
+    (``cell_state``) do not count as stable: an unseen cell is no margin. A degraded cell is never chosen, and with
+    ``counts_degraded`` it is over the edge. Raises InputError for a metric that is not a loss, a factor below 1, or a
+    sampled sweep.
     """
     if metric not in LOSSES:
         raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
@@ -76,7 +79,7 @@ def recommend(ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_
     states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
     candidates = sorted(
         (
-            _candidate(key, trials, axes, states, metric)
+            _candidate(key, trials, axes, states, metric, counts_degraded)
             for key, trials in cells.items()
             if states[key] == "stable" and all(getattr(trial, metric) is not None for trial in trials)
         ),
@@ -93,10 +96,11 @@ def _candidate(
     axes: Sequence[Axis],
     states: Mapping[tuple[Any, ...], str],
     metric: str,
+    counts_degraded: bool,
 ) -> Candidate:
     setting = dict(zip((axis.name for axis in axes), key, strict=True))
     loss = median(getattr(trial, metric) for trial in trials)
-    return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states)))
+    return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states, counts_degraded)))
 
 
 def recommendation_lines(found: Recommendation) -> list[str]:

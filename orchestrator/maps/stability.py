@@ -11,13 +11,13 @@ from statistics import median
 from typing import Any
 
 from orchestrator.columns import METRICS
-from orchestrator.detection.outcomes import cell_state, is_known
+from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured
-from orchestrator.messages import TrialRow
+from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.space import Axis, is_number
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
@@ -28,9 +28,12 @@ REDUCTIONS: Mapping[str, float] = {"worst": 1.0, "median": 0.5, "best": 0.0}
 class MapCell:
     """One cell of a stability map; ``state`` is that of ``cell_state``: stable only if all its seeds are.
 
+    ``outcomes`` counts the labels of its seeds: outcomes, degraded for a stable seed that is, or statuses.
+
     Numbers are of the ``num_finished`` of ``num_seeds`` seeds that have a result. Without one, ``fraction_stable``, its
     95 % Wilson ``interval`` and ``value`` (of the map's metric) are None; so is each of ``medians`` (of METRICS) that
-    no seed has. ``total_spikes`` is the number of spikes in all its seeds.
+    no seed has. ``total_spikes`` is the number of spikes in all its seeds, ``num_risen`` that of the seeds that gave up
+    much of what they had learned in a slow rise.
     """
 
     x: Any
@@ -42,8 +45,14 @@ class MapCell:
     interval: tuple[float, float] | None
     medians: Mapping[str, float | None]
     total_spikes: int
+    num_risen: int
     value: float | None
     state: str
+
+    @property
+    def num_stable(self) -> int:
+        """Seeds whose outcome is stable, degraded ones among them."""
+        return self.outcomes.get("stable", 0) + self.outcomes.get(DEGRADED, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class StabilityMap:
     """Cells over two axes (one of them may be missing), in the order of the axes' values.
 
     ``note`` says what was fixed, and how axes that are not shown were reduced. ``facet`` is the axis and value of this
-    map among several.
+    map among several. With ``counts_degraded`` degraded cells are over the edge.
     """
 
     name: str
@@ -64,6 +73,11 @@ class StabilityMap:
     is_sampled: bool
     note: str
     facet: tuple[str, str] | None = None
+    counts_degraded: bool = False
+
+    def is_over_edge(self, key: tuple[Any, Any]) -> bool:
+        """Whether the cell at x and y is known to be over the edge."""
+        return is_over_edge(self.state(key), self.counts_degraded)
 
     def state(self, key: tuple[Any, Any]) -> str:
         """The state of the cell at x and y; not_run where the sweep has none there."""
@@ -93,6 +107,7 @@ def stability_map(
     where: Mapping[str, Any] | None = None,
     reduce: str = "worst",
     measured: Measured | None = None,
+    counts_degraded: bool = False,
 ) -> StabilityMap:
     """The map over axes ``x`` and ``y`` (by default the first two), limited to the cells of ``where``.
 
@@ -110,7 +125,8 @@ def stability_map(
     x_name, y_name = _chosen(axes, x, y, where or {})
     is_sampled = facts.get("is_sampled") == "true"
     name = facts.get("name", "")
-    return make_map(trials, axes, x_name, y_name, metric, reduce, name, notes, is_sampled, measured)
+    made = make_map(trials, axes, x_name, y_name, metric, reduce, name, notes, is_sampled, measured)
+    return replace(made, counts_degraded=counts_degraded)
 
 
 def make_map(
@@ -178,6 +194,7 @@ def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: 
     labels = [trial.label for trial in trials]
     finished = [trial for trial in trials if trial.outcome]
     counts = Counter(labels)
+    num_stable = counts["stable"] + counts[DEGRADED]
     medians = {name: _median_of(name, finished, measured) for name in METRICS}
     return MapCell(
         x=x,
@@ -185,10 +202,11 @@ def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: 
         num_seeds=len(trials),
         num_finished=len(finished),
         outcomes=dict(counts),
-        fraction_stable=counts["stable"] / len(finished) if finished else None,
-        interval=wilson(counts["stable"], len(finished)) if finished else None,
+        fraction_stable=num_stable / len(finished) if finished else None,
+        interval=wilson(num_stable, len(finished)) if finished else None,
         medians=medians,
         total_spikes=sum(trial.num_spikes or 0 for trial in finished),
+        num_risen=sum(trial.risen_share is not None for trial in finished),
         value=medians[metric],
         state=cell_state(labels),
     )
@@ -205,7 +223,7 @@ def _median_of(name: str, trials: Sequence[TrialRow], measured: Measured) -> flo
 
 
 def from_best(cells: Sequence[MapCell], metric: str) -> list[MapCell]:
-    """The cells in order: stable ones, those that are not known, those that are not stable.
+    """The cells in order: stable ones, degraded ones, those that are not known, those that are not stable.
 
     Known cells are ordered by their fraction of stable seeds, then by ``metric``, the lowest first; unknown ones by how
     much of them has been trained, the most first. Ties keep their order.
@@ -213,10 +231,10 @@ def from_best(cells: Sequence[MapCell], metric: str) -> list[MapCell]:
 
     def place(cell: MapCell) -> tuple[int, float, float]:
         if not is_known(cell.state):
-            return 1, -cell.num_finished, "errored" not in cell.outcomes
+            return 2, -cell.num_finished, "errored" not in cell.outcomes
         value = cell.medians[metric]
         return (
-            (0 if cell.state == "stable" else 2),
+            {"stable": 0, DEGRADED: 1}.get(cell.state, 3),
             -(cell.fraction_stable or 0.0),
             math.inf if value is None else value,
         )
@@ -233,7 +251,10 @@ def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
     ordered = from_best(cells, metric)
     place = min(int(REDUCTIONS[how] * len(ordered)), len(ordered) - 1)
     taken = ordered[place]
-    return taken if is_known(taken.state) else next(cell for cell in ordered if not is_known(cell.state))
+    unknown = [cell for cell in ordered if not is_known(cell.state)]
+    num_stable = sum(cell.state == "stable" for cell in ordered)
+    depends = not is_known(taken.state) or (taken.state == DEGRADED and place < num_stable + len(unknown))
+    return unknown[0] if depends else taken
 
 
 def _filtered(

@@ -11,6 +11,7 @@ from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap
+from orchestrator.messages import DEGRADED
 from orchestrator.sweepfile.settings import settings_of
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
@@ -27,6 +28,7 @@ def trial_table(ledger: LedgerReader) -> pd.DataFrame:
         settings = settings_of(trial.objective, trial.config, trial.cell)
         row = {"trial_id": trial.trial_id, **settings, **trial.cell, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
+        row["norm_rises"] = " ".join(map(str, trial.norm_rises))
         done = trial.steps_done
         row["saved_steps"] = None if done is None else trial.steps - done
         rows.append(row)
@@ -43,8 +45,13 @@ def map_table(stability: StabilityMap) -> pd.DataFrame:
         low, high = cell.interval or (None, None)
         row |= {"num_seeds": cell.num_seeds, "num_finished": cell.num_finished, "state": cell.state}
         row |= {"fraction_stable": cell.fraction_stable, "fraction_low": low, "fraction_high": high}
-        row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES}
-        row |= {"num_errored": cell.outcomes.get("errored", 0), "total_spikes": cell.total_spikes}
+        row |= {"num_stable": cell.num_stable, f"num_{DEGRADED}": cell.outcomes.get(DEGRADED, 0)}
+        row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES if outcome != "stable"}
+        row |= {
+            "num_risen": cell.num_risen,
+            "num_errored": cell.outcomes.get("errored", 0),
+            "total_spikes": cell.total_spikes,
+        }
         row |= {f"median_{name}": math.nan if value is None else value for name, value in cell.medians.items()}
         rows.append(row)
     table = pd.DataFrame(rows)

@@ -40,17 +40,20 @@ def export_heatmap(
     where: Mapping[str, str] | None = None,
     reduce: str = "worst",
     facet: str | None = None,
+    degraded: bool = False,
     output: Path | None = None,
 ) -> Path:
     """Write the stability map of the sweep in ``folder`` and return its path; csv writes its table.
 
-    The format is the suffix of ``output``, or png. With ``facet`` there is one map for each value of that axis. Raises
-    InputError for an axis or metric that the sweep does not have, and as ``output_format`` does.
+    The format is the suffix of ``output``, or png. With ``facet`` there is one map for each value of that axis; with
+    ``degraded`` degraded cells are over the edge. Raises InputError for an axis or metric that the sweep does not have,
+    and as ``output_format`` does.
     """
     file_format = output_format(output, MAP_FORMATS, file_format)
     if output is None:
         refuse_links(folder)
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
+    options["counts_degraded"] = degraded
     with LedgerReader(folder / LEDGER) as ledger:
         options["measured"] = measured(ledger, [metric], ledger.statuses())
         if facet is None:

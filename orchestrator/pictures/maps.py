@@ -39,6 +39,7 @@ from orchestrator.pictures.style import (
     HATCH,
     HATCH_COLOUR,
     HATCH_WIDTH,
+    RISE_LABEL,
     STATES,
     TEXT_ROOM,
 )
@@ -232,19 +233,19 @@ def _draw_cells(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
 
 
 def _draw_edges(axes: Axes, stability: StabilityMap) -> None:
-    """A line between a stable cell and a neighbour that is not; none beside cells that are not known."""
-    is_stable = {
-        (column, row): stability.state((x, y)) == "stable"
+    """A line between a cell over the edge and a neighbour that is not; none beside cells that are not known."""
+    is_over = {
+        (column, row): stability.is_over_edge((x, y))
         for column, x in enumerate(stability.x_values)
         for row, y in enumerate(stability.y_values)
         if is_known(stability.state((x, y)))
     }
     x, y = [], []  # segments of one line, with a gap after each
-    for (column, row), stable in is_stable.items():
-        if is_stable.get((column + 1, row), stable) != stable:
+    for (column, row), over in is_over.items():
+        if is_over.get((column + 1, row), over) != over:
             x += [column + 0.5, column + 0.5, math.nan]
             y += [row - 0.5, row + 0.5, math.nan]
-        if is_stable.get((column, row + 1), stable) != stable:
+        if is_over.get((column, row + 1), over) != over:
             x += [column - 0.5, column + 0.5, math.nan]
             y += [row + 0.5, row + 0.5, math.nan]
     if x:
@@ -301,7 +302,10 @@ def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
     if "not_run" in states or has_gaps:
         looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
         handles.append(Patch(**looks, label=STATES["not_run"].label))
+    if any(cell.num_risen for s in maps for cell in s.cells.values() if len(s.cells) <= TEXT_ROOM):
+        handles.append(Line2D([], [], marker=r"$\nearrow$", color="black", linestyle="none", label=RISE_LABEL))
     is_grid = not maps[0].is_sampled
-    if is_grid and "stable" in states and any(is_known(state) for state in states - {"stable"}):
+    sides = {s.is_over_edge(key) for s in maps for key, cell in s.cells.items() if is_known(cell.state)}
+    if is_grid and len(sides) > 1:
         handles.append(Line2D([], [], label=EDGE_LABEL, **EDGE_LINE))
     return handles

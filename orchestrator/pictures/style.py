@@ -41,6 +41,10 @@ STATES: Mapping[str, StateLook] = {
         "spiked (left its trend and recovered)", "^", "△", "^", "yellow", "spiked", sets_colours=True
     ),
     "stalled": StateLook("stalled (never learned)", "_", "▬", "-", "magenta", "stalled", sets_colours=True),
+    "degraded": StateLook(
+        "degraded (stable, but learned less than half of what the best did)",
+        "v", "▽", "v", "cyan", "degraded", sets_colours=True,
+    ),
     "errored": StateLook("errored (a fault, not a result)", "$!$", "!", "!", "red", "errored"),
     "unknown": StateLook(
         "unknown (some seeds have no result; numbers are of those that have)",
@@ -59,6 +63,8 @@ PADDING = 0.5  # on either side of a range that is a single value
 BLANK = WHITE  # a cell without a value
 EDGE_LABEL = "edge of stability"
 EDGE_LINE: Mapping[str, Any] = {"color": "black", "linewidth": 1.8, "solid_capstyle": "projecting"}
+# After the fraction of a cell with a slow rise.
+RISE_SIGN, RISE_LABEL = "↗", "a seed slowly gave up over a quarter of what it had learned"
 HATCH, HATCH_COLOUR, HATCH_WIDTH = "////", GREY, 0.5
 TEXT_ROOM = 400  # largest number of cells for which numbers are written into them
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from orchestrator.pictures.labels import plain
 from orchestrator.pictures.saving import saved
-from orchestrator.pictures.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS
+from orchestrator.pictures.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE
 from orchestrator.pictures.thinning import thinned
 from orchestrator.replay.replay import Replayed
 
@@ -29,6 +29,7 @@ def _draw(replayed: Replayed) -> Figure:
     _curve(panels[0], log.step_N, log.loss_N, log.columns.loss or "loss")
     if norms is not None and has_norms:
         _curve(panels[1], log.step_N, norms, log.columns.grad_norm or "gradient norm")
+        _norm_rises(panels[1], replayed)
     for panel in panels:
         _episodes(panel, replayed)
     panels[-1].set_xlabel("step")
@@ -55,6 +56,16 @@ def _curve(axes: Axes, step_N: np.ndarray, value_N: np.ndarray, label: str) -> N
         )  # fmt: skip
     axes.set_ylabel(plain(label))
     axes.grid(alpha=0.25)
+
+
+def _norm_rises(axes: Axes, replayed: Replayed) -> None:
+    steps = replayed.record.norm_rises
+    if steps:
+        axes.plot(
+            steps, np.zeros(len(steps)), "^", color=SECOND_LINE, transform=axes.get_xaxis_transform(), clip_on=False,
+            markersize=6, label="up by half against the last 128 points",
+        )  # fmt: skip
+        axes.legend(loc="best", fontsize=8, framealpha=0.8)
 
 
 def _episodes(axes: Axes, replayed: Replayed) -> None:

@@ -75,6 +75,9 @@ class Replayed:
             "num_spikes": verdict.num_spikes,
             "peak_factor": verdict.peak_factor,
             "off_share": verdict.off_share,
+            "risen_share": verdict.risen_share,
+            "risen_since_step": None if verdict.risen_share is None else record.risen_since_step,
+            "norm_rises": list(record.norm_rises),
             "stop_step": record.lost_step,
             "stop_reason": record.lost_reason,
             "is_wrong_stop": self.is_wrong_stop,
@@ -90,10 +93,10 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def replay_logs(logs: Sequence[Log], config: StoppingConfig) -> list[Replayed]:
-    """The detector's result on each complete log."""
+def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
+    """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``."""
     curves = [Curve(log.step_N, _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N})) for log in logs]
-    records = detect(curves, config.model_copy(update={"early_stop": False}))
+    records = detect(curves, config.model_copy(update={"early_stop": False}), wants_norm_rises=wants_norm_rises)
     return [Replayed(log, record, judge(record, config)) for log, record in zip(logs, records, strict=True)]
 
 
@@ -191,7 +194,10 @@ def _replayed_trial(
 
 
 def detect(
-    curves: Sequence[Curve], config: StoppingConfig, points_at_once: int = _POINTS_AT_ONCE
+    curves: Sequence[Curve],
+    config: StoppingConfig,
+    points_at_once: int = _POINTS_AT_ONCE,
+    wants_norm_rises: bool | None = None,
 ) -> list[MemberRecord]:
     """The detector's record of each curve up to its end under ``config``, computed for many at a time.
 
@@ -201,12 +207,15 @@ def detect(
     longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))
     for start in range(0, len(curves), _AT_ONCE):
         chosen = longest_first[start : start + _AT_ONCE]
-        records |= zip(chosen, _detect_together([curves[i] for i in chosen], config, points_at_once), strict=True)
+        there = [curves[i] for i in chosen]
+        records |= zip(chosen, _detect_together(there, config, points_at_once, wants_norm_rises), strict=True)
     return [records[i] for i in range(len(curves))]
 
 
-def _detect_together(curves: Sequence[Curve], config: StoppingConfig, points_at_once: int) -> list[MemberRecord]:
-    judging = Judging(config, [curve.is_audited for curve in curves])
+def _detect_together(
+    curves: Sequence[Curve], config: StoppingConfig, points_at_once: int, wants_norm_rises: bool | None
+) -> list[MemberRecord]:
+    judging = Judging(config, [curve.is_audited for curve in curves], wants_norm_rises)
     records: dict[int, MemberRecord] = {}
     ongoing = list(range(len(curves)))
     first = 0

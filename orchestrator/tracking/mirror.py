@@ -19,7 +19,7 @@ from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.files import LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import TrialRow
+from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.replay.audit import Audit, audit
 from orchestrator.space import Trial
 from orchestrator.sweepfile.sections import TrackingConfig
@@ -137,9 +137,15 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
     counts: dict[str, float] = {f"num_{outcome}": sum(row.outcome == outcome for row in rows) for outcome in OUTCOMES}
+    counts[f"num_{DEGRADED}"] = sum(row.is_degraded for row in rows)
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
+        shares={
+            row.trial_id: {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
+            for row in rows
+            if row.learned_share is not None
+        },
         counts=counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None)),
         finished_s=max((row.finished_at or 0 for row in rows), default=0),
         is_over=not any(row.status in _UNFINISHED for row in rows),

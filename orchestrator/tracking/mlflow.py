@@ -68,6 +68,7 @@ class MlflowTracker:
         self.where = shown_uri(self.uri)
         self.run_of_trial: dict[str, str] = {}
         self._complete: dict[str, str] = {}  # of the same trials
+        self._shares: dict[str, Mapping[str, float]] = {}  # metrics of theirs that depend on other trials
         self._still_running: set[str] = set()
         self._sign_of_life = sign_of_life
         with self._told_as_tracking_errors():
@@ -104,6 +105,7 @@ class MlflowTracker:
         """Write the parent run, FINISHED when the sweep is over and KILLED otherwise, and end stray runs."""
         with self._told_as_tracking_errors():
             self._end_strays()
+            self._write_shares(sweep)
             self._write_parent(sweep, artifacts)
 
     @contextlib.contextmanager
@@ -173,6 +175,7 @@ class MlflowTracker:
                     self.parent_id = run_id
                 else:
                     self.run_of_trial[trial_id] = run_id
+                    self._shares[trial_id] = run.data.metrics
                     # A run whose writing was interrupted before its last call is RUNNING, with all data in it.
                     is_running = run.info.status == "RUNNING"
                     self._complete[trial_id] = "" if is_running else run.data.tags.get("sweep.mirrored", "")
@@ -223,6 +226,19 @@ class MlflowTracker:
         for run_id in self._still_running:
             self._client.set_terminated(run_id, status="KILLED")
         self._still_running.clear()
+
+    def _write_shares(self, sweep: SweepRecord) -> None:
+        """Write the metrics that depend on other trials, where they have changed."""
+        now_ms = int(1000 * sweep.finished_s)
+        for trial_id, shares in sweep.shares.items():
+            run_id, known = self.run_of_trial.get(trial_id), self._shares.get(trial_id, {})
+            changed = {name: value for name, value in shares.items() if known.get(name) != value}
+            if run_id is None or not changed:
+                continue
+            metrics = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
+            self._client.log_batch(run_id, metrics=metrics)
+            self._shares[trial_id] = {**known, **shares}
+            self._sign_of_life()
 
     def _write_parent(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         # Tags, not params: params of a run cannot change, and the user may edit the sweep.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -48,13 +48,17 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
-    """All that a tracker gets of a sweep as a whole."""
+    """All that a tracker gets of a sweep as a whole.
+
+    ``shares`` are results of trials that depend on the others: by trial, name and value. They change as trials finish.
+    """
 
     tags: Mapping[str, str]
     git_commit: str  # empty if unknown
     counts: Mapping[str, float]
     finished_s: float  # when its last trial so far ended, since 1970; 0 before any
     is_over: bool  # whether no trial is left to train
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Tracker(Protocol):
@@ -81,7 +85,10 @@ class Tracker(Protocol):
         """Write a whole trial, replacing what the store has of it."""
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent with ``artifacts``, and end all other runs of the sweep that the store lists as running."""
+        """Write the parent with ``artifacts`` and the trials' ``shares``, and end stray runs.
+
+        Stray runs are other runs of the sweep that the store lists as running.
+        """
 
     @classmethod
     def load(cls) -> None:

@@ -119,6 +119,7 @@ class CustomRun:
             environment=self.environment,
             at_a_time=self.at_a_time,
             is_from_start=not self._has_reported,
+            num_risen=self.judging.num_risen if ending is None else 0,
         )
         self._finished, self.environment, self._has_reported = [], {}, True
         return report

@@ -111,6 +111,7 @@ class PackedRun:
             environment=self.environment,
             checkpoint=checkpoint,
             at_a_time=self.at_a_time,
+            num_risen=self.judging.num_risen if ending is None else 0,
         )
         self._finished, self.environment = [], {}
         return report

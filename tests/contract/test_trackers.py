@@ -81,16 +81,18 @@ def in_memory(results: Path) -> Stored:
     store = MemoryTracker.stores.get(f"memory of {results / NAME}")
     if store is None:
         return Stored({})
+    sweep = store["sweep"]
+    shares = sweep.shares if sweep else {}
     trials = {
         trial_id: {
             "status": trial.status,
             "outcome": trial.tags.get("outcome"),
             "values": {key: str(value) for key, value in trial.values.items()},
             "loss": [(point.step, point.value) for point in trial.points if point.name == "loss"],
+            "learned_share": shares.get(trial_id, {}).get("learned_share"),
         }
         for trial_id, trial in store["trials"].items()
     }
-    sweep = store["sweep"]
     return Stored(trials, sweep and sweep.is_over, sweep.counts if sweep else {}, store["artifacts"])
 
 
@@ -113,6 +115,7 @@ def in_mlflow(results: Path) -> Stored:
             "outcome": run.data.tags.get("outcome"),
             "values": dict(run.data.params),
             "loss": [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss")],
+            "learned_share": run.data.metrics.get("learned_share"),
         }
         for run in children
     }
@@ -189,9 +192,11 @@ def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
     with LedgerReader(results / NAME / LEDGER) as ledger:
         trials = ledger.statuses(removed=True)
         assert set(stored.trials) == set(trials)
+        rows = {row.trial_id: row for row in ledger.trials()}
         assert len(trials) == 12
         for trial_id, found in stored.trials.items():
-            row, trace = ledger.trial(trial_id), ledger.trace(trial_id)
+            row, trace = rows[trial_id], ledger.trace(trial_id)
+            assert found["learned_share"] == row.learned_share
             assert (found["status"], found["outcome"]) == (row.status, row.outcome)
             assert found["values"] == {key: str(value) for key, value in {**row.cell, "seed": row.seed}.items()}
             pairs = zip(trace["step"].tolist(), trace["loss"].tolist(), strict=True)

@@ -44,7 +44,8 @@ COMMON_FIELDS = [
 
 
 def options(command) -> set[str]:
-    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
+    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return {name for name in names if name.startswith("--")} - {"--help"}
 
 
 def test_commands_and_options() -> None:
@@ -66,14 +67,15 @@ def test_commands_and_options() -> None:
         "init": {"--objective", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),
         "status": {"--results"},
-        "boundary": {"--x", "--y", "--where", "--reduce", "--results"},
+        "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--results"},
-        "recommend": {"--margin", "--metric", "--results"},
+        "recommend": {"--margin", "--metric", "--degraded", "--results"},
         "sensitivity": {"--axis", "--results"},
-        "compare": {"--x", "--y", "--reduce", "--output", "--results"},
+        "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
         "report": {"--results"},
-        "replay": LOG_OPTIONS | {"--set", "--json", "--figures", "--no-figures", "--results"},
+        "replay": LOG_OPTIONS
+        | {"--set", "--json", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--results"},
         "audit": {"--results"},
         "doctor": {"--strict", "--fix", "--results"},
         "gc": {"--exports", "--dry-run", "--results"},
@@ -81,7 +83,8 @@ def test_commands_and_options() -> None:
         "ui": {"--results", "--tracking-uri", "--port"},
     }
     heatmap = commands["export"].commands["heatmap"]
-    drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--output", "--results"}
+    drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}
+    drawn |= {"--results"}
     assert options(heatmap) == drawn
 
 
@@ -153,8 +156,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert set(get_args(Outcome)) == {*OUTCOMES, "unknown"}
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
-        "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "onset_step",
-        "num_spikes", "steps_done", "spike_score", "edge_crossings",
+        "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
+        "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -173,8 +176,8 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
     assert columns == [
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
-        "peak_factor", "off_share", "validation_loss", "verdict_step", "is_audited", "episodes", "reason", "error",
-        "pack_id", "started_at", "finished_at",
+        "peak_factor", "off_share", "risen_share", "validation_loss", "verdict_step", "is_audited", "episodes",
+        "norm_rises", "reason", "error", "pack_id", "started_at", "finished_at",
     ]  # fmt: skip
 
 

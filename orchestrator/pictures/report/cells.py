@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.columns import FRACTION_TITLE, METRICS, meaning
-from orchestrator.detection.outcomes import is_known
+from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.stability import MapCell, from_best, map_cell
 from orchestrator.messages import TrialRow
@@ -46,9 +46,16 @@ def cells_and_panels(
         "at": list(members),
         "members": list(members.values()),
         "state": [cell.state for cell in cells],
-        "words": [", ".join(f"{count} {label}" for label, count in cell.outcomes.items()) for cell in cells],
+        "words": [_words(cell) for cell in cells],
+        "num_risen": [cell.num_risen for cell in cells],
     }
     return known, panels
+
+
+def _words(cell: MapCell) -> str:
+    """The labels of a cell's seeds, and how many of them rose slowly."""
+    counts = [f"{count} {label}" for label, count in cell.outcomes.items()]
+    return ", ".join([*counts, *([f"{cell.num_risen} with a slow rise"] if cell.num_risen else [])])
 
 
 def _panel(
@@ -80,6 +87,7 @@ def page_look() -> dict[str, Any]:
             "sign": look.sign,
             "label": look.label,
             "is_stable": name == "stable",
+            "is_over_edge": is_over_edge(name),
             "is_known": is_known(name),
             "is_hatched": look.is_hatched,
             "is_painted": look.is_painted,
@@ -98,6 +106,7 @@ def page_look() -> dict[str, Any]:
         "padding": style.PADDING,
         "text_room": style.TEXT_ROOM,
         "edge": style.EDGE_LABEL,
+        "rise": [style.RISE_SIGN, style.RISE_LABEL],
         "seed_colours": style.SEED_COLOURS,
         "seed_dashes": style.SEED_DASHES,
         "log_curves_from": style.LOG_CURVES_FROM,

@@ -24,6 +24,7 @@ CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
 _SEED_COLUMNS = {
     "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
     "final_loss": "final loss", "reason": "why",
+    "norm_rises": "norm rose at",
 }  # fmt: skip
 # The page stays below 10 MB: the bytes for all curves, and for one curve.
 _BYTES_FOR_CURVES = 6_000_000
@@ -65,6 +66,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
             "num_spikes": [row.num_spikes for row in rows],
             "final_loss": [None if row.final_loss is None else short_number(row.final_loss) for row in rows],
             "reason": [row.reason or "" for row in rows],
+            "norm_rises": [", ".join(map(str, row.norm_rises)) for row in rows],
             "verdict_step": [row.verdict_step for row in rows],
         },
         "columns": [{"name": name, "title": title, "meaning": meaning(name)} for name, title in _SEED_COLUMNS.items()],

@@ -26,20 +26,20 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def test_the_answers_read_a_sweep_s_folder(folders: list[Path]) -> None:
-    lines = list(boundary(folders[1], None, None, {}, "worst"))
+    lines = list(boundary(folders[1], None, None, {}, "worst", False))
     assert lines[0] == "b: the edge along lr; a cell is stable when all its seeds are"
     assert lines[1] == "all cells  edge near lr=0.316 (lr 0.1 is stable, 1 is not)"
-    assert next(recommend(folders[1], 2.0, "final_loss")).startswith("lr=0.001:")
+    assert next(recommend(folders[1], 2.0, "final_loss", False)).startswith("lr=0.001:")
     assert "over 4 values from 0.001 to 1" in next(sensitivity(folders[1], "lr"))
 
 
 def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path) -> None:
-    lines = list(compare(folders, None, None, "worst", None, tmp_path / "results"))
+    lines = list(compare(folders, None, None, "worst", False, None, tmp_path / "results"))
     picture = tmp_path / "results" / "compare" / "a_vs_b.png"
     assert lines[-1] == f"picture: {picture}"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "More than chance: b is more stable here." in lines[-2]
-    *_, drawn = compare([*folders, folders[0]], None, None, "best", tmp_path / "three.svg", tmp_path)
+    *_, drawn = compare([*folders, folders[0]], None, None, "best", False, tmp_path / "three.svg", tmp_path)
     assert (tmp_path / "three.svg").read_text().startswith("<?xml"), drawn
 
 
@@ -56,10 +56,7 @@ def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path
 )
 def test_a_comparison_that_cannot_be_made_is_refused(folders, tmp_path: Path, options: dict, says: str) -> None:
     chosen = {"x": None, "y": None, "reduce": "worst", "output": None, "folders": 2} | options
+    options = (chosen["x"], chosen["y"], chosen["reduce"], False, chosen["output"])
     with pytest.raises(InputError, match=says):
-        list(
-            compare(
-                folders[: chosen["folders"]], chosen["x"], chosen["y"], chosen["reduce"], chosen["output"], tmp_path
-            )
-        )
+        list(compare(folders[: chosen["folders"]], *options, tmp_path))
     assert not (tmp_path / "compare").exists()

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,7 +40,8 @@ from orchestrator.sweepfile.spec import Sweep
 
 FAULTS = ("errored",)
 OUTSTANDING = ("planned", "running", "interrupted", "lost")
-LABELS = ("stable", "stable", "stable", "stable", "spiked", "diverged", "stalled", *FAULTS, *OUTSTANDING)
+RESULTS = (*OUTCOMES, "degraded")
+LABELS = ("stable", "stable", "stable", "stable", "degraded", "spiked", "diverged", "stalled", *FAULTS, *OUTSTANDING)
 POOLS = {
     "lr": (1e-3, 1e-2, 1e-1, 1.0, 3.0),
     "beta2": (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999, 0.9999999, 0.66274),
@@ -82,35 +83,42 @@ def cases(draw: st.DrawFn, most_axes: int = 3) -> Case:
     body += "".join(f"  {name}: {{values: [{', '.join(map(repr, values))}]}}\n" for name, values in axes.items())
     sweep = sweep_of(body.replace("e-", ".0e-").replace("..0e", ".0e"))
     labels = tuple(draw(st.sampled_from(LABELS)) for _ in sweep.trials)
-    losses = tuple(draw(st.sampled_from([1.0, 2.0, 2.0, 3.5, None])) if label in OUTCOMES else None for label in labels)
+    losses = tuple(draw(st.sampled_from([1.0, 2.0, 2.0, 3.5, None])) if label in RESULTS else None for label in labels)
+    if not any(label in ("stable", "spiked") and loss is not None for label, loss in zip(labels, losses, strict=True)):
+        labels = tuple("stable" if label == "degraded" else label for label in labels)  # they are the best there are
     return Case(sweep, labels, losses)
 
 
 # --- the definitions, word by word --------------------------------------------------------------
 
 
-def is_stable(seeds: Sequence[tuple[str, Any]]) -> bool | None:
-    """True where every seed asked for is stable; None where a result is missing that could still be one, or is lost."""
+# How good a cell is: a degraded one lies between.
+STABLE, DEGRADED, OVER_EDGE = 2, 1, 0
+
+
+def level(seeds: Sequence[tuple[str, Any]]) -> int | None:
+    """STABLE where every seed asked for is stable; None where a result is missing that could still be one, or lost."""
     labels = [label for label, _ in seeds]
-    if any(label in OUTSTANDING for label in labels) or not any(label in OUTCOMES for label in labels):
+    if any(label in OUTSTANDING for label in labels) or not any(label in RESULTS for label in labels):
         return None
     if any(label in OUTCOMES and label != "stable" for label in labels):
-        return False
-    return None if "errored" in labels else True
+        return OVER_EDGE
+    return None if "errored" in labels else DEGRADED if "degraded" in labels else STABLE
 
 
-def reduced(cells: Sequence[Sequence[tuple[str, Any]]], how: str) -> bool | None:
-    """Whether the worst, median or best of cells is stable, in every way in which the unknown ones may come out."""
-    known = [is_stable(cell) for cell in cells]
+def reduced(cells: Sequence[Sequence[tuple[str, Any]]], how: str) -> int | None:
+    """The level of the worst, median or best of cells, in every way in which the unknown ones may come out."""
+    known = [level(cell) for cell in cells]
     place = {"best": 0, "median": len(cells) // 2, "worst": len(cells) - 1}[how]
-    ways = itertools.product(*([value] if value is not None else [True, False] for value in known))
+    levels = [STABLE, DEGRADED, OVER_EDGE]
+    ways = itertools.product(*([value] if value is not None else levels for value in known))
     answers = {sorted(way, reverse=True)[place] for way in ways}
     return answers.pop() if len(answers) == 1 else None
 
 
-def edges_of(row: Sequence[tuple[Any, bool | None]]) -> list[tuple[Any, Any]]:
-    """Stable and not stable ends of every change along a row, cells that are not known left out."""
-    known = [(value, stable) for value, stable in row if stable is not None]
+def edges_of(row: Sequence[tuple[Any, int | None]], least: int = DEGRADED) -> list[tuple[Any, Any]]:
+    """Ends of every change along a row to below the level ``least``, cells that are not known left out."""
+    known = [(value, found >= least) for value, found in row if found is not None]
     return [(a[0], b[0]) if a[1] else (b[0], a[0]) for a, b in itertools.pairwise(known) if a[1] != b[1]]
 
 
@@ -119,12 +127,14 @@ def in_order(case: Case, axis: int) -> list[Any]:
     return sorted({cell[axis] for cell in case.seeds_of})
 
 
-def of_state(state: str) -> bool | None:
-    """What the state of a cell says of its stability."""
-    return None if state in ("unknown", "errored", "not_run") else state == "stable"
+def of_state(state: str) -> int | None:
+    """What the state of a cell says of its level."""
+    if state in ("unknown", "errored", "not_run"):
+        return None
+    return {"stable": STABLE, "degraded": DEGRADED}.get(state, OVER_EDGE)
 
 
-def rows_of(case: Case, how: str = "worst") -> Iterator[tuple[Any, list[tuple[Any, bool | None]]]]:
+def rows_of(case: Case, how: str = "worst") -> Iterator[tuple[Any, list[tuple[Any, int | None]]]]:
     """Each row of the map over the first two axes: y, and every x with what the definitions say of the cell."""
     num_axes = len(case.sweep.axes)
     for y in in_order(case, 1) if num_axes > 1 else [None]:
@@ -160,7 +170,7 @@ def opened(folder: Path) -> LedgerReader:
 def test_a_cell_s_state_says_what_the_definition_says(labels: list[str]) -> None:
     seeds = [(label, None) for label in labels]
     state = cell_state(labels)
-    assert of_state(state) == is_stable(seeds)
+    assert of_state(state) == level(seeds)
     if state in OUTCOMES and state != "stable":
         counts = Counter(label for label in labels if label in OUTCOMES and label != "stable")
         assert counts[state] == max(counts.values())
@@ -176,7 +186,11 @@ def test_the_map_its_table_and_its_boundary_are_the_definitions(written, case: C
         assert of_row.y == y
         assert [(x, of_state(stability.state((x, y)))) for x, _ in row] == row
         assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row)
-        assert list(of_row.missing) == [x for x, stable in row if stable is None]
+        assert list(of_row.missing) == [x for x, found in row if found is None]
+        assert list(of_row.degraded) == [x for x, found in row if found == DEGRADED]
+    strict = boundary(replace(stability, counts_degraded=True))
+    for (_, row), of_row in zip(rows_of(case, how), strict, strict=True):
+        assert [(edge.stable, edge.not_stable) for edge in of_row.edges] == edges_of(row, STABLE)
     table = map_table(stability)
     assert len(table) == len(stability.cells)
     for record in table.to_dict("records"):
@@ -205,31 +219,33 @@ def test_where_and_facet_take_the_cells_of_the_value_and_no_other(written, case:
                 assert f"{name} = " in found.note
 
 
-def margin_by_hand(case: Case, cell: Cell, axis: int, is_upwards: bool) -> float:
-    """The factor up to which every cell in one direction is stable; infinite where all of them are."""
+def margin_by_hand(case: Case, cell: Cell, axis: int, is_upwards: bool, least: int) -> float:
+    """The factor up to which every cell in one direction has at least a level; infinite where all of them have."""
     values = in_order(case, axis)
     here = values.index(cell[axis])
     beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
     last = cell[axis]
     for value in beyond:
-        if is_stable(case.seeds_of[(*cell[:axis], value, *cell[axis + 1 :])]) is not True:
+        found = level(case.seeds_of[(*cell[:axis], value, *cell[axis + 1 :])])
+        if found is None or found < least:
             return max(last / cell[axis], cell[axis] / last)
         last = value
     return math.inf
 
 
 @some
-@given(cases(), st.sampled_from([1.0, 1.05, 8.0, 200.0]))
+@given(cases(), st.sampled_from([1.0, 1.05, 8.0, 200.0]), st.booleans())
 def test_the_recommended_cell_is_the_best_of_those_with_nothing_else_than_stable_cells_around(
-    written, case: Case, at_least: float
+    written, case: Case, at_least: float, counts_degraded: bool
 ) -> None:
     with opened(written(case)) as ledger:
-        found = recommend(ledger, at_least)
+        found = recommend(ledger, at_least, counts_degraded=counts_degraded)
+    least = STABLE if counts_degraded else DEGRADED
     passing = {}
     for cell, seeds in case.seeds_of.items():
-        if is_stable(seeds) and all(loss is not None for _, loss in seeds):
+        if level(seeds) == STABLE and all(loss is not None for _, loss in seeds):
             directions = itertools.product(range(len(cell)), (False, True))
-            if min(margin_by_hand(case, cell, *direction) for direction in directions) >= at_least:
+            if min(margin_by_hand(case, cell, *direction, least) for direction in directions) >= at_least:
                 passing[cell] = median(loss for _, loss in seeds)
     if not passing:
         assert found.chosen is None
@@ -239,29 +255,44 @@ def test_the_recommended_cell_is_the_best_of_those_with_nothing_else_than_stable
 
 
 @some
-@given(cases(most_axes=2), st.data())
-def test_a_comparison_counts_the_cells_that_are_known_in_both(written, case: Case, data: st.DataObject) -> None:
-    other = Case(case.sweep, tuple(data.draw(st.permutations(case.labels))), (None,) * len(case.labels))
+@given(cases(most_axes=2), st.data(), st.booleans())
+def test_a_comparison_counts_the_cells_that_are_known_in_both(
+    written, case: Case, data: st.DataObject, counts_degraded: bool
+) -> None:
+    places = data.draw(st.permutations(range(len(case.labels))))
+    other = Case(case.sweep, *(tuple(values[i] for i in places) for values in (case.labels, case.losses)))
+    wanted = ("stable",) if counts_degraded else ("stable", "degraded")
     both = [case.seeds_of, other.seeds_of]
-    known = [cell for cell in both[0] if all(is_stable(seeds_of[cell]) is not None for seeds_of in both)]
+    known = [cell for cell in both[0] if all(level(seeds_of[cell]) is not None for seeds_of in both)]
     with opened(written(case)) as first, opened(written(other)) as second:
         if not known:
             with pytest.raises(InputError, match="none of them is known in all sweeps"):
                 compare([first, second])
             return
-        found = compare([first, second])
+        found = compare([first, second], counts_degraded=counts_degraded)
     assert (found.num_cells, found.num_unknown) == (len(both[0]), len(both[0]) - len(known))
     for seeds_of, side in zip(both, found.sides, strict=True):
         shares = []
         for cell in known:
-            results = [label for label, _ in seeds_of[cell] if label in OUTCOMES]
-            shares.append(results.count("stable") / len(results))
+            results = [label for label, _ in seeds_of[cell] if label in RESULTS]
+            shares.append(sum(label in wanted for label in results) / len(results))
+        assert side.num_degraded == sum(level(seeds_of[cell]) == DEGRADED for cell in known)
         assert side.area == pytest.approx(sum(shares) / len(shares))
 
 
 # --- every command that reads a map agrees --------------------------------------------------------
 
-MARKS = {"o": True, "^": False, "X": False, "-": False, "!": None, "?": None, ":": None, ".": None}
+MARKS = {
+    "o": STABLE,
+    "v": DEGRADED,
+    "^": OVER_EDGE,
+    "X": OVER_EDGE,
+    "-": OVER_EDGE,
+    "!": None,
+    "?": None,
+    ":": None,
+    ".": None,
+}
 
 
 def lines_drawn(stability: Any) -> set[tuple[float, float]]:
@@ -317,7 +348,8 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
                 ((j + 0.5, i), row[j + 1 : j + 2]),
                 ((j, i + 0.5), [r[1][j] for r in rows[i + 1 : i + 2]]),
             ):
-                if neighbour and None not in (stable, neighbour[0][1]) and stable != neighbour[0][1]:
+                levels = (stable, neighbour[0][1]) if neighbour else ()
+                if OVER_EDGE in levels and None not in levels and levels[0] != levels[1]:
                     places.add(side)
     assert lines_drawn(stability) == places
     # the page has the same trials to draw from
@@ -331,4 +363,4 @@ def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) ->
     if not chosen.startswith("none"):
         setting = dict(word.split("=") for word in chosen.split(":")[0].split())
         key = (float(setting[x]), float(setting[y]) if y else None)
-        assert len(case.sweep.axes) > 2 or of_table[key] is True
+        assert len(case.sweep.axes) > 2 or of_table[key] == STABLE

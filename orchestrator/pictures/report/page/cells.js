@@ -4,12 +4,17 @@ const panel = () => data.panels[choice.panel];
 const lookOf = (c) => look.states[cells.state[c]];
 
 // The cell that represents several: the one at the reduction's rank; if unknown cells may fall there, the first
-// unknown one.
+// unknown one. Unknown cells rank between those within the edge and those over it, so of the known ones only a degraded
+// cell can lose its place to one of them.
 function taken(group, how) {
   const { rank } = panel();
   const ordered = [...group].sort((a, b) => rank[a] - rank[b]);
   const place = Math.min(Math.floor(data.reductions[how] * ordered.length), ordered.length - 1);
-  return lookOf(ordered[place]).is_known ? ordered[place] : ordered.find((c) => !lookOf(c).is_known);
+  const unknown = ordered.filter((c) => !lookOf(c).is_known);
+  const numStable = ordered.filter((c) => lookOf(c).is_stable).length;
+  const { is_known, is_stable, is_over_edge } = lookOf(ordered[place]);
+  const isDegraded = is_known && !is_stable && !is_over_edge;
+  return !is_known || (isDegraded && place < numStable + unknown.length) ? unknown[0] : ordered[place];
 }
 
 // "column,row" -> the number of a cell, for the axes and slices chosen.

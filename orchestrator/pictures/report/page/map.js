@@ -5,7 +5,8 @@ function drawMap() {
   const scale = colourScale(map);
   const { drawing, states, hasEdge } = data.is_sampled ? pointMap(map, scale) : gridMap(map, scale);
   document.getElementById("map").replaceChildren(drawing);
-  drawKey(states, hasEdge, scale);
+  const hasRise = panel().range !== null && [...map.values()].some((c) => cells.num_risen[c]);
+  drawKey(states, hasEdge, hasRise, scale);
   document.getElementById("map-title").textContent = `${panel().title}${scale.isClipped ? " (colour clipped)" : ""}`;
 }
 
@@ -20,7 +21,7 @@ function gridMap(map, scale) {
   const states = new Set([...map.values()].map((c) => cells.state[c]));
   let hasEdge = false;
   const differ = (c, next) => c !== undefined && next !== undefined && lookOf(c).is_known && lookOf(next).is_known
-    && lookOf(c).is_stable !== lookOf(next).is_stable;
+    && lookOf(c).is_over_edge !== lookOf(next).is_over_edge;
   for (let j = rows.length - 1; j >= 0; j--) {
     const line = element("tr", {}, element("th", { scope: "row" }, axisY.heads[rows[j]]));
     columns.forEach((_, i) => {
@@ -134,12 +135,13 @@ function pointMap(map, scale) {
   return { drawing, states: new Set([...map.values()].map((c) => cells.state[c])), hasEdge: false };
 }
 
-function drawKey(states, hasEdge, scale) {
+function drawKey(states, hasEdge, hasRise, scale) {
   const items = Object.entries(look.states).filter(([state]) => states.has(state)).map(([state, { sign, label, is_hatched }]) =>
     element("li", {}, element("span", { class: `swatch ${state}${is_hatched ? " hatched" : ""}` }, sign), ` ${label}`));
   const bar = element("span", { class: "swatch" });
   bar.style.cssText = `width: 7em; background: linear-gradient(90deg, ${scale.table.paint.join(",")})`;
   items.push(element("li", {}, `${tickText(scale.low)} `, bar, ` ${tickText(scale.high)}`));
+  if (hasRise) items.push(element("li", {}, look.rise.join(" ")));
   if (hasEdge) items.push(element("li", {}, `thick lines: ${look.edge}`));
   document.getElementById("key").replaceChildren(...items);
 }
