@@ -23,7 +23,7 @@ def boundary(
     with LedgerReader(folder / LEDGER) as ledger:
         stability = stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded)
     note = f" ({stability.note})" if stability.note else ""
-    counted = ", and degraded cells are not" if degraded else ""
+    counted = " and none is degraded" if degraded else ""
     yield f"{stability.name}: the edge along {stability.x.name}{note}; a cell is stable when all its seeds are{counted}"
     yield from boundary_lines(stability)
     return EXIT_OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -60,10 +61,10 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
 
     yield ""
     with LedgerReader(folder / LEDGER) as ledger:
-        drawing = text_map(ledger.trials())
-    if drawing:
+        rows = ledger.trials()
+    if drawing := text_map(rows):
         yield drawing
-    yield counts_line(summary.counts)
+    yield counts_line(Counter(row.label for row in rows))
     for path in [*written, folder / LEDGER]:
         yield f"{path.stem:>8}: {path}"
     if sweep.tracking.enabled:

@@ -247,8 +247,8 @@ def artifact_places(results: Path) -> set[Path]:
 
 AUDITED = ("steps=120", "axes={lr: {values: [0.5, 2.4]}, schedule: {values: [constant, cosine]}}", "seeds=[0, 1, 2]",
            "fixed.beta1=0.0", "stopping={patience: 10, min_history: 10, window: 10, audit: 0.6}")  # fmt: skip
-COUNTS = {"num_stable", "num_degraded", "num_spiked", "num_diverged", "num_stalled", "num_trials", "num_audited", "steps_saved",
-          "steps_audited"}  # fmt: skip
+COUNTS = {"num_stable", "num_degraded", "num_spiked", "num_diverged", "num_stalled", "num_trials", "num_audited",
+          "steps_saved", "steps_audited"}  # fmt: skip
 RATES = {"num_wrong_stops", "wrong_stop_rate", "wrong_stop_rate_low", "wrong_stop_rate_high"}
 
 
