@@ -3,23 +3,26 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
-from sweep_cases import QUADRATIC, trial_row
+from sweep_cases import QUADRATIC, sweep_of, trial_row
 
-from orchestrator.commands.live import LiveView, format_seconds, text_map
+from orchestrator.commands.live import LiveView, format_seconds, progress_line, text_map
 from orchestrator.detection.outcomes import OUTCOMES
-from orchestrator.messages import TrialRow
+from orchestrator.driver.progress import Progress
+from orchestrator.messages import Report, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 
 def row(cell: dict, label: str) -> TrialRow:
-    """A trial with this outcome or status."""
+    """A trial with this outcome or status; a degraded one has learned a tenth."""
+    if label == "degraded":
+        return trial_row(cell=cell, outcome="stable", status="finished", learned_share=0.1)
     return trial_row(cell=cell, outcome=label if label in OUTCOMES else None, status=label)
 
 
 def test_the_map_tells_outcomes_apart_without_colour() -> None:
-    labels = ["stable", "spiked", "diverged", "stalled", "errored", "running", "planned"]
+    labels = ["stable", "degraded", "spiked", "diverged", "stalled", "errored", "running", "planned"]
     cells = [row({"lr": i, "beta2": 0.9}, label) for i, label in enumerate(labels)]
     lines = text_map(cells).plain.splitlines()
     marks = lines[1].split()[1:]
@@ -69,3 +72,11 @@ def test_the_map_fits_into_eighty_columns_and_says_what_it_pools() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[1] == "o" * 60
     assert "worst over clip" in lines[-2]
+
+
+def test_the_progress_line_counts_the_trials_whose_gradient_norm_is_up() -> None:
+    running = {name: Report(name, 10, 10, 1.0, num_risen=num) for name, num in (("a", 2), ("b", 1))}
+    progress = Progress(sweep_of(), {}, {}, 8, clock=lambda: 5.0, started=0.0, running=running)
+    assert "gradient norm up in 3" in progress_line(progress)
+    progress.running.clear()
+    assert "gradient norm" not in progress_line(progress)

@@ -300,3 +300,35 @@ def test_sweeps_and_logs_are_replayed_together(replay, judged) -> None:
 
 
 # --- MLflow
+
+
+def write_norms(path: str, every: int) -> None:
+    """A calm log whose gradient norm doubles half-way, with a point every few steps."""
+    rows = (f"{every * i},{loss!r},{2.0 if i >= 300 else 1.0}\n" for i, loss in enumerate(learning(600).tolist()))
+    Path(path).write_text("step,loss,grad_norm\n" + "".join(rows))
+
+
+def test_a_rising_gradient_norm_is_noted_and_changes_nothing(replay) -> None:
+    write_norms("dense.csv", 1)
+    write_norms("sparse.csv", 20)
+    note = "the gradient norm has risen by half against its last 128 steps, at step"
+    code, said = replay("dense.csv", "sparse.csv", "--json", "found.json")
+    dense, sparse = json.loads(Path("found.json").read_text())
+    assert code == 0
+    assert f"note: dense.csv: {note} 309" in said
+    assert "note: sparse.csv" not in said, "its points are too far apart"
+    assert (dense["norm_rises"], dense["outcome"], sparse["norm_rises"]) == ([309], "stable", [])
+    assert note not in replay("dense.csv", "--no-norm-rises")[1]
+    assert f"note: sparse.csv: {note} 6,180" in replay("sparse.csv", "--norm-rises")[1]
+
+
+def test_a_slow_rise_is_noted(replay) -> None:
+    loss_N = learning(3000)
+    loss_N[2000:] += np.minimum(np.arange(1000) / 500, 1.0)
+    write("slow.csv", loss_N)
+    code, said = replay("slow.csv", "--json", "found.json")
+    (found,) = json.loads(Path("found.json").read_text())
+    assert code == 0
+    assert found["outcome"] == "stable"
+    assert found["risen_share"] == pytest.approx(1 / 3, abs=0.05)
+    assert f"note: slow.csv: since step {found['risen_since_step']:,} it has given up" in said

@@ -292,3 +292,18 @@ def test_a_trial_that_is_not_one_is_told_with_its_file(
     monkeypatch.setenv(TRIAL_VARIABLE, str(tmp_path / "none.json"))
     with pytest.raises(InputError, match=r"none\.json: SWEEP_TRIAL: No such file[^$]*unset it for a run of your own"):
         Watch()
+
+
+def test_a_rising_gradient_norm_is_a_note_at_its_step_and_no_verdict() -> None:
+    watch, quiet = Watch(), Watch(norm_rises=False)
+    notes = {}
+    for step, loss in enumerate(learning(400)):
+        norm = 1.0 if step < 200 else 2.0
+        assert not watch.report(step, loss, norm)
+        quiet.report(step, loss, norm)
+        assert quiet.note is None
+        if watch.note is not None:
+            notes[step] = watch.note
+    assert notes == {209: "the gradient norm has risen by half against its last 128 steps, at step 209"}
+    assert watch.record().norm_rises == (209,)
+    assert watch.verdict().outcome == "stable"

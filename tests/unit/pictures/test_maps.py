@@ -15,10 +15,10 @@ from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.pictures.labels import short_number, tick_labels
 from orchestrator.pictures.maps import _draw_edges, comparison_picture, heatmap
-from orchestrator.pictures.style import STATES
+from orchestrator.pictures.style import EDGE_LABEL, RISE_LABEL, RISE_SIGN, STATES
 from orchestrator.space import Axis
 
-ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned"]
+ALL = ["stable", "spiked", "diverged", "stalled", "errored", "planned", "degraded"]
 
 
 def map_of(folder: Path, body: str, labels: list[str] | None = None, losses=None) -> StabilityMap:
@@ -69,11 +69,21 @@ def test_the_same_results_give_the_same_bytes(tmp_path: Path, file_format: str) 
 
 
 def test_every_state_is_explained_and_told_apart_without_colour(tmp_path: Path) -> None:
-    body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1], num: 7}}\n"
+    body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1], num: 8}}\n"
     labels = [label for state in ALL for label in (state, state)] + ["stable", "planned"]
     picture = heatmap(map_of(tmp_path, body, labels), "svg").decode()
     on_figures = [look for state, look in STATES.items() if state != "running"]
-    for words in ("diverged", "spiked", "stalled", "errored", "not run", "unknown", "all seeds stable", "1/1 of 2"):
+    for words in (
+        "diverged",
+        "spiked",
+        "stalled",
+        "errored",
+        "not run",
+        "unknown",
+        "all seeds stable",
+        "1/1 of 2",
+        "degraded",
+    ):
         assert re.search(f"<!-- .*{words}", picture)
     for marks in (
         [(look.marker, look.is_hatched) for look in on_figures],
@@ -143,3 +153,17 @@ def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
     (line,) = axes.lines
     assert list(line.get_xdata()[:2]) == [0.5, 0.5]
     assert np.isnan(line.get_xdata()[2:]).all()
+
+
+def test_degraded_cells_and_slow_rises_are_marked_and_explained(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
+    stability = map_of(tmp_path, body, ["stable", "degraded", "stable"])
+    picture = heatmap(stability, "svg").decode()
+    assert STATES["degraded"].label in picture
+    assert EDGE_LABEL not in picture, "a degraded cell is not over the edge"
+    assert EDGE_LABEL in heatmap(replace(stability, counts_degraded=True), "svg").decode(), "unless it counts"
+    assert RISE_LABEL not in picture
+    cells = {key: replace(cell, num_risen=int(key[0] == 0.3)) for key, cell in stability.cells.items()}
+    risen = heatmap(replace(stability, cells=cells), "svg").decode()
+    assert RISE_LABEL in risen
+    assert risen.count(f"1/1{RISE_SIGN}") == 1
