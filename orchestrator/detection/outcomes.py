@@ -43,7 +43,7 @@ class Verdict:
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     """The outcome of a finished (or stopped) member, from its state at the end.
 
-    diverged: not finite, far above its own past, or off its trend and not back.
+    diverged: not finite, far above its own past, off its trend and not back, or slowly back to where it began.
     unknown: a finite loss that went below zero, or that grew from a low start to a plateau: how far it is from its
     past cannot be told.
     stalled: it never lowered its loss by ``stall_drop``.
@@ -84,6 +84,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         if initial - best <= config.stall_drop * abs(initial):
             reason = record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}"
             return verdict("stalled", record.first_step, reason)
+    if record.risen_share is not None and record.risen_share >= 1:
+        return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")
     if episodes:
         return verdict("spiked", episodes[0].onset_step, _how_it_spiked(record))
     if record.lost is not None:

@@ -155,6 +155,13 @@ def any_record() -> st.SearchStrategy[MemberRecord]:
     )
 
 
+def test_a_run_that_slowly_gave_up_all_that_it_learned_is_diverged_unless_that_is_too_little_to_tell() -> None:
+    gone = replace(STABLE, risen_share=1.05, risen_since_step=120)
+    verdict = judge(gone, CONFIG)
+    assert (verdict.outcome, verdict.onset_step) == ("diverged", 120)
+    assert judge(replace(gone, best_loss=4.9), CONFIG).outcome == "stalled"
+
+
 @given(any_record())
 def test_every_run_has_one_outcome_and_all_but_the_stable_and_the_unknown_an_onset(record: MemberRecord) -> None:
     verdict = judge(record, CONFIG)
