@@ -84,8 +84,8 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         if initial - best <= config.stall_drop * abs(initial):
             reason = record.lost_reason or f"the loss never fell by {config.stall_drop:.0%}"
             return verdict("stalled", record.first_step, reason)
-    if record.risen_share is not None and record.risen_share >= 1:
-        return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")
+        if (record.risen_share or 0.0) >= 1:
+            return verdict("diverged", record.risen_since_step, "it slowly gave up all that it had learned")
     if episodes:
         return verdict("spiked", episodes[0].onset_step, _how_it_spiked(record))
     if record.lost is not None:

@@ -32,6 +32,8 @@ _SUNK_RISE, _SUNK_RISE_AFTER_BLOW_UP = 2.0, 0.5
 _BACK = 0.5
 # A slow rise is reported from this share of what was learned on, once it has lasted for so many losses.
 _RISEN_SHARE, _RISEN_LOSSES = 0.25, 50
+_NOISE_OF_LEVEL = 0.4  # a median of ten losses is off by that share of what a single one is
+
 _STATE = (
     "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
     "risen_since", "_risen_losses", "has_grown", "_broken_gradients", "_gradient_since", "_high_losses", "_patience",
@@ -120,7 +122,9 @@ class Verdicts:
     def risen_share(self, level: float) -> float | None:
         """The share of what was learned that a run at ``level`` has given up, where that is reported."""
         share = self._share_given_up(level)
-        return share if self._risen_losses >= _RISEN_LOSSES and share > _RISEN_SHARE else None
+        if self._risen_losses < _RISEN_LOSSES or share <= _RISEN_SHARE:
+            return None
+        return share if level - self._progress.best > _NOISE_OF_LEVEL * self._progress.noise_at_best() else None
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""

@@ -72,12 +72,18 @@ class Mirror:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def mirror_trials(self, ledger: LedgerReader, trial_ids: Sequence[str]) -> None:
-        """Write these trials from the ledger, unless the tracker has them. Raises TrackingError."""
+    def mirror_trials(
+        self, ledger: LedgerReader, trial_ids: Sequence[str], shares: Mapping[str, Mapping[str, float]] | None = None
+    ) -> None:
+        """Write these trials from the ledger, with their ``shares`` if known, unless the tracker has them.
+
+        Raises TrackingError.
+        """
         for trial_id in trial_ids:
             row = ledger.trial(trial_id)
             if self.tracker.known.get(trial_id) != _version(row):
-                self.tracker.write_trial(trial_record(ledger, row, self.tracking.every))
+                own = (shares or {}).get(trial_id, {})
+                self.tracker.write_trial(trial_record(ledger, row, self.tracking.every, own))
 
     def mirror_sweep(self, artifacts: Sequence[Path]) -> None:
         """Write what is missing of all trials, and the sweep as a whole with ``artifacts``. Raises TrackingError."""
@@ -85,8 +91,9 @@ class Mirror:
             statuses = ledger.statuses(removed=True)
             # Planned trials of an interrupted sweep are not in the tracker yet.
             there = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
-            self.mirror_trials(ledger, there)
-            self.tracker.write_sweep(sweep_record(ledger), artifacts)
+            sweep = sweep_record(ledger)
+            self.mirror_trials(ledger, there, sweep.shares)
+            self.tracker.write_sweep(sweep, artifacts)
             state = ledger.state()
         atomic_write(self.folder / MIRRORED, f"{self.tracker.where} {state}")
 
@@ -105,8 +112,10 @@ def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -
         return marker.read_text() == f"{tracker.shown_store(folder, tracking)} {ledger.state()}"
 
 
-def trial_record(ledger: LedgerReader, row: TrialRow, every: int | str) -> TrialRecord:
-    """The tracker's record of the trial of ``row``, with every ``every``-th step of its curves."""
+def trial_record(
+    ledger: LedgerReader, row: TrialRow, every: int | str, shares: Mapping[str, float] | None = None
+) -> TrialRecord:
+    """The tracker's record of the trial of ``row``, with every ``every``-th step of its curves and its ``shares``."""
     is_finished = row.status == "finished"
     trace = ledger.trace(row.trial_id) if is_finished else {}
     tags = {"status": row.status, "outcome": row.outcome, "reason": row.reason}
@@ -120,6 +129,7 @@ def trial_record(ledger: LedgerReader, row: TrialRow, every: int | str) -> Trial
         values={**row.cell, "seed": row.seed},
         tags={key: str(value) for key, value in tags.items() if value is not None},
         points=[*_curve(trace, row.steps, every), *(_results(row) if is_finished else ())],
+        shares=shares or {},
         started_s=row.started_at,
         finished_s=row.finished_at,
         position=row.position or 0,

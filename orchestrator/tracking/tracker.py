@@ -44,6 +44,7 @@ class TrialRecord:
     started_s: float | None  # since 1970
     finished_s: float | None
     position: int  # in the sweep, from 0
+    shares: Mapping[str, float] = field(default_factory=dict)  # see SweepRecord, as far as known
 
 
 @dataclass(frozen=True, slots=True)
