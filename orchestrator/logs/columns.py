@@ -14,17 +14,19 @@ import numpy as np
 
 from orchestrator.errors import InputError, Problem
 
+EPOCH = "epoch"
+COUNTER = "counter"  # of a line of text, such as 10/300
 STEP_NAMES = ("step", "global_step", "steps", "iter", "iteration", "iterations", "iters", "train_step", "update",
               "num_updates", "batch", "trainer/global_step", "train/global_step", "train/step",
-              "_step", "it", "i")  # fmt: skip
+              "_step", "completed_step", "current_step", "optimizer_step", "it", "i", COUNTER)  # fmt: skip
 LOSS_NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "train_loss_step", "lm_loss",
               "train/lm_loss", "ce_loss", "train/ce_loss", "cross_entropy_loss", "train/crossentropyloss",
               "train/cross_entropy_loss", "loss/total", "total_loss", "train/total_loss", "losses/train",
               "loss_metrics/global_avg_loss", "loss_step", "nll_loss", "trn_loss", "cross_entropy", "nll")  # fmt: skip
 NORM_NAMES = ("grad_norm", "train/grad_norm", "gradnorm", "gnorm", "gradient_norm", "grad_norm_before_clip", "norm",
               "total_grad_norm", "optim/total_grad_norm", "grad/norm", "global_grad_norm", "grad_norm_step",
-              "train/gradient_norm", "optim/grad_norm")  # fmt: skip
-EPOCH = "epoch"
+              "train/gradient_norm", "optim/grad_norm", "l2_norm/grad/global", "train_l2_norm/grad/global",
+              "train/l2_norm/grad/global")  # fmt: skip
 _NOT_TRAINING = re.compile(r"(?<![a-z])(val|eval|test|held|dev|scale|aux|z_?loss|best|ema|std)|scale$|_min$|_max$")
 _SHOWN_COLUMNS = 12
 _COMPARED_COLUMNS = 50

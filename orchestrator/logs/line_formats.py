@@ -13,6 +13,7 @@ from orchestrator.logs.columns import plain_name
 from orchestrator.logs.lines import Reader, Row, text_of, texts_of
 from orchestrator.logs.named_numbers import json_numbers, number_of, text_pairs
 from orchestrator.logs.separated import Csv, delimiter_of, header_of, names_of
+from orchestrator.logs.series import SeriesOfText
 
 
 class Text(Reader):
@@ -20,12 +21,17 @@ class Text(Reader):
 
     _LONGEST = 16_000  # bytes searched in a line; fewer in characters
     _NUM_READ = 1000  # lines with numbers to read without filtering by words, for the names in the note
-    _WORDS = (b"loss", b"nll", b"entropy", b"norm", b"step", b"iter", b"update", b"batch")
+    _WORDS = (b"loss", b"nll", b"entropy", b"norm", b"step", b"iter", b"update", b"batch", b"epoch")
     _SHORT_STEPS = frozenset({"it", "i"})  # part of most words; searched for only if a log has them
 
     def __init__(self, named: Iterable[str] = ()) -> None:
         self._words = {*self._WORDS, *map(_longest_word, named)}
         self._num_read = 0
+        self._series = SeriesOfText()
+
+    def question(self, loss: str) -> str | None:
+        """What must be asked about the lines so far that have the ``loss``, if anything."""
+        return self._series.question(loss)
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Rows of nonempty lines."""
@@ -41,10 +47,7 @@ class Text(Reader):
                 yield row
 
     def _row(self, line: bytes) -> Row:
-        row: dict[str, float] = {}
-        for name, value in text_pairs(text_of(line[: self._LONGEST])):
-            row.setdefault(name, value)
-        return row
+        return self._series.row(text_of(line[: self._LONGEST]))
 
 
 def _longest_word(name: str) -> bytes:
@@ -169,7 +172,7 @@ class Auto(Reader):
     def _may_be_header(self, line: bytes) -> bool:
         """Whether to wait for a second line; never after a line with a loss."""
         text = text_of(line)
-        if line.lstrip().startswith(b"{") or any(self._is_loss(name) for name, _ in text_pairs(text)):
+        if line.lstrip().startswith(b"{") or any(self._is_loss(pair.name) for pair in text_pairs(text)):
             return False
         found = header_of(text)
         return found is not None and any(map(self._is_loss, names_of(found[1])))

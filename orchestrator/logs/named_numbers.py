@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.logs.columns import plain_name
+from orchestrator.logs.columns import COUNTER, EPOCH, STEP_NAMES, plain_name
 
 LONGEST_NAME = 250  # characters of a metric's name, as in MLflow
 _LONGEST_TEXT = 4000  # characters searched in a line
 
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+"
+# What a number is wrapped in where a tensor or an array was printed: tensor(2.3, ...), np.float64(2.3), [2.3].
+_WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3})\(\s*+|\[\s*+){0,2}"
 # A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
 _PAIR = re.compile(
-    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=])[\"']?\s*+(?:\([^)]*+\))?+\s*+[:=]?\s*+[\"']?"
-    rf"({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)]*+\))?+\s*+[:=]?\s*+[\"']?"
+    rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
     re.IGNORECASE,
 )
+# How far a loop has come, 10/300; no date, no time of day behind a date, no share of decimals.
+_COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
+_NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
+_NAME_WITHIN = 40  # characters before a counter
 _NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -29,10 +35,35 @@ def without_colours(text: str) -> str:
     return _COLOURS.sub("", text) if "\x1b" in text else text
 
 
-def text_pairs(line: str) -> Iterator[tuple[str, float]]:
-    """Names in their plain form, with the numbers that follow them."""
+class Pair(NamedTuple):
+    """A name in its plain form, the number that follows it, and where the name begins."""
+
+    name: str
+    value: float
+    start: int
+
+
+def text_pairs(line: str) -> Iterator[Pair]:
+    """Names with the numbers that follow them."""
     for match in _PAIR.finditer(line[:_LONGEST_TEXT]):
-        yield plain_name(match[1]), float(match[2].replace(",", ""))
+        yield Pair(plain_name(match[1]), float(match[2].replace(",", "")), match.start())
+
+
+def counters(line: str) -> Iterator[tuple[str, float]]:
+    """Counters such as 10/300 under the name of the step or the epoch before them, or as COUNTER."""
+    for match in _COUNTER.finditer(line[:_LONGEST_TEXT]):
+        value = float(match[1])
+        if value > float(match[2]):
+            continue
+        before = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
+        names = plain_name(before[1]).split("/") if before else []
+        if len(names) == 2 and names[0] == EPOCH and names[1] in STEP_NAMES:  # Epoch/Step: 3/120
+            yield EPOCH, value
+            yield names[1], float(match[2])
+        elif names and names[-1].split("_")[-1] in (EPOCH, "epochs"):
+            yield EPOCH, value
+        else:
+            yield (names[-1] if names and names[-1] in STEP_NAMES else COUNTER), value
 
 
 def number_of(cell: str) -> float | None:

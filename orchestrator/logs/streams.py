@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.errors import InputError, Problem, printable
 from orchestrator.logs.columns import (
+    COUNTER,
     EPOCH,
     LOSS_NAMES,
     NORM_NAMES,
@@ -31,11 +32,11 @@ from orchestrator.logs.event_files import Events, begins_as_events
 from orchestrator.logs.line_formats import Auto, JsonLines, Pattern, Text
 from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row
 from orchestrator.logs.named_numbers import without_colours
+from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 from orchestrator.logs.separated import Csv
 
 _BLOCK = 1024**2  # bytes split into lines at a time
 _LAST_LINE = 500  # characters
-_NUM_HELD = 5  # rows from which the columns are detected
 _MAX_NAMES = 1000  # that are remembered
 
 
@@ -155,6 +156,7 @@ class _Held:
     row: Row
     steps: Row
     norms: Row
+    epoch: float | None
 
 
 class _Columns:
@@ -171,7 +173,8 @@ class _Columns:
         self._names: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
         self._norm: str | None = None
-        self._numbering = _Numbering()
+        self._numbering = Numbering()
+        self._epoch: float | None = None  # of the last row that had one
 
     def choose_among(self, names: list[str]) -> None:
         """Choose immediately among ``names``, which are final."""
@@ -187,6 +190,7 @@ class _Columns:
     def take(self, row: Row) -> list[Point]:
         """Points that are complete with ``row``."""
         losses = []
+        self._epoch = row.get(EPOCH, self._epoch)
         for name, value in row.items():
             role = self._roles.get(name)
             if role is None:
@@ -203,10 +207,10 @@ class _Columns:
             return []
         if not self._is_settled:
             _count(losses, self._losses)
-        self._held.append(_Held(row, self._steps, {**self._finite_norms, **self._norms}))
+        self._held.append(_Held(row, self._steps, {**self._finite_norms, **self._norms}, self._epoch))
         self._finite_norms |= {name: norm for name, norm in self._norms.items() if math.isfinite(norm)}
         self._steps, self._norms = {}, {}
-        if not self._is_settled and not self._is_clear(row) and len(self._held) < _NUM_HELD:
+        if not self._is_settled and not self._is_clear(row) and len(self._held) < NUM_FIRST:
             return []
         return self._release()
 
@@ -227,7 +231,7 @@ class _Columns:
         if self._wanted["loss"] is not None and find_name(names, self._wanted["loss"]) is None:
             return printable(f"no line with {self._wanted['loss']!r}: names seen: {listed(names)}")
         if self._held:
-            return printable(f"fewer than {_NUM_HELD} lines with a loss so far: names seen: {listed(names)}")
+            return printable(f"fewer than {NUM_FIRST} lines with a loss so far: names seen: {listed(names)}")
         losses = training_losses(self._losses)
         if len(losses) > 1:
             return printable(f"several may be the loss: {listed(losses)}; say which under metrics: loss")
@@ -236,9 +240,8 @@ class _Columns:
     def _is_clear(self, row: Row) -> bool:
         """Whether no later row can have a better loss column, and this one has a single name for its step."""
         names = [plain_name(name) for name in row]
-        return (
-            self._wanted["loss"] is None and LOSS_NAMES[0] in names and sum(name in STEP_NAMES for name in names) == 1
-        )
+        steps = [name for name in names if name in STEP_NAMES and name != COUNTER]
+        return self._wanted["loss"] is None and LOSS_NAMES[0] in names and len(steps) == 1
 
     def _role(self, name: str) -> _Role:
         if len(self._roles) >= _MAX_NAMES:
@@ -286,8 +289,8 @@ class _Columns:
         if loss is None:
             return None
         step = wanted["step"] and find_name(held.steps, wanted["step"])
-        epoch = find_name(row, EPOCH)
-        place = self._numbering.place(held.steps[step] if step else None, row[epoch] if epoch else None)
+        value = held.steps[step] if step else None
+        place = self._numbering.place(value, held.epoch, is_counter=wanted["step"] == COUNTER)
         if place is None:
             return None
         if wanted["grad_norm"] is None:
@@ -306,51 +309,9 @@ def _count(names: Iterable[str], counts: Counter[str]) -> None:
 
 def _usual_step(held: list[_Held]) -> str | None:
     """The usual step name in most of the rows, or else one that occurred between each of them and the next."""
-    own = Counter(name for one in held for name in one.steps if name in one.row)
-    between = Counter(name for one in held for name in one.steps)
+    counter = [one.steps[COUNTER] for one in held if COUNTER in one.steps]
+    left_out = set() if counts_steps(counter) else {COUNTER}
+    own = Counter(name for one in held for name in one.steps if name in one.row and name not in left_out)
+    between = Counter(name for one in held for name in one.steps if name not in left_out)
     counts = own or Counter({name: num for name, num in between.items() if num == len(held) > 1})
     return max(counts, key=lambda name: (counts[name], -STEP_NAMES.index(plain_name(name))), default=None)
-
-
-class _Numbering:
-    """Increasing steps from the numbers in rows."""
-
-    def __init__(self) -> None:
-        self.last: int | None = None
-        self._num_dropped = self._num_numbered = 0
-        self._first = self._gap = self._offset = 0
-        self._epoch = math.inf
-
-    def place(self, value: float | None, epoch: float | None) -> int | None:
-        """Step of the next point, or None where it is not above the last one's.
-
-        A row without an integer step gets the next number. Where steps restart in a later epoch, they continue from the
-        epoch before.
-        """
-        last = -1 if self.last is None else self.last
-        if value is None or not abs(value) < 2**53 or abs(value - round(value)) > 1e-6:
-            step = last + 1
-            self._num_numbered += 1
-        else:
-            step = round(value) + self._offset
-            if self.last is None:
-                self._first = step
-            elif step <= last and round(value) <= self._first and epoch is not None and epoch > self._epoch:
-                self._offset += last + self._gap - step
-                step = last + self._gap
-            if self.last is not None and step <= last:
-                self._num_dropped += 1
-                return None
-        self._gap = 1 if self.last is None else step - last
-        self._epoch = math.inf if epoch is None else epoch
-        self.last = step
-        return step
-
-    def notes(self, has_steps: bool) -> Iterator[str]:
-        """How steps were changed, if at all."""
-        if has_steps and self._num_numbered:
-            yield f"{self._num_numbered} points without a whole number of steps were numbered on"
-        if self._offset:
-            yield "steps begin again with each epoch: they are counted on"
-        if self._num_dropped:
-            yield f"{self._num_dropped} points at the same or an earlier step were left out"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from orchestrator.logs.columns import EPOCH, Columns, choose, find_name
+from orchestrator.logs.columns import COUNTER, EPOCH, Columns, choose, find_name
+from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 
 _INFINITE = 1e100
 
@@ -78,9 +79,14 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     assert chosen.loss is not None, "a log without a loss is refused"
     loss_rows, losses = cells[chosen.loss]
     losses = _unbounded(losses)
-    steps, note = _steps_of(cells, chosen.step, loss_rows)
-    notes = [note] if note else []
-    step = None if note else chosen.step
+    if chosen.step == COUNTER and (counted := _counted(cells, loss_rows)) is not None:
+        loss_rows, losses, steps, notes = loss_rows[counted[0]], losses[counted[0]], counted[1], [*counted[2]]
+        step = None  # norms are matched by position
+    else:
+        chosen = replace(chosen, step=None) if chosen.step == COUNTER else chosen
+        steps, note = _steps_of(cells, chosen.step, loss_rows)
+        notes = [note] if note else []
+        step = None if note else chosen.step
     if step is not None and (counted_on := _counted_on(steps, _epochs_of(cells, loss_rows))) is not None:
         # Norms are then matched by position: the steps of rows without a loss are unknown.
         step, steps = None, counted_on
@@ -105,6 +111,25 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     return Log(name, chosen, steps[kept], losses[kept], grad_norms, tuple(notes))
 
 
+def _counted(cells: _Cells, loss_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """The losses that count, their steps by the counter of their lines, and notes; None if it does not count steps."""
+    rows, values = cells[COUNTER]
+    last_N = np.searchsorted(rows, loss_rows, side="right") - 1
+    # A counter holds for one loss, on its line or below it.
+    is_new_N = (last_N >= 0) & (rows[np.maximum(last_N, 0)] > np.append(-1, loss_rows[:-1]))
+    value_N = np.where(is_new_N, values[np.maximum(last_N, 0)], np.nan)
+    first = value_N[:NUM_FIRST]
+    if not counts_steps(first[np.isfinite(first)].tolist()):
+        return None
+    numbering, kept, steps = Numbering(), [], []
+    for i, (value, epoch) in enumerate(zip(value_N.tolist(), _epochs_of(cells, loss_rows).tolist(), strict=True)):
+        step = numbering.place(value, epoch, is_counter=True)
+        if step is not None:
+            kept.append(i)
+            steps.append(step)
+    return np.array(kept), np.array(steps, dtype=np.int64), list(numbering.notes(has_steps=True))
+
+
 def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[np.ndarray, str]:
     """The step of each loss, and a note. A step applies to the lines below it without one."""
     numbered = np.arange(len(loss_rows), dtype=np.int64)
@@ -120,13 +145,13 @@ def _steps_of(cells: _Cells, step: str | None, loss_rows: np.ndarray) -> tuple[n
 
 
 def _epochs_of(cells: _Cells, loss_rows: np.ndarray) -> np.ndarray:
-    """The epoch in the row of each loss, nan if it has none."""
-    epoch_N = np.full(len(loss_rows), np.nan)
-    if (name := find_name(cells, EPOCH)) is not None:
-        rows, values = cells[name]
-        _, ours, theirs = np.intersect1d(loss_rows, rows, assume_unique=True, return_indices=True)
-        epoch_N[ours] = values[theirs]
-    return epoch_N
+    """The epoch of each loss, in its row or the last one before it that has one; nan without."""
+    name = find_name(cells, EPOCH)
+    if name is None:
+        return np.full(len(loss_rows), np.nan)
+    rows, values = cells[name]
+    last_N = np.searchsorted(rows, loss_rows, side="right") - 1
+    return np.where(last_N >= 0, values[np.maximum(last_N, 0)], np.nan)
 
 
 def _counted_on(step_N: np.ndarray, epoch_N: np.ndarray) -> np.ndarray | None:

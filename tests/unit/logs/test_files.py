@@ -172,7 +172,7 @@ WRITTEN = {
     ),
     "fairseq": Written("a.log", each(FAIRSEQ), "num_updates", "loss", "gnorm"),
     "tqdm": Written(
-        "a.err", each("\r{pct:3.0f}%|##   | {step}/400 [00:01<00:09, 9.9it/s, loss={loss}]", ""), None, "loss"
+        "a.err", each("\r{pct:3.0f}%|##   | {step}/400 [00:01<00:09, 9.9it/s, loss={loss}]", ""), "counter", "loss"
     ),
     "logging": Written("a.log", each("2025-01-02 10:11:12,123 INFO step {step} loss {loss}"), "step", "loss"),
     "prints of a dict": Written(

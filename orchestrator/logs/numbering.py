@@ -1,0 +1,63 @@
+"""Increasing steps from the numbers beside the losses, in the order in which they were printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+NUM_FIRST = 5  # points that decide whether a counter counts steps
+
+
+def counts_steps(values: Collection[float]) -> bool:
+    """Whether a counter such as 10/300 has these ``values`` at the first points because it counts their steps."""
+    return len(set(values)) > 1
+
+
+class Numbering:
+    """Steps that increase. Those of a counter begin again whenever it goes back; named ones in a later epoch only."""
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self._num_dropped = self._num_numbered = 0
+        self._first = self._gap = self._offset = 0
+        self._epoch = math.inf
+        self._value = -math.inf  # the last one that was printed
+
+    def place(self, value: float | None, epoch: float | None, *, is_counter: bool = False) -> int | None:
+        """Step of the next point, or None where it is not above the last one's.
+
+        A row without an integer step gets the next number. Where steps begin again, they continue from the last one.
+        """
+        last = -1 if self.last is None else self.last
+        if value is None or not abs(value) < 2**53 or abs(value - round(value)) > 1e-6:
+            step = last + 1
+            self._num_numbered += 1
+        else:
+            step = round(value) + self._offset
+            if self.last is None:
+                self._first = step
+            elif step <= last and self._begins_again(value, epoch, is_counter=is_counter):
+                self._offset += last + self._gap - step
+                step = last + self._gap
+            self._value = value
+            if self.last is not None and step <= last:
+                self._num_dropped += 1
+                return None
+        self._gap = 1 if self.last is None else step - last
+        self._epoch = math.inf if epoch is None else epoch
+        self.last = step
+        return step
+
+    def _begins_again(self, value: float, epoch: float | None, *, is_counter: bool) -> bool:
+        if is_counter:
+            return value < self._value
+        return round(value) <= self._first and epoch is not None and epoch > self._epoch
+
+    def notes(self, has_steps: bool) -> Iterator[str]:
+        """How steps were changed, if at all."""
+        if has_steps and self._num_numbered:
+            yield f"{self._num_numbered} points without a whole number of steps were numbered on"
+        if self._offset:
+            yield "steps begin again with each epoch: they are counted on"
+        if self._num_dropped:
+            yield f"{self._num_dropped} points at the same or an earlier step were left out"

@@ -1,0 +1,164 @@
+"""Which lines of a text are one series: a training loss is printed by one kind of line.
+
+Lines of an evaluation get names of their own, and so do lines of another kind that print the same names; the lines of
+all processes but one are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.logs.columns import EPOCH, STEP_NAMES
+from orchestrator.logs.named_numbers import COUNTER, Pair, counters, text_pairs
+
+EVALUATION = "eval"  # prefix of the names in a line of an evaluation
+_WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing)|eval(?:uation|uating)?|dev|held[- ]?out"
+_EVALUATION = re.compile(rf"(?<![\w/.\-])(?:{_WORDS})\b(?![/_.=-]\w)", re.IGNORECASE)
+_TRAINING = re.compile(r"(?<![\w/.\-])train(?:ing)?\b(?![/_.=-]\w)", re.IGNORECASE)
+_EVALUATION_WORD = re.compile(_WORDS, re.IGNORECASE)
+_RANK = re.compile(r"(?<![\w.])rank[\s:=_]{0,2}(\d+)(?!\d*[\w.])", re.IGNORECASE)
+_RANK_WITHIN = 160  # characters
+# Words before a loss that say nothing about the kind of the line: levels of a logger, and parts of times.
+_EMPTY = {
+    "info", "warning", "debug", "error", "am", "pm", "utc", "gmt", "t", "z", "s", "ms", "sec", "secs", "second",
+    "seconds", "min", "mins", "minute", "minutes", "h", "hour", "hours", "day", "days", "rank", "eta",
+}  # fmt: skip
+_NUM_WORDS = 6
+_MOST_FORMS = 50
+_FEW, _ENOUGH = 3, 5  # lines of the first kind, and of another that then takes its place
+_DOUBTFUL, _SHARE = 10, 1 / 3  # lines of another kind, also as a share of the first, from which it is not known
+
+
+@dataclass
+class _Kind:
+    """Lines that print the same: they share the words before the loss, or the names, or some have more of both."""
+
+    words: set[tuple[str, ...]] = field(default_factory=set)
+    names: set[frozenset[str]] = field(default_factory=set)
+    num_lines: int = 0
+    has_steps: bool = False
+
+    def fits(self, words: tuple[str, ...], names: frozenset[str]) -> bool:
+        if words in self.words or names in self.names:
+            return True
+        of_line = set(words)
+        return any(of_line <= set(known) or set(known) <= of_line for known in self.words if known and of_line) and any(
+            names <= known or known <= names for known in self.names
+        )
+
+    def add(self, words: tuple[str, ...], names: frozenset[str]) -> None:
+        self.num_lines += 1
+        if len(self.words) < _MOST_FORMS and len(self.names) < _MOST_FORMS:
+            self.words.add(words)
+            self.names.add(names)
+
+    @property
+    def label(self) -> str:
+        """Its words as a name."""
+        return "_".join(next(iter(self.words), ())) or "other"
+
+    @property
+    def is_training(self) -> bool:
+        return any(word.startswith("train") for words in self.words for word in words)
+
+
+class SeriesOfText:
+    """Rows of lines of text, in order; the names of lines that are not of the training series get a prefix."""
+
+    def __init__(self) -> None:
+        # The kinds of lines with each name of a loss as their first; the first kind keeps its names.
+        self._kinds: dict[str, list[_Kind]] = {}
+        self._rank: str | None = None
+
+    def row(self, text: str) -> Mapping[str, float]:
+        """The names and numbers of one line, empty if it counts for nothing."""
+        pairs = list(text_pairs(text))
+        row = _numbered(text, pairs)
+        loss = next((pair for pair in pairs if "loss" in pair.name), None)
+        if loss is None:
+            return row
+        if self._is_of_another_rank(text):
+            return {}
+        if _is_evaluation(text, pairs, loss):
+            return _prefixed(row, EVALUATION)
+        kind = self._kind_of(text, loss, row)
+        return row if kind is self._kinds[loss.name][0] else _prefixed(row, kind.label)
+
+    def question(self, loss: str) -> str | None:
+        """What must be asked: two kinds of lines have the ``loss``, and nothing tells which is the training's."""
+        kinds = self._kinds.get(loss, [])
+        for kind in kinds[1:]:
+            first = kinds[0]
+            is_told = (first.is_training and not kind.is_training) or (first.has_steps and not kind.has_steps)
+            if not is_told and kind.num_lines >= max(_DOUBTFUL, _SHARE * first.num_lines):
+                words = first.label.replace("_", " "), kind.label.replace("_", " ")
+                return f"two kinds of lines have {loss!r}: after {words[0]!r} and after {words[1]!r}"
+        return None
+
+    def _is_of_another_rank(self, text: str) -> bool:
+        found = _RANK.search(text[:_RANK_WITHIN])
+        if found is None:
+            return False
+        self._rank = self._rank or found[1]
+        return int(found[1]) != int(self._rank)
+
+    def _kind_of(self, text: str, loss: Pair, row: Mapping[str, float]) -> _Kind:
+        before = re.findall(r"[a-z]+", text[: loss.start].lower())
+        words = tuple([word for word in before if word not in _EMPTY][-_NUM_WORDS:])
+        names = frozenset(row)
+        kinds = self._kinds.setdefault(loss.name, [_Kind({words}, {names})])
+        kind = next((kind for kind in kinds if kind.fits(words, names)), None)
+        if kind is None:
+            kind = _Kind()
+            if len(kinds) < _MOST_FORMS:
+                kinds.append(kind)
+        kind.add(words, names)
+        kind.has_steps = kind.has_steps or any(name in STEP_NAMES for name in row)
+        first = kinds[0]
+        is_rare = first.num_lines < _FEW and kind.num_lines >= _ENOUGH
+        if kind is not first and (is_rare or (kind.is_training and not first.is_training)) and kind in kinds:
+            kinds.remove(kind)
+            kinds.insert(0, kind)
+        return kind
+
+
+def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
+    """The first number of each name, the epoch, and the last counter such as 10/300."""
+    row: dict[str, float] = {}
+    for pair in pairs:
+        row.setdefault(pair.name, pair.value)
+        if pair.name.endswith(f"_{EPOCH}"):
+            row.setdefault(EPOCH, pair.value)
+    for name, value in counters(text):
+        if name == EPOCH:
+            row.setdefault(EPOCH, value)
+        elif name == COUNTER:
+            row[COUNTER] = value
+        else:
+            row.setdefault(name, value)
+    return row
+
+
+def _is_evaluation(text: str, pairs: list[Pair], loss: Pair) -> bool:
+    """Whether words before the loss say that the line is of an evaluation, rather than of training.
+
+    In names they count only where they are all of it or name a step: `val acc 0.5 | loss 2.3` is of training.
+    """
+    before = [pair for pair in pairs if pair.start < loss.start]
+    told = list(text[: loss.start])
+    for pair in before:
+        last = pair.name.split("_")[-1]
+        if not (last in STEP_NAMES or last == EPOCH or _EVALUATION_WORD.fullmatch(pair.name)):
+            told[pair.start : pair.start + len(pair.name)] = " " * len(pair.name)
+    prefix = "".join(told)
+    places = [
+        max((found.start() for found in words.finditer(prefix)), default=-1) for words in (_EVALUATION, _TRAINING)
+    ]
+    return places[0] > places[1]
+
+
+def _prefixed(row: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """The row under names of its own; it has no step, which would be taken for that of later lines."""
+    return {f"{prefix}/{name}": value for name, value in row.items() if name != EPOCH}
