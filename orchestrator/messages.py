@@ -13,6 +13,7 @@ Trace = Mapping[str, np.ndarray]
 
 # What a map calls a stable trial that learned less than this share of what the best of its sweep did.
 DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
+CUSTOM_KINDS = ("command", "python")  # the objective of the trials of a custom trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +298,17 @@ class TrialRow:
     def is_degraded(self) -> bool:
         """Whether it is stable and learned less than half of what the sweep's best trial did."""
         return self.outcome == "stable" and self.learned_share is not None and self.learned_share < LEARNED_ENOUGH
+
+    @property
+    def saved_steps(self) -> int | None:
+        """Configured steps that early stopping saved; None without a result.
+
+        A custom trainer that was not stopped may print its last loss before its last step, or count something else.
+        """
+        if self.steps_done is None:
+            return None
+        ran_on = self.objective in CUSTOM_KINDS and self.verdict_step is None
+        return 0 if ran_on else max(0, self.steps - self.steps_done)
 
     @property
     def label(self) -> str:

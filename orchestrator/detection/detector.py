@@ -33,7 +33,8 @@ class MemberRecord:
     a slow rise: where the loss last rose above half of that height. Of many episodes only the first are kept,
     ``num_episodes`` counts all. ``off_share`` is the share of the steps that were off the trend. ``risen_share`` is the
     share of what it learned that a slow rise has given up since ``risen_since_step``, if it is more than a quarter.
-    ``norm_rises`` are the steps at which the gradient norm had risen (``NormRises``).
+    ``norm_rises`` are the steps at which the gradient norm had risen (``NormRises``). The last ``num_broken`` gradients
+    were not finite, since ``broken_since_step``.
     """
 
     num_steps: int
@@ -57,6 +58,8 @@ class MemberRecord:
     risen_share: float | None = None
     risen_since_step: int | None = None
     norm_rises: tuple[int, ...] = ()
+    num_broken: int = 0
+    broken_since_step: int | None = None
 
 
 class _Member:
@@ -139,6 +142,8 @@ class _Member:
             has_grown=verdicts.has_grown,
             risen_share=risen_share,
             risen_since_step=None if risen_share is None else verdicts.risen_since,
+            num_broken=verdicts.broken_gradients,
+            broken_since_step=verdicts.gradient_since if verdicts.broken_gradients else None,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -136,6 +136,8 @@ def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarra
     loss_TK = columns["loss"]
     norm_TK = columns["grad_norm"] if "grad_norm" in columns else np.ones(loss_TK.shape)
     unseen_TK = np.zeros(loss_TK.shape, dtype=bool)
+    # A trainer that filters losses which are not finite shows a loss of exactly zero beside such a norm.
+    loss_TK = np.where((loss_TK == 0) & ~np.isfinite(norm_TK), np.nan, loss_TK)
     if "is_skipped" in columns:
         norm_TK = np.where(columns["is_skipped"] == 1, 1.0, norm_TK)
     if "rolled_back" in columns:

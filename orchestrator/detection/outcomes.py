@@ -18,6 +18,8 @@ from orchestrator.messages import DEGRADED, Finished
 Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown"]
 # What a trial may be said to be; a trial whose losses cannot be judged is unknown.
 OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
+ENOUGH_LOSSES = 10  # fewer tell nothing: what is reported as a level is a median of ten
+_BROKEN = 2  # gradients that are not finite at the end; a single one may be a step that a loss scaler skips
 _WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
 
@@ -45,7 +47,7 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
 
     diverged: not finite, far above its own past, off its trend and not back, or slowly back to where it began.
     unknown: a finite loss that went below zero, or that grew from a low start to a plateau: how far it is from its
-    past cannot be told.
+    past cannot be told; or fewer than ten losses.
     stalled: it never lowered its loss by ``stall_drop``.
     spiked: it left its trend at least once, or had a verdict of lost, and recovered.
     stable: none of these.
@@ -68,6 +70,11 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
 
     if not record.is_finite or (record.lost == "far" and record.is_far):
         return verdict("diverged", record.lost_onset_step, record.lost_reason or "lost")
+    if record.num_broken >= _BROKEN:
+        return verdict("diverged", record.broken_since_step, "it ended on gradient norms that are not finite")
+    if record.num_steps < ENOUGH_LOSSES:
+        one = "1 loss is" if record.num_steps == 1 else f"{record.num_steps} losses are"
+        return verdict("unknown", None, f"{one} too few to judge")
     if record.is_signed:
         return verdict("unknown", None, "the loss went below zero: only values that are not finite are judged")
     if record.has_grown:

@@ -36,7 +36,7 @@ _NOISE_OF_LEVEL = 0.4  # a median of ten losses is off by that share of what a s
 
 _STATE = (
     "lost", "lost_step", "lost_onset", "reason", "is_finite", "is_far", "is_sunk", "is_up", "up_since", "is_signed",
-    "risen_since", "_risen_losses", "has_grown", "_broken_gradients", "_gradient_since", "_high_losses", "_patience",
+    "risen_since", "_risen_losses", "has_grown", "broken_gradients", "gradient_since", "_high_losses", "_patience",
     "_excess_before", "_has_fallen",
 )  # fmt: skip
 
@@ -68,7 +68,7 @@ class Verdicts:
         self.is_signed = False  # a loss below zero: how far it has risen cannot be told
         self.risen_since, self._risen_losses = -1, 0  # the step at which a slow rise began, and the losses since
         self.has_grown = False  # slowly, from a low start, to a plateau
-        self._broken_gradients, self._gradient_since = 0, -1
+        self.broken_gradients, self.gradient_since = 0, -1
         self._high_losses, self._patience, self._excess_before = 0, 1, math.inf
         self._has_fallen = False
         self._num_changes, self._far, self._sunk, self._half_way = -1, math.inf, math.inf, math.inf
@@ -76,16 +76,16 @@ class Verdicts:
     def guard(self, is_finite: bool, has_finite_gradient: bool, step: int) -> None:
         """The verdict on non-finite values: a loss at once, a gradient after ``gradient_patience`` steps."""
         if has_finite_gradient and is_finite:
-            self._broken_gradients = 0
+            self.broken_gradients = 0
             return
         if not is_finite:
-            self._broken_gradients = 0
+            self.broken_gradients = 0
         else:
-            if not self._broken_gradients:
-                self._gradient_since = step
-            self._broken_gradients += 1
-            if self._broken_gradients >= self._gradient_patience:
-                self._lose("not_finite", step, self._gradient_since, "the gradient norm is not finite")
+            if not self.broken_gradients:
+                self.gradient_since = step
+            self.broken_gradients += 1
+            if self.broken_gradients >= self._gradient_patience:
+                self._lose("not_finite", step, self.gradient_since, "the gradient norm is not finite")
                 self.is_finite = False
         if self.is_finite and not is_finite:
             self._lose("not_finite", step, step, "the loss is not finite")

@@ -20,8 +20,7 @@ from orchestrator.diagnosis.series import Series, series
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes, trials_where
-from orchestrator.messages import TrialRow
-from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
 
 # The worse outcome first, to break ties.
 _BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")

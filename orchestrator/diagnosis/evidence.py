@@ -14,9 +14,8 @@ from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, Series, known, series
 from orchestrator.maps.neighbours import Neighbour, neighbours
-from orchestrator.messages import TrialRow
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
 from orchestrator.space import is_number
-from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 from orchestrator.sweepfile.settings import settings_of
 
 # Shapes: N steps.

@@ -12,8 +12,7 @@ from objectives.base import OBJECTIVES
 from objectives.fields import inert_fields
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP
-from orchestrator.messages import TrialRow
-from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import build_sweep, read_document

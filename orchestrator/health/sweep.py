@@ -23,9 +23,8 @@ from orchestrator.files import (
 from orchestrator.health.finding import Finding
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import PackRow, TrialRow
+from orchestrator.messages import CUSTOM_KINDS, PackRow, TrialRow
 from orchestrator.space import trial_id
-from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
 

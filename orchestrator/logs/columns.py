@@ -15,6 +15,9 @@ import numpy as np
 from orchestrator.errors import InputError, Problem
 
 EPOCH = "epoch"
+VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "eval/loss", "val/loss", "valid/loss",
+                    "validation/loss", "loss/val", "loss/validation", "losses/val", "test_loss", "test/loss",
+                    "val_loss_epoch", "eval/average_loss", "avg_val_loss")  # fmt: skip
 COUNTER = "counter"  # of a line of text, such as 10/300
 STEP_NAMES = ("step", "global_step", "steps", "iter", "iteration", "iterations", "iters", "train_step", "update",
               "num_updates", "batch", "trainer/global_step", "train/global_step", "train/step",

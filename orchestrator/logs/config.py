@@ -26,3 +26,7 @@ class MetricsConfig(BaseModel):
     step: str | None = Field(None, description="name of the step; null for the usual ones")
     loss: str | None = Field(None, description="name of the training loss; null for the usual ones")
     grad_norm: str | None = Field(None, description="name of the gradient norm; null for the usual ones")
+    validation_loss: str | None = Field(None, description="name of the validation loss; null for the usual ones")
+    every: int | None = Field(
+        None, gt=0, description="steps between two losses, where the trainer prints none; null counts losses"
+    )

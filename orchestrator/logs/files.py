@@ -115,7 +115,7 @@ def _read_lines(file: BinaryIO, encoding: str, reader: Reader) -> Table:
             table.add(row)
     for row in lines.finish():
         table.add(row)
-    table.num_odd_lines = reader.num_odd
+    table.num_odd_lines, table.question = reader.num_odd, reader.question
     return table
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from orchestrator.logs.columns import plain_name
 from orchestrator.logs.lines import Reader, Row, text_of, texts_of
-from orchestrator.logs.named_numbers import json_numbers, number_of, text_pairs
+from orchestrator.logs.named_numbers import number_of, text_pairs
 from orchestrator.logs.separated import Csv, delimiter_of, header_of, names_of
-from orchestrator.logs.series import SeriesOfText
+from orchestrator.logs.series import SeriesOfText, row_of_json
 
 
 class Text(Reader):
@@ -93,7 +93,7 @@ class JsonLines(Reader):
             found = _json_object(text)
             if found is None:
                 self.num_odd += bool(text.strip())
-            elif row := json_numbers(found):
+            elif row := row_of_json(found):
                 yield row
 
 
@@ -112,7 +112,7 @@ class Mixed(Text):
 
     def _row(self, line: bytes) -> Row:
         found = _json_object(line.decode(errors="replace")) if b"{" in line else None
-        return super()._row(line) if found is None else json_numbers(found)
+        return super()._row(line) if found is None else row_of_json(found)
 
 
 class Pattern(Reader):
@@ -141,6 +141,10 @@ class Auto(Reader):
         self._mixed = Mixed(named)
         self._told: Reader | None = None
         self._first: bytes | None = None
+
+    def question(self, loss: str) -> str | None:
+        """What must be asked about the lines so far that have the ``loss``, if anything."""
+        return self._mixed.question(loss)
 
     def rows(self, lines: Sequence[bytes]) -> Iterator[Row]:
         """Rows of nonempty lines."""

@@ -29,6 +29,10 @@ class Reader(ABC):
         """Rows of the lines held back."""
         return ()
 
+    def question(self, loss: str) -> str | None:
+        """What must be asked about the lines so far that have the ``loss``, if anything."""
+        return None
+
 
 class Lines:
     """Splits incoming bytes at newlines and the carriage returns of progress bars, and passes lines to a reader.

@@ -16,7 +16,9 @@ def counts_steps(values: Collection[float]) -> bool:
 class Numbering:
     """Steps that increase. Those of a counter begin again whenever it goes back; named ones in a later epoch only."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
+        """``every`` is the distance of points that have no number."""
+        self._every = every
         self.last: int | None = None
         self._num_dropped = self._num_numbered = 0
         self._first = self._gap = self._offset = 0
@@ -30,7 +32,7 @@ class Numbering:
         """
         last = -1 if self.last is None else self.last
         if value is None or not abs(value) < 2**53 or abs(value - round(value)) > 1e-6:
-            step = last + 1
+            step = 0 if self.last is None else last + self._every
             self._num_numbered += 1
         else:
             step = round(value) + self._offset

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.logs.columns import EPOCH, STEP_NAMES
-from orchestrator.logs.named_numbers import COUNTER, Pair, counters, text_pairs
+from orchestrator.logs.named_numbers import COUNTER, Pair, counters, json_numbers, text_pairs
 
 EVALUATION = "eval"  # prefix of the names in a line of an evaluation
 _WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing)|eval(?:uation|uating)?|dev|held[- ]?out"
@@ -26,14 +27,17 @@ _EMPTY = {
     "seconds", "min", "mins", "minute", "minutes", "h", "hour", "hours", "day", "days", "rank", "eta",
 }  # fmt: skip
 _NUM_WORDS = 6
+_TELLING = 2  # names from which two lines with the same ones are of one kind, whatever words they have
 _MOST_FORMS = 50
-_FEW, _ENOUGH = 3, 5  # lines of the first kind, and of another that then takes its place
+_FEW = 3  # lines from which the first kind keeps its place; before, a kind of more lines takes it
+# Keys of a JSON object that say what it is of.
+_SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
 _DOUBTFUL, _SHARE = 10, 1 / 3  # lines of another kind, also as a share of the first, from which it is not known
 
 
 @dataclass
 class _Kind:
-    """Lines that print the same: they share the words before the loss, or the names, or some have more of both."""
+    """Lines that print the same: they share the words before the loss or the names, or some have more of both."""
 
     words: set[tuple[str, ...]] = field(default_factory=set)
     names: set[frozenset[str]] = field(default_factory=set)
@@ -41,7 +45,7 @@ class _Kind:
     has_steps: bool = False
 
     def fits(self, words: tuple[str, ...], names: frozenset[str]) -> bool:
-        if words in self.words or names in self.names:
+        if words in self.words or (names in self.names and len(names - {COUNTER, EPOCH}) >= _TELLING):
             return True
         of_line = set(words)
         return any(of_line <= set(known) or set(known) <= of_line for known in self.words if known and of_line) and any(
@@ -93,8 +97,10 @@ class SeriesOfText:
             first = kinds[0]
             is_told = (first.is_training and not kind.is_training) or (first.has_steps and not kind.has_steps)
             if not is_told and kind.num_lines >= max(_DOUBTFUL, _SHARE * first.num_lines):
-                words = first.label.replace("_", " "), kind.label.replace("_", " ")
-                return f"two kinds of lines have {loss!r}: after {words[0]!r} and after {words[1]!r}"
+                other = f"{kind.label}/{loss}"
+                return (
+                    f"two kinds of lines have a loss, {loss!r} in {first.num_lines} and {other!r} in {kind.num_lines}"
+                )
         return None
 
     def _is_of_another_rank(self, text: str) -> bool:
@@ -117,11 +123,20 @@ class SeriesOfText:
         kind.add(words, names)
         kind.has_steps = kind.has_steps or any(name in STEP_NAMES for name in row)
         first = kinds[0]
-        is_rare = first.num_lines < _FEW and kind.num_lines >= _ENOUGH
+        is_rare = first.num_lines < _FEW and kind.num_lines > first.num_lines
         if kind is not first and (is_rare or (kind.is_training and not first.is_training)) and kind in kinds:
             kinds.remove(kind)
             kinds.insert(0, kind)
         return kind
+
+
+def row_of_json(found: Mapping[str, Any]) -> Mapping[str, float]:
+    """Names and numbers of a JSON object; those of an evaluation have names of their own."""
+    row = json_numbers(found)
+    splits = (found.get(key) for key in _SPLITS)
+    if any(isinstance(split, str) and _EVALUATION_WORD.fullmatch(split) for split in splits):
+        return _prefixed(row, EVALUATION)
+    return row
 
 
 def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:

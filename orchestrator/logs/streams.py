@@ -20,6 +20,7 @@ from orchestrator.logs.columns import (
     LOSS_NAMES,
     NORM_NAMES,
     STEP_NAMES,
+    VALIDATION_NAMES,
     find_name,
     first_usual,
     listed,
@@ -60,8 +61,10 @@ class MetricStream:
     """
 
     def __init__(self, metrics: MetricsConfig, longest_line: int = LONGEST_LINE) -> None:
-        self._columns = _Columns(metrics.step, metrics.loss, metrics.grad_norm)
-        self._lines = Lines(_reader(metrics, self._columns), longest_line)
+        self._columns = _Columns(metrics)
+        self._reader = _reader(metrics, self._columns)
+        self._lines = Lines(self._reader, longest_line)
+        self._is_named = metrics.loss is not None
         is_told = metrics.pattern is not None or metrics.format != "auto"
         self._head: bytes | None = None if is_told else b""
         self._events = Events() if metrics.pattern is None and metrics.format == "tensorboard" else None
@@ -82,6 +85,17 @@ class MetricStream:
         """Which columns were chosen and what was left out, or why there are no points."""
         damage = self._events.damage if self._events is not None else ""
         return "; ".join(filter(None, [self._columns.note(), damage]))
+
+    @property
+    def question(self) -> str | None:
+        """What must be asked before the losses so far can be trusted; None where the loss is clear or was named."""
+        loss = None if self._is_named else self._columns.loss
+        return None if loss is None else self._reader.question(loss)
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The last finite validation loss, if there was one."""
+        return self._columns.validation_loss
 
     def feed(self, content: bytes) -> list[Point]:
         """Points that are complete with ``content``, which may end within a line or a character."""
@@ -162,8 +176,11 @@ class _Held:
 class _Columns:
     """Rows in, points out, once the columns are chosen."""
 
-    def __init__(self, step: str | None, loss: str | None, grad_norm: str | None) -> None:
-        self._wanted = {"step": step, "loss": loss, "grad_norm": grad_norm}
+    def __init__(self, metrics: MetricsConfig) -> None:
+        step, loss = metrics.step, metrics.loss
+        self._wanted = {"step": step, "loss": loss, "grad_norm": metrics.grad_norm}
+        self._validation = VALIDATION_NAMES if metrics.validation_loss is None else (metrics.validation_loss,)
+        self.validation_loss: float | None = None  # the last finite one
         self._is_settled = step is not None and loss is not None
         self._roles: dict[str, _Role] = {}
         self._steps: dict[str, float] = {}
@@ -173,8 +190,13 @@ class _Columns:
         self._names: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
         self._norm: str | None = None
-        self._numbering = Numbering()
+        self._numbering = Numbering(metrics.every or 1)
         self._epoch: float | None = None  # of the last row that had one
+
+    @property
+    def loss(self) -> str | None:
+        """The name of the loss, once it is chosen or where it was named."""
+        return self._wanted["loss"]
 
     def choose_among(self, names: list[str]) -> None:
         """Choose immediately among ``names``, which are final."""
@@ -201,6 +223,9 @@ class _Columns:
                 self._steps[name] = value
             elif role == "grad_norm":
                 self._norms[name] = value
+        validation = first_usual(self._validation, list(row))
+        if validation is not None and math.isfinite(row[validation]):
+            self.validation_loss = row[validation]
         if self._numbering.last is None:
             _count(row, self._names)
         if not losses:

@@ -7,12 +7,13 @@ loss of its step.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from orchestrator.logs.columns import COUNTER, EPOCH, Columns, choose, find_name
+from orchestrator.errors import InputError, Problem
+from orchestrator.logs.columns import COUNTER, EPOCH, Columns, choose, find_name, listed
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 
 _INFINITE = 1e100
@@ -38,6 +39,7 @@ class Table:
 
     def __init__(self) -> None:
         self.num_odd_lines = 0
+        self.question: Callable[[str], str | None] = lambda loss: None  # what must be asked about the lines of a loss
         self._num_rows = 0
         # Rows with the same names, of which a log has few kinds, are stored together: their places and values.
         self._kinds: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
@@ -77,6 +79,8 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     cells = table.columns()
     chosen = choose(name, list(cells), lambda column: cells[column][0], wanted)
     assert chosen.loss is not None, "a log without a loss is refused"
+    if wanted.loss is None and (question := table.question(chosen.loss)) is not None:
+        raise InputError(Problem(name, "", question, f"say --loss NAME; columns: {listed(list(cells))}"))
     loss_rows, losses = cells[chosen.loss]
     losses = _unbounded(losses)
     if chosen.step == COUNTER and (counted := _counted(cells, loss_rows)) is not None:

@@ -29,8 +29,7 @@ def trial_table(ledger: LedgerReader) -> pd.DataFrame:
         row = {"trial_id": trial.trial_id, **settings, **trial.cell, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
-        done = trial.steps_done
-        row["saved_steps"] = None if done is None else trial.steps - done
+        row["saved_steps"] = trial.saved_steps
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -48,8 +48,8 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
     judged = [row for row in finished if _steps_after_verdict(row) > 0]
     # Their outcomes were judged at the end, including all steps after the verdict.
     wrong = tuple(row for row in judged if row.outcome not in ("diverged", "stalled"))
-    stopped = [row for row in finished if _steps_left_out(row) > 0]
-    saved = sum(_steps_left_out(row) for row in stopped)
+    stopped = [row for row in finished if row.saved_steps]
+    saved = sum(row.saved_steps or 0 for row in stopped)
     audited = sum(_steps_after_verdict(row) for row in judged if row.is_audited)
     return Audit(
         num_finished=len(finished),
@@ -69,11 +69,6 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
 def _steps_after_verdict(row: TrialRow) -> int:
     """Steps that a trial trained after its verdict of lost."""
     return row.steps_done - row.verdict_step - 1 if row.steps_done is not None and row.verdict_step is not None else 0
-
-
-def _steps_left_out(row: TrialRow) -> int:
-    """Configured steps that a trial did not train."""
-    return row.steps - row.steps_done if row.steps_done is not None else 0
 
 
 def audit_lines(balance: Audit) -> list[str]:

@@ -16,8 +16,7 @@ from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
-from orchestrator.messages import Trace, TrialRow
-from orchestrator.sweepfile.custom_trainer import CUSTOM_KINDS
+from orchestrator.messages import CUSTOM_KINDS, Trace, TrialRow
 
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 256

@@ -19,7 +19,6 @@ from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 # The user cannot choose the values of these names in a command; the other names are those of the trials.
 _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
-CUSTOM_KINDS = ("command", "python")  # the objective of such trials in the ledger
 _PYTHONS = ("python", "python3")
 LONGEST_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}

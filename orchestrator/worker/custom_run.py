@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.judging import JUDGED, Judging, is_audited
+from orchestrator.detection.judging import Judging, is_audited
 from orchestrator.detection.outcomes import finished_of
-from orchestrator.detection.watch import read_rows
 from orchestrator.environment import describe_process
-from orchestrator.files import open_private, storage_errors
 from orchestrator.logs.config import MetricsConfig
-from orchestrator.logs.file_tail import FileTail
-from orchestrator.logs.streams import MetricStream, Point
-from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report, Trace
+from orchestrator.logs.streams import Point
+from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
+from orchestrator.worker.points import Curve, Source, known_points
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
 
 _SECONDS_PER_LOOK = 0.05
 # A stopped run must end before the driver stops waiting for its last report.
 _LONGEST_PAUSE_S = 8.0
-# Time to read remaining output after the process ended; a daemon that it started may write forever.
-_LONGEST_REST_S = 10.0
-_MAX_OTHERS = 24
 _SHOWN_LINES = 20
 # Signals from outside that end a healthy process: another attempt may succeed. A shell reports 128 plus the signal's
 # number.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
-_REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="grad_norm")
 
 
 class CustomRun:
@@ -173,7 +163,7 @@ class CustomRun:
             return False
         if not os.path.exists(os.path.join(self.launch.folder, filled(self.launch.checkpoint))):
             return False
-        self._take(_known_points(self.folder))
+        self._take(known_points(self.folder))
         return self.curve.last_step is not None
 
     def _settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +194,9 @@ class CustomRun:
                 return
             if self.curve.add(point):
                 row = {**point.others, "loss": point.loss, "grad_norm": point.grad_norm}
-                self.is_over = self.judging.point(point.step, row)
+                is_lost = self.judging.point(point.step, row)
+                # Losses of which it is not known whether they are the training's stop nothing.
+                self.is_over = is_lost and (self._source is None or self.source.question is None)
 
     def _has_ended(self) -> bool:
         """Whether all processes have ended, or one ended in a way for which the others would wait forever."""
@@ -246,9 +238,14 @@ class CustomRun:
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
         record = self.judging.record()
         has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
+        if has_result and (question := self.source.question) is not None:
+            return self.report(started, Failed(self._with_output(question)))
         if has_result:
-            result = finished_of(self.member.trial_id, record, self.stopping, self.curve.steps_done, math.nan)
-            self._finished.append(replace(result, is_audited=self.is_audited))
+            steps_done, validation = self.curve.steps_done, self.source.validation_loss
+            result = finished_of(self.member.trial_id, record, self.stopping, steps_done, validation)
+            read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
+            result = replace(result, is_audited=self.is_audited, reason=f"{result.reason}; {read}")
+            self._finished.append(result)
             return self.report(started, Completed())
         if failed is None:
             cause = f"it ended with exit code 0 and without a loss; {self.source.note}"
@@ -272,122 +269,3 @@ class CustomRun:
 
     def _last_lines(self, rank: int) -> list[str]:
         return self._children[rank].last_lines()[-_SHOWN_LINES:] if self._children else []
-
-
-class Source:
-    """The source of a run's losses: its own reports, else its output, else a file that it writes."""
-
-    def __init__(
-        self, metrics: MetricsConfig | None, folder: TrialFolder, *, after: int | None, keeps_points: bool
-    ) -> None:
-        self._rows = FileTail(str(folder.rows))
-        self._row_stream = MetricStream(_REPORTS)
-        self._after = after
-        self._points_file = folder.points if keeps_points else None
-        self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
-        self._stream = MetricStream(metrics) if metrics is not None else None
-        self.is_told = False  # the trainer reports through `Watch`, and so learns of a verdict immediately
-        self._has_spoken = False
-        if after is None and self._tail is not None:
-            while self._tail.read():
-                pass  # content from before this run does not belong to it
-        if after is not None:
-            while content := self._rows.read():
-                self._row_stream.feed(content)
-
-    @property
-    def note(self) -> str:
-        """Why there are no points, for the user."""
-        if self._stream is None:
-            return "nothing was reported: call report(step, loss=...)"
-        return self._stream.note
-
-    def read(self, child: Process, timeout_s: float) -> list[Point]:
-        """Points since the last call. Raises StorageError where the output cannot be stored."""
-        output = child.read(timeout_s)
-        if not self._has_spoken and (content := self._rows.read()):
-            self.is_told = True
-            return self._new(self._row_stream.feed(content))
-        if self.is_told or self._stream is None:
-            return []
-        content = output if self._tail is None else self._tail.read()
-        return self._spoken(self._stream.feed(content))
-
-    def finish(self, child: Process) -> list[Point]:
-        """The remaining points, after the process has ended."""
-        points = self.read(child, 0.0)
-        deadline = time.monotonic() + _LONGEST_REST_S
-        while child.is_readable() and time.monotonic() < deadline:
-            points += self.read(child, 0.0)
-        if self._tail is not None and self._stream is not None and not self.is_told:
-            while content := self._tail.read():
-                points += self._spoken(self._stream.feed(content))
-        stream = self._row_stream if self.is_told else self._stream
-        return points + (self._new(stream.finish()) if stream is not None else [])
-
-    def _spoken(self, points: Sequence[Point]) -> list[Point]:
-        self._has_spoken = self._has_spoken or bool(points)
-        new = self._new(points)
-        if new and self._points_file is not None:
-            rows = [{"step": p.step, "loss": p.loss, "grad_norm": p.grad_norm, **p.others} for p in new]
-            with storage_errors(self._points_file), open_private(self._points_file, "a") as file:
-                file.writelines(f"{json.dumps(row)}\n" for row in rows)
-        return new
-
-    def _new(self, points: Sequence[Point]) -> list[Point]:
-        """Points beyond those of an earlier attempt."""
-        return [point for point in points if self._after is None or point.step > self._after]
-
-
-class Curve:
-    """The points of one run, in order, and those not reported yet."""
-
-    def __init__(self) -> None:
-        self.first_step: int | None = None
-        self.last_step: int | None = None
-        self._has_norm = False
-        self._others: dict[str, None] = {}
-        self._new: list[Point] = []
-
-    @property
-    def steps_done(self) -> int:
-        """Steps completed at the last point, whether the trainer counts from 0 or from 1."""
-        if self.last_step is None or self.first_step is None:
-            return 0
-        return self.last_step + 1 if self.first_step == 0 else self.last_step
-
-    def add(self, point: Point) -> bool:
-        """Append ``point``; false where its step is not above the last one's."""
-        if self.last_step is not None and point.step <= self.last_step:
-            return False
-        if self.first_step is None:
-            self.first_step = point.step
-        self.last_step = point.step
-        self._has_norm = self._has_norm or point.grad_norm is not None
-        self._new.append(point)
-        for name in point.others:
-            if len(self._others) < _MAX_OTHERS or name in JUDGED:
-                self._others.setdefault(name)
-        return True
-
-    def taken(self) -> Trace:
-        """The points since the last call as columns, with NaN for missing values; empty without points."""
-        points, self._new = self._new, []
-        if not points:
-            return {}
-        columns = {"step": np.array([p.step for p in points]), "loss": np.array([p.loss for p in points], dtype=float)}
-        if self._has_norm:
-            # NaN means a norm that was not measured and counts as finite, so a measured NaN becomes infinite.
-            norms = [p.grad_norm if p.grad_norm is None or not math.isnan(p.grad_norm) else math.inf for p in points]
-            columns["grad_norm"] = np.array(norms, dtype=float)
-        for name in self._others:
-            columns[name] = np.array([p.others.get(name, math.nan) for p in points], dtype=float)
-        return columns
-
-
-def _known_points(folder: TrialFolder) -> Iterator[Point]:
-    """The points of an earlier attempt, as reported or as parsed."""
-    path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
-    for row in read_rows(path):
-        others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}
-        yield Point(row["step"], float(row["loss"]), row.get("grad_norm"), others)

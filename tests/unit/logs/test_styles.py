@@ -1,0 +1,251 @@
+"""Log lines as many code bases print them: each is read with no settings, live and whole alike, or asks."""
+
+# ruff: noqa: E501 - a line of a log is as long as it is
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import learning
+
+from orchestrator.errors import InputError
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.config import MetricsConfig
+from orchestrator.logs.files import read_log
+from orchestrator.logs.streams import MetricStream
+
+NUM_STEPS, PER_EPOCH = 120, 40
+LOSSES = [float(f"{loss:.4f}") for loss in learning(NUM_STEPS, changes=[(90, 96, 2.0)])]
+Lines = Callable[[int, float, float, float], str]  # step, loss, gradient norm, validation loss -> text
+
+
+def epoch(t: int) -> int:
+    return t // PER_EPOCH
+
+
+def batch(t: int) -> int:
+    return t % PER_EPOCH
+
+
+def at_end(t: int, text: str) -> str:
+    """``text`` after the last batch of an epoch."""
+    return text if batch(t) == PER_EPOCH - 1 else ""
+
+
+def bar(t: int, of: int) -> str:
+    return f"{100 * t // of:3d}%|{'#' * (10 * t // of):10}| {t}/{of} [00:01<00:09, 10.00it/s"
+
+
+# Where a line says nothing of its step, points are counted from 0.
+READ: dict[str, Lines] = {
+    "MNIST example": lambda t, x, n, v: (
+        f"Train Epoch: {epoch(t) + 1} [{64 * batch(t)}/{64 * PER_EPOCH} ({100 * batch(t) / PER_EPOCH:.0f}%)]\tLoss: {x}\n"
+        + at_end(t, f"\nTest set: Average loss: {v:.4f}, Accuracy: 98/100 (98%)\n\n")
+    ),
+    "ImageNet example": lambda t, x, n, v: (
+        f"Epoch: [{epoch(t)}][{batch(t) + 1:3d}/{PER_EPOCH}]\tTime  0.5 ( 1.0)\tLoss {x:.4e} ({x * 1.01:.4e})\tAcc@1 0.0\n"
+        + at_end(t, "".join(f"Test: [{i:2d}/10]\tTime 0.5 ( 0.5)\tLoss {v:.4e} ({v:.4e})\tAcc@1 1.0\n" for i in range(10)))
+    ),
+    "torchvision references": lambda t, x, n, v: (
+        f"Epoch: [{epoch(t)}]  [{batch(t):3d}/{PER_EPOCH}]  eta: 0:00:{60 - batch(t)}  lr: 0.1  loss: {x} ({x * 1.01:.4f})\n"
+        + at_end(t, "".join(f"Test:  [{i:2d}/10]  eta: 0:00:0{i}  loss: {v:.4f} ({v:.4f})\n" for i in range(10)))
+    ),
+    "timm": lambda t, x, n, v: (
+        f"Train: {epoch(t)} [{batch(t):4d}/{PER_EPOCH} ({batch(t):3.0f}%)]  Loss: {x} ({x:.3g})  LR: 1.000e-06\n"
+        + at_end(t, f"Test: [{54:4d}/100]  Time: 0.1 (0.1)  Loss: {v:.4f} ({v:.4f})  Acc@1: 10.0\n" * 5)
+    ),
+    "Keras": lambda t, x, n, v: (
+        (f"Epoch {epoch(t) + 1}/3\n" if batch(t) == 0 else "")
+        + f"\r\x1b[1m{batch(t) + 1:3d}/{PER_EPOCH}\x1b[0m \x1b[32m----\x1b[0m 145ms/step - accuracy: 0.5 - loss: {x}"
+        + at_end(t, f"\r{PER_EPOCH}/{PER_EPOCH} - 3s 25ms/step - accuracy: 0.9 - loss: {x} - val_accuracy: 0.9 - val_loss: {v}\n")
+    ),
+    "Keras, a line an epoch": lambda t, x, n, v: (
+        f"Epoch {t + 1}/{NUM_STEPS}\n100/100 - 2s - 20ms/step - accuracy: 0.5 - loss: {x} - val_loss: {v}\n"
+    ),
+    "tqdm with a postfix": lambda t, x, n, v: f"\repoch 0: {bar(t + 1, NUM_STEPS)}, loss={x}, gnorm={n:.3f}]",
+    "tqdm an epoch": lambda t, x, n, v: f"\rEpoch {epoch(t) + 1}/3 loss {x}: {bar(batch(t), PER_EPOCH)}]",
+    "a logger": lambda t, x, n, v: f"2026-01-01 12:00:{t % 60:02d},{t:03d} INFO step={t} loss={x}\n",
+    "a logger with a date in slashes": lambda t, x, n, v: f"2026/01/02 12:00:{t % 60:02d} - INFO - loss: {x}\n",
+    "a logger with its place": lambda t, x, n, v: f"[2026-01-01 12:00:00][train.py:42][INFO] - epoch 1 it {t} | loss {x} | lr 3e-04\n",
+    "loguru": lambda t, x, n, v: f"\x1b[32m2026-01-01\x1b[0m | \x1b[1mINFO\x1b[0m | \x1b[36mmain\x1b[0m:42 - \x1b[1mstep {t} loss {x}\x1b[0m\n",
+    "Megatron": lambda t, x, n, v: (
+        f" [2025-05-01 10:00:00] iteration {t + 1:8d}/{NUM_STEPS:8d} | consumed samples: {8 * t:12d} | learning rate: 1.5E-04 "
+        f"| lm loss: {x:.6E} | loss scale: 1.0 | grad norm: {n:.3f} | number of nan iterations:   0 |\n"
+        + at_end(t, f"---\n validation loss at iteration {t + 1} | lm loss value: {v:.6E} | lm loss PPL: 10.0 | \n---\n")
+    ),
+    "torchtitan": lambda t, x, n, v: (
+        f"[rank0]:[titan] 2025-05-01 10:00:00,{t:03d} - root - INFO - \x1b[31mstep: {t + 1:2d}  \x1b[32mloss: {x}  "
+        f"\x1b[38;2;180;60;0mgrad_norm: {n:7.4f}  \x1b[33mmemory:  0.51GiB(0.64%)\x1b[39m\n"
+    ),
+    "fairseq": lambda t, x, n, v: (
+        "2021-01-01 | INFO | train_inner | "
+        + json.dumps({"epoch": 1, "update": 0.1, "loss": str(x), "num_updates": str(t + 1), "gnorm": f"{n:.3f}"})
+        + "\n" + at_end(t, '2021-01-01 | INFO | valid | {"epoch": 1, "valid_loss": "2.5", "valid_num_updates": "9"}\n')
+    ),
+    "DeepSpeed": lambda t, x, n, v: (
+        f"[2023-05-01 12:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step={t + 1}, skipped=0, lr=[0.0001, 0.0001]\n"
+        f"steps: {t + 1} loss: {x} iter time (s): 0.123 samples/sec: 64.000\n"
+    ),
+    "OLMo": lambda t, x, n, v: (
+        f"2024-10-01\thost:0\tolmo.train:969\tINFO\t[step={t + 1}/{NUM_STEPS},epoch=0]\n    optim/total_grad_norm={n:.4f}\n"
+        f"    train/CrossEntropyLoss={x}\n    train/Perplexity=1,234.5\n"
+    ),
+    "OLMo-core": lambda t, x, n, v: (
+        f"2025-01-01\tolmo_core:100\tINFO\t[step={t + 1}/{NUM_STEPS},epoch=1,eta=1 hour, 20 minutes]\n"
+        f"    optim/total grad norm={n:.4f}\n    train/CE loss={x}\n    train/Z loss=0.0012\n"
+    ),
+    "Composer": lambda t, x, n, v: (
+        f"[batch={t + 1}/{NUM_STEPS}]:\n\t Train time/batch: {t}\n\t Train loss/train/total: {x}\n\t Train l2_norm/grad/global: {n:.4f}\n"
+    ),
+    "Hugging Face's Trainer": lambda t, x, n, v: (
+        str({"loss": str(x), "grad_norm": f"{n:.4f}", "learning_rate": "2e-05", "epoch": f"{t / 40:.2f}"}) + "\n"
+        + at_end(t, str({"eval_loss": str(v), "eval_runtime": "1.2", "epoch": f"{t / 40:.2f}"}) + "\n")
+    ),
+    "a print": lambda t, x, n, v: f"Step {t}, Loss: {x}\n",
+    "a JAX array": lambda t, x, n, v: f"step {t} loss Array({x}, dtype=float32)\n",
+    "a tensor": lambda t, x, n, v: f"step {t} loss tensor({x}, grad_fn=<NllLossBackward0>)\n",
+    "a scalar of NumPy": lambda t, x, n, v: f"step {t} loss: np.float64({x})\n",
+    "a list of one": lambda t, x, n, v: f"step {t}: loss=[{x}]\n",
+    "Flax with absl": lambda t, x, n, v: (
+        f"I0101 12:00:00.123456 140234 train.py:123] train epoch: {t + 1:3d}, loss: {x}, accuracy: 92.10, test_loss: {v:.4f}\n"
+    ),
+    "MaxText": lambda t, x, n, v: f"completed step: {t}, seconds: 1.234, TFLOP/s/device: 120.0, total_weights: 65536, loss: {x}\n",
+    "llm.c": lambda t, x, n, v: (
+        (f"val loss {v:.6f}\n" if t % 40 == 0 else "")
+        + f"step {t + 1:4d}/{NUM_STEPS} | loss {x} (+nanz)| norm {n:.4f} (+1.23z)| lr 8.57e-07 | 65.2% bf16 MFU | 171622 tok/s\n"
+    ),
+    "nanochat": lambda t, x, n, v: f"step {t:05d}/{NUM_STEPS:05d} ({t:.2f}%) | loss: {x} | grad norm: {n:.4f} | tok/sec: 100,000\n",
+    "nanoGPT": lambda t, x, n, v: (
+        (f"step {t}: train loss {x + 0.3:.4f}, val loss {v:.4f}\n" if t % 40 == 0 else "")
+        + f"iter {t}: loss {x}, time 92.31ms, mfu 3.02%\n"
+    ),
+    "PyTorch's quickstart": lambda t, x, n, v: (
+        (f"Epoch {epoch(t) + 1}\n---\n" if batch(t) == 0 else "")
+        + f"loss: {x:>7f}  [{(batch(t) + 1) * 64:>5d}/{PER_EPOCH * 64:>5d}]\n"
+        + at_end(t, f"Test Error: \n Accuracy: 64.3%, Avg loss: {v:>8f} \n\n")
+    ),
+    "PyTorch's CIFAR tutorial": lambda t, x, n, v: f"[{epoch(t) + 1}, {batch(t) + 1:5d}] loss: {x}\n",
+    "a tutorial": lambda t, x, n, v: f"Epoch [{epoch(t) + 1}/3], Step [{batch(t) + 1}/{PER_EPOCH}], Loss: {x}\n",
+    "an epoch and a step in one counter": lambda t, x, n, v: f"Epoch/Step: {epoch(t)}/{t} loss {x}\n",
+    "an assistant's script": lambda t, x, n, v: (
+        f"Epoch {epoch(t) + 1}/3, Batch {batch(t)}/{PER_EPOCH}, Loss: {x}\n"
+        + at_end(t, f"Epoch {epoch(t) + 1}/3 - Train Loss: {x + 0.2:.4f}, Val Loss: {v:.4f}\n")
+    ),
+    "Detectron2": lambda t, x, n, v: (
+        f"\x1b[32m[01/01 12:00:00 d2.utils.events]: \x1b[0m eta: 1:00:00  iter: {t}  total_loss: {x}  loss_cls: {x * 0.4:.4g}  lr: 0.1\n"
+    ),
+    "MMEngine": lambda t, x, n, v: (
+        f"2023/01/01 12:00:00 - mmengine - INFO - Epoch(train)  [{epoch(t) + 1}][{batch(t) + 1:3d}/{PER_EPOCH}]  lr: 1e-3  "
+        f"eta: 0:10:00  grad_norm: {n:.4f}  loss: {x}\n"
+    ),
+    "GPT-NeoX": lambda t, x, n, v: (
+        f" samples/sec: 9.812 | iteration {t + 1:8d}/ {NUM_STEPS:7d} | learning rate: 1.000E-05 | lm_loss: {x:.6E} | loss scale: 4096.0 |\n"
+    ),
+    "LitGPT": lambda t, x, n, v: f"Epoch 1 | iter {t + 1} step {t + 1} | loss train: {x}, val: n/a | iter time: 12.56 ms (step)\n",
+    "NeMo": lambda t, x, n, v: (
+        f"Training epoch 0, iteration {t}/{NUM_STEPS - 1} | lr: 1e-05 | global_step: {t} | reduced_train_loss: {x} | consumed_samples: {8 * t}\n"
+    ),
+    "torchtune": lambda t, x, n, v: f"\r1|{t + 1}|Loss: {x}: {bar(t + 1, NUM_STEPS)}]",
+    "torchtune on disk": lambda t, x, n, v: f"Step {t + 1} | loss:{x} lr:2e-05 tokens_per_second_per_gpu:1234.5 grad_norm:{n} \n",
+    "Lightning's bar": lambda t, x, n, v: f"\rEpoch {epoch(t)}: {bar(batch(t) + 1, PER_EPOCH)}, v_num=0, train_loss={x}]",
+    "thousands": lambda t, x, n, v: f"step {10 * t + 900:,}: loss {x} (lr=1.0e-4, tokens=1,234,567)\n",
+    "four ranks": lambda t, x, n, v: "".join(f"[rank{rank}]: step {t} loss {x + 0.001 * rank:.4f}\n" for rank in range(4)),
+    "four ranks, not in order": lambda t, x, n, v: (
+        "".join(f"[rank{rank}]: step {t} loss {x + 0.001 * rank:.4f}\n" for rank in ((0, 1, 2, 3) if t == 0 else (2, 0, 3, 1)))
+    ),
+    "modded-nanogpt": lambda t, x, n, v: f"step:{t + 1}/{NUM_STEPS} train_loss:{x} train_time:{100 * t}ms step_avg:100.12ms\n",
+    "an estimator": lambda t, x, n, v: f"INFO:tensorflow:loss = {x}, step = {t} (12.345 sec)\n",
+    "CSV": lambda t, x, n, v: ("step,train/loss,val/loss,grad_norm\n" if t == 0 else "") + f"{t},{x},{v if t % 40 == 0 else ''},{n}\n",
+    "JSON lines": lambda t, x, n, v: json.dumps({"step": t, "metrics": {"train": {"loss": x, "grad_norm": n}, "lr": 1e-3}}) + "\n",
+    "JSON lines with a split": lambda t, x, n, v: (
+        json.dumps({"split": "train", "step": t, "loss": x}) + "\n"
+        + at_end(t, json.dumps({"split": "val", "step": t, "loss": v}) + "\n")
+    ),
+    "two losses in a line": lambda t, x, n, v: f"step {t}: ce_loss {x} aux_loss 0.0100 total {x + 0.01:.4f}\n",
+    "an average before the loss": lambda t, x, n, v: f"Iteration: {t}, Avg. Loss: {x * 1.05:.4f}, Loss: {x}\n",
+    "a validation between": lambda t, x, n, v: f"step {t} loss {x}\n" + at_end(t, f"Validation: loss {v}\n" * 12),
+    "an accuracy of the validation beside it": lambda t, x, n, v: f"step {t} | val acc 0.5 | loss {x}\n",
+}  # fmt: skip
+ASKED: dict[str, Lines] = {
+    "a GAN": lambda t, x, n, v: f"[0/5][{t}/{NUM_STEPS}]\tLoss_D: {x}\tLoss_G: {2 * x:.4f}\n",
+    "a table of boxes": lambda t, x, n, v: f"| {t:>5} | {x} | {n:.3f} |\n",
+    "two kinds of lines that nothing tells apart": lambda t, x, n, v: (
+        f"[{t}] loss {x}\n" + (f"pass {t}: loss {v}\n" if t % 2 else "")
+    ),
+}
+
+
+def text_of(lines: Lines) -> str:
+    norm_N = np.random.default_rng(1).uniform(0.9, 1.1, NUM_STEPS)
+    return "".join(
+        lines(t, loss, float(norm), 4.4 - 0.01 * t) for t, (loss, norm) in enumerate(zip(LOSSES, norm_N, strict=True))
+    )
+
+
+def live(text: str) -> MetricStream:
+    stream = MetricStream(MetricsConfig())
+    content = text.encode()
+    stream.points = [
+        point for start in range(0, len(content), 777) for point in stream.feed(content[start : start + 777])
+    ] + stream.finish()
+    return stream
+
+
+@pytest.fixture
+def file_of(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "train.log"
+        path.write_bytes(text.encode())
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("style", READ)
+def test_a_style_is_read_at_the_first_try_live_and_whole_alike(file_of, style: str) -> None:
+    text = text_of(READ[style])
+    stream, log = live(text), read_log(file_of(text), Columns())
+    assert [point.loss for point in stream.points] == pytest.approx(LOSSES, abs=1e-4), stream.note
+    assert [point.step for point in stream.points] == log.step_N.tolist()
+    assert log.loss_N.tolist() == pytest.approx(LOSSES, abs=1e-4)
+    assert stream.question is None
+    gaps = set(np.diff(log.step_N))
+    assert len(gaps) == 1, "the steps are evenly spaced"
+
+
+@pytest.mark.parametrize("style", ASKED)
+def test_what_cannot_be_told_is_asked(file_of, style: str) -> None:
+    text = text_of(ASKED[style])
+    stream = live(text)
+    assert not stream.points or stream.question
+    with pytest.raises(InputError, match=r"--loss NAME|is a log"):
+        read_log(file_of(text), Columns())
+
+
+def test_a_single_line_of_another_kind_at_the_start_does_not_set_what_the_training_prints(file_of) -> None:
+    text = "before the first step: loss 9.9\n" + text_of(READ["a print"])
+    assert [point.loss for point in live(text).points][1:] == LOSSES[1:]
+    assert read_log(file_of(text), Columns()).loss_N.tolist()[-len(LOSSES) + 1 :] == LOSSES[1:]
+
+
+def test_a_kind_of_line_that_was_asked_about_can_be_named(file_of) -> None:
+    text = text_of(ASKED["two kinds of lines that nothing tells apart"])
+    log = read_log(file_of(text), Columns(loss="loss"))
+    assert log.loss_N.tolist() == LOSSES
+    other = read_log(file_of(text), Columns(loss="pass/loss"))
+    assert len(other.loss_N) == NUM_STEPS // 2
+
+
+@pytest.mark.parametrize(
+    ("style", "last"),
+    [
+        ("nanoGPT", 4.4 - 0.8), ("Hugging Face's Trainer", 4.4 - 1.19), ("ImageNet example", 4.4 - 1.19), ("CSV", 3.6),
+        ("JSON lines with a split", 4.4 - 1.19), ("Megatron", None), ("a print", None),
+    ],
+)  # fmt: skip
+def test_the_last_validation_loss_is_known_where_it_was_printed(style: str, last: float | None) -> None:
+    found = live(text_of(READ[style])).validation_loss
+    assert found == (None if last is None else pytest.approx(last, abs=1e-3))
