@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,8 @@ class ConformanceKit:
     small: Mapping[str, Any] = {}
     values: Mapping[str, Sequence[Any]] = {}
     beside: Mapping[str, Mapping[str, Any]] = {}
+    idle: Collection[str] = ()
+    has_noise: bool = True
     learning: Mapping[str, Any] = {}
     is_exact: bool = True
     rtol: float = 2e-5

@@ -17,6 +17,7 @@ from objectives.optimizers.packed_optimizer import Observed, Rows
 from objectives.stacking.layout import ALL, Layout
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
+from objectives.training.members import refuse_stale_members
 from objectives.training.rollback import Rollback, rows_with_rollback
 from objectives.training_config import TrainingConfig
 
@@ -86,6 +87,10 @@ class PackedTrainer(ABC, Generic[Config]):
         """Names of the state that a subclass keeps per member in ``self.memory``; none by default."""
         return ()
 
+    def field(self, name: str) -> torch.Tensor:
+        """The field ``name`` of each member that is now in the pack, (K,), in the precision of the weights."""
+        return hyperparameter(self.configs, name, self.device, self._params_Kn.dtype)
+
     def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = DATA_PURPOSE) -> torch.Tensor:
         """``sample(generator)`` with each member's generator for this step, (K, ...) on the device.
 
@@ -125,6 +130,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def step(self) -> dict[str, torch.Tensor]:
         """Train one step; returns metrics of shape (K,), still on the device."""
+        refuse_stale_members(self)
         self._estimate_hessian()
         loss_K, grad_Kn = self.losses_and_gradient()
         was_alive_K = self.optimizer.alive_K
@@ -139,6 +145,7 @@ class PackedTrainer(ABC, Generic[Config]):
         Members of ``rows`` that are in ``curved`` get curvature from ``num_products`` Hessian-vector products; the
         others get NaN. Reading does not change training.
         """
+        refuse_stale_members(self)
         is_everybody = list(rows) == list(range(self.num_members))
         index: Rows = slice(None) if is_everybody else torch.tensor(rows, device=self.device)
         readings = self.own_readings(index)
@@ -289,7 +296,10 @@ class PackedTrainer(ABC, Generic[Config]):
         self.members_changed()
 
     def members_changed(self) -> None:
-        """Called by ``__init__`` and when members are added or dropped; update a subclass's per-member tensors here."""
+        """Called by ``__init__`` and when members are added or dropped; make a subclass's per-member tensors here.
+
+        One that is made elsewhere would belong to members that are gone, and is refused at the first step.
+        """
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Held-out loss of the members in ``rows``; NaN without held-out data."""
