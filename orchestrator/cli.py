@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,12 +39,13 @@ from orchestrator.cli_options import (
     XOption,
     YOption,
 )
-from orchestrator.commands.arguments import conditions, overrides, read_sweep
+from orchestrator.cli_upkeep import finish, upkeep
+from orchestrator.commands.arguments import conditions, overrides, read_sweep, told_metrics
 from orchestrator.errors import EXIT_INTERRUPTED, SweepError, printable
 from orchestrator.files import REPLAYS, sweep_folder
 
 if TYPE_CHECKING:
-    from orchestrator.commands.printing import Answer
+    pass
 
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
@@ -104,7 +105,7 @@ def run(
     sweep = read_sweep(file, results, overrides(axis, drop, sets, seeds, steps, name), allow_import)
     refuse_import(sweep, allow_import)
     load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
-    _exit(command(sweep, results, load, retry_errored))
+    finish(command(sweep, results, load, retry_errored))
 
 
 @app.command()
@@ -123,7 +124,27 @@ def plan(
     from orchestrator.commands.plan import plan as command
 
     sweep = read_sweep(file, results, overrides(axis, drop, set_, seeds, steps, name), allow_import)
-    _exit(command(sweep, results))
+    finish(command(sweep, results))
+
+
+@app.command()
+def check(
+    file: FileArgument,
+    axis: AxisOption = [],  # noqa: B006
+    drop: DropOption = [],  # noqa: B006
+    set_: SetOption = [],  # noqa: B006
+    losses: Annotated[int, typer.Option(min=1, help="losses after which the trial is ended")] = 20,
+    seconds: Annotated[float, typer.Option(min=1, help="time after which it is ended in any case")] = 60.0,
+    results: ResultsOption = RESULTS,
+    allow_import: AllowImportOption = False,
+) -> None:
+    """Run one trial of a custom trainer for a moment and show what is read of its output."""
+    from orchestrator.commands.check import check as command
+    from orchestrator.sweepfile.spec import refuse_import
+
+    sweep = read_sweep(file, results, overrides(axis, drop, set_), allow_import)
+    refuse_import(sweep, allow_import)
+    finish(command(sweep, losses, seconds))
 
 
 @app.command()
@@ -140,7 +161,7 @@ def init(
     """Write a commented sweep file as a starting point."""
     from orchestrator.commands.init import init as command
 
-    _exit(command(name, objective, overrides(axis, drop, set_, seeds, steps), output))
+    finish(command(name, objective, overrides(axis, drop, set_, seeds, steps), output))
 
 
 @app.command()
@@ -148,7 +169,7 @@ def objectives() -> None:
     """List the objectives and their fields, with unit, default and domain."""
     from orchestrator.commands.objectives import objectives as command
 
-    _exit(command())
+    finish(command())
 
 
 @app.command()
@@ -156,7 +177,7 @@ def status(name: NameArgument, results: ResultsOption = RESULTS) -> None:
     """Show the state of a sweep: outcomes, failures, the map as text."""
     from orchestrator.commands.status import status as command
 
-    _exit(command(sweep_folder(name, results)))
+    finish(command(sweep_folder(name, results)))
 
 
 @export_app.command("heatmap")
@@ -177,7 +198,7 @@ def export_heatmap(
     from orchestrator.commands.export_heatmap import export_heatmap as command
 
     folder = sweep_folder(name, results)
-    _exit(command(folder, format_, x, y, metric, conditions(where), reduce, facet, degraded, output))
+    finish(command(folder, format_, x, y, metric, conditions(where), reduce, facet, degraded, output))
 
 
 @app.command()
@@ -193,7 +214,7 @@ def boundary(
     """Show where the map turns from stable to not stable, row by row, with brackets."""
     from orchestrator.commands.boundary import boundary as command
 
-    _exit(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded))
+    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded))
 
 
 @app.command()
@@ -207,7 +228,7 @@ def recommend(
     """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge."""
     from orchestrator.commands.recommend import recommend as command
 
-    _exit(command(sweep_folder(name, results), margin, metric, degraded))
+    finish(command(sweep_folder(name, results), margin, metric, degraded))
 
 
 @app.command()
@@ -219,7 +240,7 @@ def sensitivity(
     """Show what a wrong learning rate costs, for each setting of the other axes."""
     from orchestrator.commands.sensitivity import sensitivity as command
 
-    _exit(command(sweep_folder(name, results), axis))
+    finish(command(sweep_folder(name, results), axis))
 
 
 @app.command()
@@ -237,7 +258,7 @@ def compare(
     """Show in words and pictures how sweeps differ on their shared cells, and how certain that is."""
     from orchestrator.commands.compare import compare as command
 
-    _exit(command([sweep_folder(name, results) for name in names], x, y, reduce, degraded, output, results))
+    finish(command([sweep_folder(name, results) for name in names], x, y, reduce, degraded, output, results))
 
 
 @app.command()
@@ -245,7 +266,7 @@ def report(name: NameArgument, results: ResultsOption = RESULTS) -> None:
     """Write the sweep's map, picture and self-contained HTML report again."""
     from orchestrator.commands.report import report as command
 
-    _exit(command(sweep_folder(name, results)))
+    finish(command(sweep_folder(name, results)))
 
 
 @app.command()
@@ -264,6 +285,12 @@ def replay(
     figures: FiguresOption = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="draw no pictures")] = False,
     norm_rises: NormRisesOption = None,
+    pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="named groups, e.g. 'it (?P<step>\\d+) L=(?P<loss>\\S+)'")
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", help="text, json, csv or tensorboard, if auto guesses wrong")
+    ] = "auto",
     results: ResultsOption = RESULTS,
 ) -> None:
     """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.
@@ -274,8 +301,9 @@ def replay(
     from orchestrator.commands.replay import replay as command
     from orchestrator.logs.columns import Columns
 
+    told = told_metrics(pattern, format_, loss)
     folder = None if no_figures else figures or results / REPLAYS
-    _exit(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder, norm_rises))
+    finish(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder, norm_rises, told))
 
 
 @app.command()
@@ -300,7 +328,7 @@ def diagnose(
     from orchestrator.commands.diagnose import diagnose as command
 
     cells = conditions(cell.split(","), "--cell") if cell is not None else {}
-    _exit(command(sweep_folder(name, results), trial, cells, output, json_))
+    finish(command(sweep_folder(name, results), trial, cells, output, json_))
 
 
 @app.command()
@@ -316,65 +344,10 @@ def explain(
     """Show which mechanism rules which part of the unstable region, and draw it on the map."""
     from orchestrator.commands.explain import explain as command
 
-    _exit(command(sweep_folder(name, results), x, y, output))
+    finish(command(sweep_folder(name, results), x, y, output))
 
 
-@app.command()
-def audit(name: NameArgument, results: ResultsOption = RESULTS) -> None:
-    """Show what early stopping saved in a sweep, and how often it was wrong (stopping.audit)."""
-    from orchestrator.commands.audit import audit as command
-
-    _exit(command(sweep_folder(name, results)))
-
-
-@app.command()
-def sync(
-    name: NameArgument,
-    results: ResultsOption = RESULTS,
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
-) -> None:
-    """Write a sweep's missing results to MLflow."""
-    from orchestrator.commands.sync import sync as command
-
-    _exit(command(sweep_folder(name, results), tracking_uri))
-
-
-@app.command()
-def doctor(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="exit with 3 on warnings too, not only on faults")] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="repair what can be repaired")] = False,
-    results: ResultsOption = RESULTS,
-) -> None:
-    """Check the environment, and a sweep's ledger and files."""
-    from orchestrator.commands.doctor import doctor as command
-
-    _exit(command(sweep_folder(name, results) if name else None, results, strict, fix))
-
-
-@app.command()
-def gc(
-    name: NameArgument,
-    exports: Annotated[bool, typer.Option("--exports", help="also maps, pictures and the report")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
-    results: ResultsOption = RESULTS,
-) -> None:
-    """Delete files that can be made again or are no longer needed; never a result."""
-    from orchestrator.commands.gc import gc as command
-
-    _exit(command(sweep_folder(name, results), exports, dry_run))
-
-
-@app.command()
-def ui(
-    results: ResultsOption = RESULTS,
-    tracking_uri: Annotated[str | None, typer.Option(help="the MLflow store to show")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")] = 5000,
-) -> None:
-    """Serve MLflow's pages on this machine, to compare sweeps."""
-    from orchestrator.commands.ui import ui as command
-
-    _exit(command(results, tracking_uri, port))
+app.add_typer(upkeep)
 
 
 def main() -> None:
@@ -386,13 +359,6 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-def _exit(answer: Answer) -> NoReturn:
-    """Print the answer of a command and exit with its code."""
-    from orchestrator.commands.printing import show
-
-    raise typer.Exit(show(answer))
 
 
 if __name__ == "__main__":

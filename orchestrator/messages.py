@@ -184,7 +184,8 @@ class Finished:
 
     ``verdict_step`` is the step at which it was judged lost, even if it trained on because it ``is_audited``.
     ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
-    ``norm_rises`` are the steps at which its gradient norm had risen by half.
+    ``norm_rises`` are the steps at which its gradient norm had risen by half. ``curve_digest`` is a hash of steps and
+    losses of a custom trainer's run.
     """
 
     trial_id: str
@@ -205,6 +206,7 @@ class Finished:
     off_share: float | None = None
     risen_share: float | None = None
     norm_rises: tuple[int, ...] = ()
+    curve_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,7 @@ class TrialRow:
     is_audited: bool = False  # whether it trains on after that
     episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
     norm_rises: tuple[int, ...] = ()  # steps at which the gradient norm had risen by half: notes
+    curve_digest: str | None = None  # hash of steps and losses, of a custom trainer's run
     reason: str | None = None  # why this outcome, or what went wrong
     error: str | None = None  # tail of the traceback of an errored trial
     pack_id: str | None = None  # the last attempt

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from objectives.base import Way
-
-if TYPE_CHECKING:
-    from objectives.training.packed import PackedTrainer
 
 # What PackedTrainer itself keeps, and renews.
 OWN = frozenset({
@@ -17,7 +14,7 @@ OWN = frozenset({
 _checked: set[type] = set()
 
 
-def refuse_stale_members(trainer: PackedTrainer[Any]) -> None:
+def refuse_stale_members(trainer: Any) -> None:
     """Raise ValueError where an attribute has a row for each member and ``members_changed`` does not renew it.
 
     Two packs of one and of two members show which attributes these are. Each class is checked once in a process.

@@ -11,6 +11,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import FROZEN_SWEEP
 
 if TYPE_CHECKING:
+    from orchestrator.logs.config import MetricsConfig
     from orchestrator.sweepfile.overrides import Overrides
     from orchestrator.sweepfile.spec import Sweep
 
@@ -49,3 +50,21 @@ def conditions(texts: Sequence[str], option: str = "--where") -> dict[str, str]:
             raise InputError(Problem(option, text, "is not AXIS=VALUE", "write e.g. clip=none"))
         found[key.strip()] = value.strip()
     return found
+
+
+def told_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsConfig:
+    """The pattern and the format of logs as options give them. Raises InputError."""
+    from pydantic import ValidationError
+
+    from orchestrator.logs.config import MetricsConfig
+    from orchestrator.logs.line_formats import compiled
+
+    try:
+        metrics = MetricsConfig.model_validate({"pattern": pattern, "format": format_, "loss": loss})
+    except ValidationError as error:
+        details = error.errors()[0]
+        remedy = "see `sweep replay --help`"
+        raise InputError(Problem(f"--{details['loc'][0]}", "", details["msg"], remedy)) from None
+    if metrics.pattern is not None:
+        compiled(metrics)
+    return metrics

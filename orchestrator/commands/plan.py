@@ -70,6 +70,12 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
         yield f"axis:     {axis.name} [{axis.scale}] {shown}"
     yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+    own = sweep.objective
+    if isinstance(own, CustomTrainer) and len(sweep.seeds) > 1 and not own.uses("seed"):
+        yield f"          no {{seed}} in the command: the {len(sweep.seeds)} seeds of a cell train the same run, unless"
+        yield "          the script takes its seed from Watch; pass {seed} on, or train one seed"
+    if isinstance(own, CustomTrainer):
+        yield "          `sweep check FILE` runs one trial for a moment and shows what would be read"
     for name, number in sweep.idle.items():
         yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained anyway"
 

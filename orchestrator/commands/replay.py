@@ -30,6 +30,7 @@ from orchestrator.files import (
 )
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
+from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log
 from orchestrator.replay.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
@@ -53,11 +54,13 @@ def replay(
     json_file: Path | None,
     figures: Path | None,
     norm_rises: bool | None,
+    told: MetricsConfig | None = None,
 ) -> Answer:
     """Judge logs and finished sweeps, and write ``json_file`` and pictures; the exit code is 2 where one is unreadable.
 
     Without ``figures``, a folder, there are no pictures. ``norm_rises`` turns notes on rising gradient norms on or off;
-    by default they are off for logs with many steps a point. Raises InputError, also where a file cannot be written.
+    by default they are off for logs with many steps a point. ``told`` has a pattern or a format of the logs. Raises
+    InputError, also where a file cannot be written.
     """
     check_output(json_file, "--json")
     is_own = figures == results / REPLAYS
@@ -76,7 +79,7 @@ def replay(
     notes: list[str] = []
     if others:
         config = _logs_config(sets)
-        replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes)), config, norm_rises)
+        replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes, told)), config, norm_rises)
         if replayed:
             yield from _logs_answer(replayed)
             found += [one.as_json() for one in replayed]
@@ -128,7 +131,12 @@ def _sweep_folder(path: str, results: Path) -> Path | None:
 
 
 def _read_all(
-    paths: Sequence[str], wanted: Columns, results: Path, problems: list[InputError], notes: list[str]
+    paths: Sequence[str],
+    wanted: Columns,
+    results: Path,
+    problems: list[InputError],
+    notes: list[str],
+    told: MetricsConfig | None,
 ) -> Iterator[Log]:
     """The logs of all paths. Files in a folder that are not logs are counted; a named one is an error."""
     for path in paths:
@@ -142,7 +150,7 @@ def _read_all(
         num_logs = 0
         for file in find_logs(Path(path)):
             try:
-                yield read_log(file, wanted)
+                yield read_log(file, wanted, told)
                 num_logs += 1
             except InputError as error:
                 (others if is_folder else problems).append(error)

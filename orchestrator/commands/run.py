@@ -14,6 +14,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.stability import repeated_runs, repeats_text
 from orchestrator.sweepfile.spec import Sweep
 
 
@@ -65,6 +66,8 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
     if drawing := text_map(rows):
         yield drawing
     yield counts_line(Counter(row.label for row in rows))
+    if repeats := repeated_runs(rows):
+        yield f"{repeats_text(len(repeats))}: does the command pass {{seed}} on?"
     for path in [*written, folder / LEDGER]:
         yield f"{path.stem:>8}: {path}"
     if sweep.tracking.enabled:

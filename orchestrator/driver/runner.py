@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.driver.fail_fast import FailFast
 from orchestrator.driver.packing import make_packs, pack_of
 from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.provenance import driver_facts
@@ -114,6 +115,7 @@ class _Run:
         self.losses: Counter[str] = Counter()
         self.furthest: Counter[str] = Counter()
         self.stopped_by: int | None = None
+        self.fail_fast = FailFast()
         statuses = ledger.statuses()
         missing = missing_trials(sweep, statuses)
         self.waiting = {trial.trial_id: trial for trial in missing}
@@ -145,7 +147,7 @@ class _Run:
         try:
             for pack_id, trial_ids in self.ledger.resumable().items():
                 self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
-            while self.stopped_by is None:
+            while self.stopped_by is None and self.fail_fast.reason is None:
                 progress.workers = executor.slots
                 if self.waiting:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
@@ -214,6 +216,8 @@ class _Run:
         before = progress.running.get(pack.pack_id)
         # A pack that restarts counts from below its former position; no step is subtracted.
         progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
+        if report.member_steps or new:
+            self.fail_fast.trained()
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
             self._note(f"packs: {way}")
@@ -254,6 +258,9 @@ class _Run:
                 cause = f"out of memory with one member: {_cause(error)} ({_OUT_OF_MEMORY_REMEDY})"
                 self._settle(pack, "errored", "errored", cause, error, waited)
             case Failed(error, waited):
+                self.fail_fast.failed(_cause(error))
+                if self.fail_fast.reason is not None:
+                    self._note(f"{self.fail_fast.reason}: {_cause(error)}")
                 self._settle(pack, "errored", "errored", _cause(error), error, waited)
         self._tidy_checkpoints()
 

@@ -46,6 +46,7 @@ CREATE TABLE trials (
     is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after that
     episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
     norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
+    curve_digest TEXT,             -- of steps and losses, where a custom trainer may repeat a run
     reason TEXT,                   -- why this outcome, or what went wrong
     error TEXT,                    -- tail of the traceback of an errored trial
     pack_id TEXT,

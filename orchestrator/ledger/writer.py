@@ -233,7 +233,8 @@ class LedgerWriter(LedgerReader):
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
             " validation_loss = ?, peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, is_audited = ?,"
-            " episodes = ?, norm_rises = ?, reason = ?, error = NULL, finished_at = ? WHERE trial_id = ?",
+            " episodes = ?, norm_rises = ?, curve_digest = ?, reason = ?, error = NULL, finished_at = ?"
+            " WHERE trial_id = ?",
             (
                 finished.outcome,
                 finished.onset_step,
@@ -246,6 +247,7 @@ class LedgerWriter(LedgerReader):
                 int(finished.is_audited),
                 json.dumps(finished.episodes),
                 json.dumps(finished.norm_rises),
+                finished.curve_digest,
                 finished.reason,
                 self._clock(),
                 finished.trial_id,

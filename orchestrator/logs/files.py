@@ -17,8 +17,9 @@ from typing import BinaryIO
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.columns import Columns, may_be_loss
+from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.event_files import Events, is_event_file
-from orchestrator.logs.line_formats import JsonLines, Mixed
+from orchestrator.logs.line_formats import JsonLines, Mixed, told_reader
 from orchestrator.logs.lines import LONGEST_LINE, Lines, Reader
 from orchestrator.logs.named_numbers import json_numbers, without_colours
 from orchestrator.logs.separated import Csv, delimiter_of
@@ -49,20 +50,20 @@ def _may_be_log(path: Path) -> bool:
     return "tfevents" in path.name or path.suffix.lower() in _LOG_SUFFIXES
 
 
-def read_log(path: Path, wanted: Columns) -> Log:
-    """The training run in the file at ``path``.
+def read_log(path: Path, wanted: Columns, told: MetricsConfig | None = None) -> Log:
+    """The training run in the file at ``path``, read with the pattern or the format that was ``told``, if any.
 
     Raises InputError, naming the file and what was found in it, when it is not a log or its columns are ambiguous.
     """
     try:
-        table = _read_table(path, wanted)
+        table = _read_table(path, wanted, told or MetricsConfig())
     except OSError as error:
         problem = Problem(str(path), "", f"cannot be read: {error.strerror or error}", "check that you may read it")
         raise InputError(problem) from None
     return make_log(str(path), table, wanted)
 
 
-def _read_table(path: Path, wanted: Columns) -> Table:
+def _read_table(path: Path, wanted: Columns, told: MetricsConfig) -> Table:
     size = path.stat().st_size
     if size == 0:
         raise InputError(Problem(str(path), "", "is empty", "is the output still held back, or elsewhere?"))
@@ -72,12 +73,15 @@ def _read_table(path: Path, wanted: Columns) -> Table:
     with open(path, "rb") as file:
         head = file.read(2 * LONGEST_LINE)  # two lines, which identify a table
         file.seek(0)
-        if is_event_file(head):
+        if is_event_file(head) or told.format == "tensorboard":
             return _read_events(file, size)
         encoding = _encoding(head[:_HEAD])
         if encoding is None:
             problem = Problem(str(path), "", "is a binary file, not a log", "TensorBoard event files are understood")
             raise InputError(problem)
+        if told.pattern is not None or told.format != "auto":
+            is_loss = partial(may_be_loss, wanted=wanted.loss)
+            return _read_lines(file, encoding, told_reader(told, is_loss, _named(wanted)))
         reader = _reader(path, head.decode(encoding, "replace"), wanted)
         if reader is None:
             return _read_json(path, file.read().decode(encoding, "replace"))
@@ -105,7 +109,12 @@ def _reader(path: Path, head: str, wanted: Columns) -> Reader | None:
     delimiter = delimiter_of([line for line in lines if line.strip() and not line.startswith("#")][:2])
     if delimiter is not None:
         return Csv(partial(may_be_loss, wanted=wanted.loss), delimiter)
-    return Mixed(name for name in (wanted.step, wanted.loss, wanted.grad_norm) if name is not None)
+    return Mixed(_named(wanted))
+
+
+def _named(wanted: Columns) -> list[str]:
+    """The names that the user gave."""
+    return [name for name in (wanted.step, wanted.loss, wanted.grad_norm) if name is not None]
 
 
 def _read_lines(file: BinaryIO, encoding: str, reader: Reader) -> Table:

@@ -9,7 +9,9 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from orchestrator.logs.columns import plain_name
+from orchestrator.errors import InputError, Problem
+from orchestrator.logs.columns import find_name, plain_name
+from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.lines import Reader, Row, text_of, texts_of
 from orchestrator.logs.named_numbers import number_of, text_pairs
 from orchestrator.logs.separated import Csv, delimiter_of, header_of, names_of
@@ -180,3 +182,28 @@ class Auto(Reader):
             return False
         found = header_of(text)
         return found is not None and any(map(self._is_loss, names_of(found[1])))
+
+
+def told_reader(metrics: MetricsConfig, is_loss: Callable[[str], bool], named: Iterable[str]) -> Reader:
+    """The reader of the pattern or the format of ``metrics``; ``named`` are names that the user gave."""
+    if metrics.pattern is not None:
+        return Pattern(compiled(metrics))
+    if metrics.format == "json":
+        return JsonLines()
+    if metrics.format == "csv":
+        return Csv(is_loss)
+    return Text(named) if metrics.format == "text" else Auto(is_loss, named)
+
+
+def compiled(metrics: MetricsConfig) -> re.Pattern[str]:
+    """The pattern of ``metrics``. Raises InputError for no regular expression, or one without a group of the loss."""
+    remedy = r"write e.g. 'step (?P<step>\d+) loss (?P<loss>\S+)'"
+    try:
+        pattern = re.compile(metrics.pattern or "")
+    except (re.error, OverflowError, RecursionError) as error:
+        problem = Problem("", "metrics.pattern", f"is no regular expression: {error}", remedy)
+        raise InputError(problem) from None
+    wanted = metrics.loss or "loss"
+    if find_name(pattern.groupindex, wanted) is None:
+        raise InputError(Problem("", "metrics.pattern", f"has no group that is named {wanted}", remedy))
+    return pattern

@@ -7,13 +7,12 @@ few rows, by the same names as in a complete log, or named by the user.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.errors import InputError, Problem, printable
+from orchestrator.errors import printable
 from orchestrator.logs.columns import (
     COUNTER,
     EPOCH,
@@ -30,11 +29,10 @@ from orchestrator.logs.columns import (
 )
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.event_files import Events, begins_as_events
-from orchestrator.logs.line_formats import Auto, JsonLines, Pattern, Text
+from orchestrator.logs.line_formats import compiled, told_reader
 from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row
 from orchestrator.logs.named_numbers import without_colours
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
-from orchestrator.logs.separated import Csv
 
 _BLOCK = 1024**2  # bytes split into lines at a time
 _LAST_LINE = 500  # characters
@@ -135,27 +133,8 @@ class MetricStream:
 def _reader(metrics: MetricsConfig, columns: _Columns) -> Reader:
     named = [name for name in (metrics.step, metrics.loss, metrics.grad_norm) if name is not None]
     if metrics.pattern is not None:
-        pattern = _compiled(metrics)
-        columns.choose_among(list(pattern.groupindex))
-        return Pattern(pattern)
-    if metrics.format == "json":
-        return JsonLines()
-    if metrics.format == "csv":
-        return Csv(columns.is_loss)
-    return Text(named) if metrics.format == "text" else Auto(columns.is_loss, named)
-
-
-def _compiled(metrics: MetricsConfig) -> re.Pattern[str]:
-    remedy = r"write e.g. 'step (?P<step>\d+) loss (?P<loss>\S+)'"
-    try:
-        pattern = re.compile(metrics.pattern or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        problem = Problem("", "metrics.pattern", f"is no regular expression: {error}", remedy)
-        raise InputError(problem) from None
-    wanted = metrics.loss or "loss"
-    if find_name(pattern.groupindex, wanted) is None:
-        raise InputError(Problem("", "metrics.pattern", f"has no group that is named {wanted}", remedy))
-    return pattern
+        columns.choose_among(list(compiled(metrics).groupindex))
+    return told_reader(metrics, columns.is_loss, named)
 
 
 # --- which column is what --------------------------------------------------------------------------

@@ -158,6 +158,8 @@ def make_map(
         key: _reduced([map_cell(*key, members, metric, measured or {}) for members in inner.values()], metric, reduce)
         for key, inner in grouped.items()
     }
+    if repeats := repeated_runs(trials):
+        notes = [*notes, repeats_text(len(repeats))]
     return StabilityMap(
         name=name,
         x=axes[x],
@@ -189,8 +191,28 @@ def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **opt
     return maps
 
 
+def repeated_runs(trials: Sequence[TrialRow]) -> set[str]:
+    """Trials whose steps and losses equal those of an earlier seed of their cell to the last digit.
+
+    A custom trainer that ignores its seed trains one run again and again.
+    """
+    first: dict[tuple[Any, ...], str] = {}
+    for trial in trials:
+        if trial.curve_digest is not None:
+            first.setdefault((tuple(trial.cell.items()), trial.curve_digest), trial.trial_id)
+    return {trial.trial_id for trial in trials if trial.curve_digest is not None} - set(first.values())
+
+
+def repeats_text(num: int) -> str:
+    """What is said where ``num`` seeds repeat the run of another."""
+    seeds = "1 seed repeats" if num == 1 else f"{num} seeds repeat"
+    return f"{seeds} another's run to the last digit and {'is' if num == 1 else 'are'} not counted"
+
+
 def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: Measured) -> MapCell:
-    """The cell at ``x`` and ``y`` whose seeds are ``trials``."""
+    """The cell at ``x`` and ``y`` whose seeds are ``trials``; seeds that repeat a run count once."""
+    repeats = repeated_runs(trials)
+    trials = [trial for trial in trials if trial.trial_id not in repeats]
     labels = [trial.label for trial in trials]
     finished = [trial for trial in trials if trial.outcome]
     counts = Counter(labels)

@@ -57,7 +57,8 @@ class CustomTrainer:
             yield ("metrics", "file"), section.metrics.file
         if section.resume is not None:
             yield ("resume", "checkpoint"), section.resume.checkpoint
-            yield from ((("resume", "arguments", i), text) for i, text in enumerate(section.resume.arguments))
+            for i, text in enumerate(section.resume.arguments):
+                yield ("resume", "arguments", i), text.replace("{checkpoint}", "")
 
     def uses(self, name: str) -> bool:
         """Whether a value called ``name`` is passed to the trainer."""

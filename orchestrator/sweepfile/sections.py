@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from orchestrator.detection.config import StoppingConfig
@@ -46,23 +47,63 @@ class SampleSection(BaseModel):
     seed: int = Field(0, ge=0)
 
 
+def _as_text(value: Any, where: str) -> Any:
+    """A word of a command as it was meant: numbers are text, and {lr} without quotes is a mapping in YAML."""
+    if isinstance(value, Mapping) and len(value) == 1 and list(value.values()) == [None]:
+        return f"{{{next(iter(value))}}}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if value is None or isinstance(value, bool):
+        raise PydanticCustomError("quote", "{value} in {where} may be a word or not: quote it", {
+            "value": "null" if value is None else str(value).lower(), "where": where,
+        })  # fmt: skip
+    return value
+
+
+def _as_words(command: Any) -> Any:
+    """A command as a list; one string is split as a shell would."""
+    if isinstance(command, str):
+        try:
+            return shlex.split(command)
+        except ValueError as error:
+            raise PydanticCustomError("words", "cannot be split into words: {why}", {"why": str(error)}) from None
+    return [_as_text(word, "a command") for word in command] if isinstance(command, list) else command
+
+
+def _as_texts(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_as_text(value, "arguments") for value in values]
+    if isinstance(values, Mapping):
+        return {name: _as_text(value, "environment") for name, value in values.items()}
+    return values
+
+
 class ResumeConfig(BaseModel):
     """How a custom trainer resumes from its own checkpoint."""
 
     model_config = _STRICT
-    checkpoint: str = Field(min_length=1, description="checkpoint file; without it an interrupted trial restarts")
-    arguments: list[str] = Field([], description="arguments added to the command if that file exists")
+    checkpoint: str = Field(
+        min_length=1,
+        description="checkpoint, may be a glob (the newest counts); without it an interrupted trial restarts",
+    )
+    arguments: Annotated[list[str], BeforeValidator(_as_texts)] = Field(
+        [], description="arguments added to the command if it exists; {checkpoint} is its path"
+    )
 
 
 class CustomTrainerSection(BaseModel):
     """A custom trainer, in place of the name of an objective: one of command, python and packed."""
 
     model_config = _STRICT
-    command: list[str] | None = Field(None, min_length=1, description="program and arguments; {lr} is the trial's lr")
+    command: Annotated[list[str] | None, BeforeValidator(_as_words)] = Field(
+        None, min_length=1, description="program and arguments, as a list or one string; {lr} is the trial's lr"
+    )
     python: str | None = Field(None, pattern=_REFERENCE, description="a function run(config, report), module:name")
     packed: str | None = Field(None, pattern=_REFERENCE, description="a custom packed objective, module:name")
     folder: str = Field(".", min_length=1, description="working directory, also of modules; from the file's folder")
-    environment: dict[str, str] = Field({}, description="variables added to the environment; {lr} as in command")
+    environment: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field(
+        {}, description="variables added to the environment; {lr} as in command"
+    )
     metrics: MetricsConfig = Field(MetricsConfig(), description="where a command reports its losses")
     resume: ResumeConfig | None = Field(None, description="null restarts an interrupted trial")
     grace_s: float = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import sys
@@ -140,8 +141,8 @@ class CustomRun:
         if "python" in config:
             command = [sys.executable, "-m", "orchestrator.worker.function", config["python"]]
         else:
-            arguments = launch.resume_arguments if is_resumed else ()
-            command = command_of([filled(word) for word in (*config["command"], *arguments)])
+            own = [filled(word) for word in config["command"]]
+            command = command_of([*own, *(self._resume_arguments(filled) if is_resumed else ())])
         environment = {
             "PYTHONUNBUFFERED": "1",  # otherwise a script's lines arrive only when its buffer is full
             "OMP_NUM_THREADS": str(self.pack.cpus),
@@ -159,12 +160,24 @@ class CustomRun:
 
     def _go_on(self, filled: Callable[[str], str]) -> bool:
         """Read what an earlier attempt left, if the trainer has a checkpoint; returns whether it has."""
-        if self.launch.checkpoint is None:
-            return False
-        if not os.path.exists(os.path.join(self.launch.folder, filled(self.launch.checkpoint))):
+        if self._checkpoint(filled) is None:
             return False
         self._take(known_points(self.folder))
         return self.curve.last_step is not None
+
+    def _checkpoint(self, filled: Callable[[str], str]) -> str | None:
+        """The newest checkpoint of an earlier attempt, None without one."""
+        if self.launch.checkpoint is None:
+            return None
+        path = os.path.join(self.launch.folder, filled(self.launch.checkpoint))
+        if os.path.exists(path):
+            return path
+        return max(glob.glob(path), key=os.path.getmtime, default=None)
+
+    def _resume_arguments(self, filled: Callable[[str], str]) -> list[str]:
+        """The arguments with which it resumes; {checkpoint} is the path of the newest checkpoint."""
+        path = (self._checkpoint(filled) or "").replace("{", "{{").replace("}", "}}")
+        return [filled(text.replace("{checkpoint}", path)) for text in self.launch.resume_arguments]
 
     def _settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The settings file for the trainer's process and a `Watch` in it."""
@@ -244,7 +257,12 @@ class CustomRun:
             steps_done, validation = self.curve.steps_done, self.source.validation_loss
             result = finished_of(self.member.trial_id, record, self.stopping, steps_done, validation)
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
-            result = replace(result, is_audited=self.is_audited, reason=f"{result.reason}; {read}")
+            result = replace(
+                result,
+                is_audited=self.is_audited,
+                reason=f"{result.reason}; {read}",
+                curve_digest=self.curve.digest,
+            )
             self._finished.append(result)
             return self.report(started, Completed())
         if failed is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import struct
 import time
 from collections.abc import Iterator, Sequence
 
@@ -110,6 +112,7 @@ class Curve:
         self.first_step: int | None = None
         self.last_step: int | None = None
         self._has_norm = False
+        self._digest = hashlib.blake2b(digest_size=16)
         self._others: dict[str, None] = {}
         self._new: list[Point] = []
 
@@ -120,6 +123,11 @@ class Curve:
             return 0
         return self.last_step + 1 if self.first_step == 0 else self.last_step
 
+    @property
+    def digest(self) -> str:
+        """A hash of all steps and losses so far."""
+        return self._digest.hexdigest()
+
     def add(self, point: Point) -> bool:
         """Append ``point``; false where its step is not above the last one's."""
         if self.last_step is not None and point.step <= self.last_step:
@@ -127,6 +135,7 @@ class Curve:
         if self.first_step is None:
             self.first_step = point.step
         self.last_step = point.step
+        self._digest.update(struct.pack("<qd", point.step, point.loss))
         self._has_norm = self._has_norm or point.grad_norm is not None
         self._new.append(point)
         for name in point.others:

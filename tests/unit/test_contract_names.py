@@ -67,6 +67,7 @@ def test_commands_and_options() -> None:
         "init": {"--objective", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),
         "status": {"--results"},
+        "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--results"},
@@ -75,7 +76,8 @@ def test_commands_and_options() -> None:
         "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
         "report": {"--results"},
         "replay": LOG_OPTIONS
-        | {"--set", "--json", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--results"},
+        | {"--set", "--json", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"}
+        | {"--results"},
         "audit": {"--results"},
         "doctor": {"--strict", "--fix", "--results"},
         "gc": {"--exports", "--dry-run", "--results"},
@@ -100,7 +102,16 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(CustomTrainerSection.model_fields) == [
         "command", "python", "packed", "folder", "environment", "metrics", "resume", "grace_s",
     ]  # fmt: skip
-    assert list(MetricsConfig.model_fields) == ["file", "format", "pattern", "step", "loss", "grad_norm"]
+    assert list(MetricsConfig.model_fields) == [
+        "file",
+        "format",
+        "pattern",
+        "step",
+        "loss",
+        "grad_norm",
+        "validation_loss",
+        "every",
+    ]
     assert list(ResumeConfig.model_fields) == ["checkpoint", "arguments"]
     assert {
         "steps", "seed", "trial", "folder", "config", "command", "python", "environment", "metrics", "workers",
@@ -177,7 +188,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
         "peak_factor", "off_share", "risen_share", "validation_loss", "verdict_step", "is_audited", "episodes",
-        "norm_rises", "reason", "error", "pack_id", "started_at", "finished_at",
+        "norm_rises", "curve_digest", "reason", "error", "pack_id", "started_at", "finished_at",
     ]  # fmt: skip
 
 

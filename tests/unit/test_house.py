@@ -24,7 +24,7 @@ ROOMS = {
     "ray": {"orchestrator.executors"},
     "mlflow": {"orchestrator.tracking"},
     "optuna": {"orchestrator.search"},
-    "typer": {"orchestrator.cli", "orchestrator.cli_options"},
+    "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
 }
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
@@ -35,7 +35,7 @@ IMPORTERS = {
     "tensorboardX": {"orchestrator.logs.event_files"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {"orchestrator.cli", "orchestrator.cli_options"},
+    "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
 }
 
 MOST_LINES = 400
@@ -83,6 +83,7 @@ FLOOR_PLAN = (
     "orchestrator.pictures",
     "orchestrator.commands",
     "orchestrator.cli_options",
+    "orchestrator.cli_upkeep",
     "orchestrator.cli",
 )
 

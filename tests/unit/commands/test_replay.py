@@ -332,3 +332,19 @@ def test_a_slow_rise_is_noted(replay) -> None:
     assert found["outcome"] == "stable"
     assert found["risen_share"] == pytest.approx(1 / 3, abs=0.05)
     assert f"note: slow.csv: since step {found['risen_since_step']:,} it has given up" in said
+
+
+def test_a_pattern_and_a_format_can_be_told(replay) -> None:
+    Path("odd.log").write_text("".join(f"it#{10 * i} L~{loss:.6f}\n" for i, loss in enumerate(CALM)))
+    code, said = replay("odd.log", "--pattern", r"it#(?P<step>\d+) L~(?P<loss>\S+)", "--no-figures")
+    assert (code, "stable" in said) == (0, True)
+    assert "columns: step=step loss=loss" in said
+    Path("a.txt").write_text("".join(json.dumps({"step": i, "loss": loss}) + "\n" for i, loss in enumerate(CALM)))
+    assert replay("a.txt", "--format", "json", "--no-figures")[0] == 0
+    for options, says in (
+        (["--pattern", "("], "is no regular expression"),
+        (["--pattern", "(?P<step>x)"], "has no group that is named loss"),
+        (["--format", "xml"], "--format: Input should be"),
+    ):
+        code, said = replay("odd.log", *options)
+        assert (code, says in said) == (2, True), said

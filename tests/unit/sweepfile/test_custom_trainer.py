@@ -92,7 +92,13 @@ REFUSED = {
         changed(COMMAND, COMMAND + "\n  metrics: {pattern: '(?P<step>.)'}"),
         ["objective.metrics.pattern", "loss"],
     ),
-    "a command that is no list": (changed(COMMAND, "command: python train.py"), ["objective.command", "list"]),
+    "a command that is a number": (changed(COMMAND, "command: 3"), ["objective.command", "list"]),
+    "a command with an open quote": (changed(COMMAND, 'command: "python \'x {lr}"'), ["objective.command", "split"]),
+    "a word that may be nothing": (
+        changed(COMMAND, "command: [python, {lr}, null]"),
+        ["objective.command", "quote"],
+    ),
+    "a word that may be true": (changed(COMMAND, "command: [python, {lr}, true]"), ["objective.command", "quote"]),
     "a name that sweep gives": (
         changed("axes: {lr:", "fixed: {seed: 1}\naxes: {lr:"),
         ["fixed.seed", "what sweep itself gives"],

@@ -1,0 +1,80 @@
+"""Commands that look after results and show them: audit, sync, doctor, gc and ui."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from orchestrator.cli_options import RESULTS, NameArgument, ResultsOption
+from orchestrator.files import sweep_folder
+
+if TYPE_CHECKING:
+    from orchestrator.commands.printing import Answer
+
+upkeep = typer.Typer()
+
+
+def finish(answer: Answer) -> NoReturn:
+    """Print the answer of a command and exit with its code."""
+    from orchestrator.commands.printing import show
+
+    raise typer.Exit(show(answer))
+
+
+@upkeep.command()
+def audit(name: NameArgument, results: ResultsOption = RESULTS) -> None:
+    """Show what early stopping saved in a sweep, and how often it was wrong (stopping.audit)."""
+    from orchestrator.commands.audit import audit as command
+
+    finish(command(sweep_folder(name, results)))
+
+
+@upkeep.command()
+def sync(
+    name: NameArgument,
+    results: ResultsOption = RESULTS,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
+) -> None:
+    """Write a sweep's missing results to MLflow."""
+    from orchestrator.commands.sync import sync as command
+
+    finish(command(sweep_folder(name, results), tracking_uri))
+
+
+@upkeep.command()
+def doctor(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 3 on warnings too, not only on faults")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="repair what can be repaired")] = False,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Check the environment, and a sweep's ledger and files."""
+    from orchestrator.commands.doctor import doctor as command
+
+    finish(command(sweep_folder(name, results) if name else None, results, strict, fix))
+
+
+@upkeep.command()
+def gc(
+    name: NameArgument,
+    exports: Annotated[bool, typer.Option("--exports", help="also maps, pictures and the report")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Delete files that can be made again or are no longer needed; never a result."""
+    from orchestrator.commands.gc import gc as command
+
+    finish(command(sweep_folder(name, results), exports, dry_run))
+
+
+@upkeep.command()
+def ui(
+    results: ResultsOption = RESULTS,
+    tracking_uri: Annotated[str | None, typer.Option(help="the MLflow store to show")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")] = 5000,
+) -> None:
+    """Serve MLflow's pages on this machine, to compare sweeps."""
+    from orchestrator.commands.ui import ui as command
+
+    finish(command(results, tracking_uri, port))

@@ -1,0 +1,88 @@
+"""`sweep check`: one trial of a custom trainer for a moment, to see what is read of its output."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.table import Table
+
+from orchestrator.commands.printing import Answer
+from orchestrator.driver.packing import pack_of
+from orchestrator.driver.refusals import refuse_what_cannot_run
+from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
+from orchestrator.messages import LaunchedPack, Member, Trace
+from orchestrator.space import format_value
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
+from orchestrator.sweepfile.spec import Sweep
+from orchestrator.worker.custom_run import CustomRun
+
+_SHOWN = 3  # first and last points
+_REPORT_S = 0.2
+
+
+def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
+    """Train the first trial of ``sweep`` up to ``num_losses`` losses or ``seconds``, in a folder that is then removed.
+
+    Nothing is stored. The exit code is 3 where no loss was read, or it is not clear which one. Raises InputError.
+    """
+    own = sweep.objective
+    if not isinstance(own, CustomTrainer):
+        remedy = f"it trains {own.name}, whose losses are known; `sweep plan` shows what would run"
+        raise InputError(Problem(sweep.name, "objective", "is no custom trainer, so there is nothing to check", remedy))
+    trial = sweep.trials[0]
+    with tempfile.TemporaryDirectory(prefix="sweep-check-") as folder:
+        refuse_what_cannot_run(sweep, Path(folder) / sweep.name)
+        pack = pack_of(sweep, [Member(trial.trial_id, trial.config, trial.seed)], 0)
+        assert isinstance(pack, LaunchedPack), "it is of a custom trainer"
+        pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))
+        shown = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
+        yield f"running:  {own.summary}"
+        yield f"          with {shown} seed={trial.seed}, up to {num_losses} losses or {seconds:g} s"
+        run, traces, error, began = CustomRun(pack, None), list[Trace](), None, time.monotonic()
+        try:
+            for report in run.reports(began, lambda: False):
+                traces += report.traces.values()
+                error = report.error
+                if sum(len(trace["step"]) for trace in traces) >= num_losses or time.monotonic() - began > seconds:
+                    break
+            note, question = (run.source.note, run.source.question) if error is None or traces else ("", None)
+        finally:
+            run.close()
+    elapsed = time.monotonic() - began
+    if error is not None:
+        yield "failed:   " + error.strip().replace("\n", "\n          ")
+        return EXIT_SOME_FAILED
+    if not traces:
+        yield f"no loss in {elapsed:.0f} s: {note}"
+        return EXIT_SOME_FAILED
+    yield f"read:     {note}"
+    steps = [int(step) for trace in traces for step in trace["step"]]
+    yield _points_table(traces)
+    yield f"          {len(steps)} losses in {elapsed:.1f} s, steps {steps[0]:,} to {steps[-1]:,}"
+    every = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
+    expected = max(1, round(sweep.steps / every))
+    yield f"          a whole trial of {sweep.steps:,} steps would have about {expected:,} losses"
+    if expected < 2 * sweep.stopping.min_history:
+        yield f"few:      spikes are found from {sweep.stopping.min_history} losses on; print one every step, or nearly"
+    if question is not None:
+        yield f"unclear:  {question}"
+        return EXIT_SOME_FAILED
+    return EXIT_OK
+
+
+def _points_table(traces: Sequence[Trace]) -> Table:
+    """The first and the last points, with their norms."""
+    table = Table("step", "loss", "gradient norm", box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    rows = [
+        (int(trace["step"][i]), float(trace["loss"][i]), float(trace["grad_norm"][i]) if "grad_norm" in trace else None)
+        for trace in traces
+        for i in range(len(trace["step"]))
+    ]
+    chosen = rows if len(rows) <= 2 * _SHOWN else [*rows[:_SHOWN], *rows[-_SHOWN:]]
+    for step, loss, norm in chosen:
+        table.add_row(f"{step:,}", f"{loss:.6g}", "-" if norm is None or norm != norm else f"{norm:.6g}")
+    return table

@@ -1,0 +1,31 @@
+"""Stops a run whose first trials all fail in the same way before any loss: the others would fail too."""
+
+from __future__ import annotations
+
+import re
+
+_ENOUGH = 2  # failures alike
+# What differs between failures of one cause: numbers, ids, paths of a trial's folder.
+_DIFFERENT = re.compile(r"[0-9a-f]{8,}|\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
+
+
+class FailFast:
+    """Whether the packs that ended so far say that no other should be started."""
+
+    def __init__(self) -> None:
+        self._has_trained = False
+        self._alike = 0
+        self._cause = ""
+        self.reason: str | None = None  # why the run should end
+
+    def trained(self) -> None:
+        """Some trial of this run has a loss or a result."""
+        self._has_trained = True
+
+    def failed(self, cause: str) -> None:
+        """A pack failed for ``cause`` before it had a loss."""
+        kind = _DIFFERENT.sub("#", cause)
+        self._alike = self._alike + 1 if kind == self._cause else 1
+        self._cause = kind
+        if self._alike >= _ENOUGH and not self._has_trained:
+            self.reason = f"no other trial is started: the first {self._alike} failed alike before their first loss"
