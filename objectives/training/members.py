@@ -25,9 +25,13 @@ def refuse_stale_members(trainer: Any) -> None:
     _checked.add(kind)  # the packs below are of this class
     if kind.__module__.startswith("objectives."):
         return
-    one, two = (
-        kind([trainer.configs[0]] * size, [trainer.seeds[0]] * size, str(trainer.device), Way(size)) for size in (1, 2)
-    )
+    try:
+        one, two = (
+            kind([trainer.configs[0]] * size, [trainer.seeds[0]] * size, str(trainer.device), Way(size))
+            for size in (1, 2)
+        )
+    except Exception:  # its constructor takes something else, so there is nothing to compare
+        return
     names = [name for name in set(vars(one)) - OWN if (_rows(vars(one)[name]), _rows(vars(two).get(name))) == (1, 2)]
     before = {name: vars(two)[name] for name in sorted(names)}
     two.members_changed()

@@ -23,7 +23,7 @@ CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
 # Columns shown for the seeds of a cell, by their headings.
 _SEED_COLUMNS = {
     "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
-    "final_loss": "final loss", "reason": "why",
+    "final_loss": "final loss", "learned_share": "share learned", "reason": "why",
     "norm_rises": "norm rose at",
 }  # fmt: skip
 # The page stays below 10 MB: the bytes for all curves, and for one curve.
@@ -65,6 +65,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
             "onset_step": [row.onset_step for row in rows],
             "num_spikes": [row.num_spikes for row in rows],
             "final_loss": [None if row.final_loss is None else short_number(row.final_loss) for row in rows],
+            "learned_share": [None if row.learned_share is None else short_number(row.learned_share) for row in rows],
             "reason": [row.reason or "" for row in rows],
             "norm_rises": [", ".join(map(str, row.norm_rises)) for row in rows],
             "verdict_step": [row.verdict_step for row in rows],

@@ -59,7 +59,7 @@ CASES = {
     "not finite": (BROKEN, "diverged"),
     "infinite": (np.where(np.arange(400) == 300, np.inf, learning(400)), "diverged"),
     "nothing finite": (np.full(5, np.nan), "diverged"),
-    "a single point": ([2.5], "stalled"),
+    "a single point": ([2.5], "unknown"),
     "a single point that is not finite": ([np.nan], "diverged"),
     "constant": (np.full(300, 2.0), "stalled"),
     "zero": (np.zeros(300), "stalled"),
