@@ -144,12 +144,17 @@ def most_typical(rows: Sequence[TrialRow]) -> TrialRow | None:
 
     Of the most common outcome that is not stable, the one with the earliest onset.
     """
+    return next(iter(typical_trials(rows)), None)
+
+
+def typical_trials(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """The finished trials of the most common outcome that is not stable, by their onset; empty if all are stable."""
     counts = Counter(row.outcome for row in rows if row.outcome in _BAD)
     if not counts:
-        return None
+        return []
     commonest = max(_BAD, key=lambda outcome: counts[outcome])
     of_it = [row for row in rows if row.outcome == commonest]
-    return min(of_it, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
+    return sorted(of_it, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
 
 
 def trial_by_id(rows: Sequence[TrialRow], beginning: str) -> TrialRow:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, most_typical
+from orchestrator.diagnosis.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, typical_trials
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
 from orchestrator.messages import TrialRow
 
 UNEXPLAINED = "not enough evidence"
+_MOST_DIAGNOSED = 3  # trials of a cell
 
 Key = tuple[Any, Any]
 
@@ -47,8 +48,8 @@ def explain(
 ) -> Explanation:
     """The map over axes ``x`` and ``y`` (by default the first two), and the mechanisms of its unstable cells.
 
-    With more axes, the map shows their worst cell, and the most typical of all their trials is diagnosed. Raises
-    InputError as ``stability_map`` does.
+    With more axes, the map shows their worst cell, and trials of all of them are diagnosed: the most typical one, and
+    up to two more as long as there is not enough evidence. Raises InputError as ``stability_map`` does.
     """
     stability = stability_map(ledger, x, y)
     rows = ledger.trials()
@@ -56,15 +57,24 @@ def explain(
     for row in rows:
         key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
         grouped.setdefault(key, []).append(row)
-    typical = {key: most_typical(group) for key, group in grouped.items() if stability.is_over_edge(key)}
-    return Explanation(
-        stability,
-        {
-            key: _ruling(examine(ledger, trial, "the most typical of its cell", rows, batch_texts))
-            for key, trial in typical.items()
-            if trial is not None
-        },
-    )
+    rulings = {}
+    for key, group in grouped.items():
+        typical = typical_trials(group)[:_MOST_DIAGNOSED] if stability.is_over_edge(key) else []
+        if typical:
+            rulings[key] = _ruling_of(ledger, typical, rows, batch_texts)
+    return Explanation(stability, rulings)
+
+
+def _ruling_of(
+    ledger: LedgerReader, typical: Sequence[TrialRow], rows: Sequence[TrialRow], batch_texts: BatchTexts
+) -> Ruling:
+    """The ruling of the first of the ``typical`` trials that has enough evidence, else that of the first."""
+    rulings = []
+    for trial in typical:
+        rulings.append(_ruling(examine(ledger, trial, "one of the most typical of its cell", rows, batch_texts)))
+        if rulings[-1].mechanism != UNEXPLAINED:
+            return rulings[-1]
+    return rulings[0]
 
 
 def _ruling(found: Diagnosis) -> Ruling:

@@ -47,8 +47,8 @@ STATES: Mapping[str, StateLook] = {
     ),
     "errored": StateLook("errored (a fault, not a result)", "$!$", "!", "!", "red", "errored"),
     "unknown": StateLook(
-        "unknown (some seeds have no result; numbers are of those that have)",
-        "$?$", "?", "?", "default", "seeds missing", is_hatched=True,
+        "unknown (seeds without a result, or whose losses cannot be judged)",
+        "$?$", "?", "?", "default", "not known", is_hatched=True,
     ),
     "not_run": StateLook("not run", "", "", ".", "bright_black", "not run", is_hatched=True, is_painted=False),
     "running": StateLook("running", "", "", ":", "default", "running"),  # on a terminal only
