@@ -46,6 +46,8 @@ def refuse_another_question(sweep: Sweep, folder: Path) -> None:
     if not (folder / LEDGER).is_file():
         return
     with LedgerReader(folder / LEDGER) as ledger:
+        if not ledger.version:
+            return  # another driver has just created the file
         axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
         has_results = any(status == "finished" for status, _ in ledger.statuses().values())
     if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):
