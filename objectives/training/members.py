@@ -34,14 +34,30 @@ def refuse_stale_members(trainer: Any) -> None:
         return
     names = [name for name in set(vars(one)) - OWN if (_rows(vars(one)[name]), _rows(vars(two).get(name))) == (1, 2)]
     before = {name: vars(two)[name] for name in sorted(names)}
+    for value in before.values():
+        _empty(value)
     two.members_changed()
-    stale = [name for name, value in before.items() if vars(two)[name] is value]
+    stale = [name for name, value in before.items() if vars(two)[name] is value and _is_empty(value)]
     if stale:
         _checked.discard(kind)
         raise ValueError(
             f"{kind.__name__}: self.{stale[0]} has a row for each member, but is not renewed when members come and go: "
             f"use self.field(NAME) for a field of the configuration, or set self.{stale[0]} in members_changed()"
         )
+
+
+def _empty(value: Any) -> None:
+    """Take the content of a tensor, an array or a list, to see whether it is written again in place."""
+    if isinstance(value, list):
+        value.clear()
+    elif hasattr(value, "fill_"):
+        value.fill_(0)
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, list):
+        return not value
+    return not hasattr(value, "fill_") or not bool((value != 0).any())
 
 
 def _rows(value: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Stops a run whose first trials all fail in the same way before any loss: the others would fail too."""
+"""Starts no other trial where the first ones all fail in the same way before any loss: they would fail too."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class FailFast:
         self._has_trained = False
         self._alike = 0
         self._cause = ""
-        self.reason: str | None = None  # why the run should end
+        self.reason: str | None = None  # why no other should be started
 
     def trained(self) -> None:
         """Some trial of this run has a loss or a result."""
-        self._has_trained = True
+        self._has_trained, self.reason = True, None
 
     def failed(self, cause: str) -> None:
         """A pack failed for ``cause`` before it had a loss."""

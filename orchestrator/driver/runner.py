@@ -147,12 +147,13 @@ class _Run:
         try:
             for pack_id, trial_ids in self.ledger.resumable().items():
                 self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
-            while self.stopped_by is None and self.fail_fast.reason is None:
+            while self.stopped_by is None:
                 progress.workers = executor.slots
                 if self.waiting:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
                     self.waiting.clear()
-                while self.queued and len(self.packs) < executor.slots + _LOOKAHEAD:
+                # Packs that run already go on: one of them may train, and then the others are started after all.
+                while self.queued and self.fail_fast.reason is None and len(self.packs) < executor.slots + _LOOKAHEAD:
                     self._submit(self.queued.pop(0), executor)
                 if not self.packs:
                     return
@@ -260,7 +261,7 @@ class _Run:
             case Failed(error, waited):
                 self.fail_fast.failed(_cause(error))
                 if self.fail_fast.reason is not None:
-                    self._note(f"{self.fail_fast.reason}: {_cause(error)}")
+                    self._note(f"{self.fail_fast.reason}: {_cause(error)}; the same command goes on with the others")
                 self._settle(pack, "errored", "errored", _cause(error), error, waited)
         self._tidy_checkpoints()
 

@@ -124,7 +124,7 @@ def _read_lines(file: BinaryIO, encoding: str, reader: Reader) -> Table:
             table.add(row)
     for row in lines.finish():
         table.add(row)
-    table.num_odd_lines, table.question = reader.num_odd, reader.question
+    table.num_odd_lines, table.question, table.num_left_out = reader.num_odd, reader.question, reader.left_out()
     return table
 
 

@@ -31,6 +31,10 @@ class Text(Reader):
         self._num_read = 0
         self._series = SeriesOfText()
 
+    def left_out(self) -> int:
+        """Lines with a loss that are not of the training series."""
+        return self._series.num_left_out
+
     def question(self, loss: str) -> str | None:
         """What must be asked about the lines so far that have the ``loss``, if anything."""
         return self._series.question(loss)
@@ -143,6 +147,10 @@ class Auto(Reader):
         self._mixed = Mixed(named)
         self._told: Reader | None = None
         self._first: bytes | None = None
+
+    def left_out(self) -> int:
+        """Lines with a loss that are not of the training series."""
+        return self._mixed.left_out()
 
     def question(self, loss: str) -> str | None:
         """What must be asked about the lines so far that have the ``loss``, if anything."""

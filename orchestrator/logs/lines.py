@@ -29,6 +29,10 @@ class Reader(ABC):
         """Rows of the lines held back."""
         return ()
 
+    def left_out(self) -> int:
+        """Lines with a loss that are not of the training series."""
+        return 0
+
     def question(self, loss: str) -> str | None:
         """What must be asked about the lines so far that have the ``loss``, if anything."""
         return None

@@ -18,13 +18,14 @@ _WORD = r"(?!(?:nan|inf|infinity|info|debug|warning)\b)[A-Za-z_][\w/.\-]{0,249}+
 _WRAPPED = r"(?:(?:\w{1,12}\.)?(?:tensor|[a-z]{0,12}array|[a-z]{0,6}float\d{0,3})\(\s*+|\[\s*+){0,2}"
 # A name of up to three words, an optional colon or equals sign, a number with an optional unit. Both may be quoted.
 _PAIR = re.compile(
-    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)]*+\))?+\s*+[:=]?\s*+[\"']?"
+    rf"(?<![\w.])({_WORD}(?: {_WORD}){{0,2}})(?=[\"'\s(:=\[])[\"']?\s*+(?:\([^)\d:=]*+\))?+\s*+[:=]?\s*+[\"']?"
     rf"{_WRAPPED}({_NUMBER})(?=[A-Za-z%]{{0,3}}(?![\w.]\w))",
     re.IGNORECASE,
 )
 # How far a loop has come, 10/300; no date, no time of day behind a date, no share of decimals.
 _COUNTER = re.compile(r"(?<![\w./:-])(\d{1,15}) ?/ {0,12}(\d{1,15})(?![\w./]| ?\d+:\d)")
 _NAME_BEFORE = re.compile(r"([A-Za-z][\w/]*)[\s(\[:=]*$")
+_PROGRESS = ("progress", "done", "completed", "finished", "training", "train")  # words before a counter of a loop
 _NAME_WITHIN = 40  # characters before a counter
 _NUMBER_ALONE = re.compile(_NUMBER, re.IGNORECASE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -49,20 +50,27 @@ def text_pairs(line: str) -> Iterator[Pair]:
         yield Pair(plain_name(match[1]), float(match[2].replace(",", "")), match.start())
 
 
-def counters(line: str) -> Iterator[tuple[str, float]]:
-    """Counters such as 10/300 under the name of the step or the epoch before them, or as COUNTER."""
+def counters(line: str, before: int) -> Iterator[tuple[str, float]]:
+    """Counters such as 10/300 under the name of the step or the epoch before them, or as COUNTER.
+
+    They begin at a place ``before``, or behind it in square brackets or in front of those of a progress bar. A counter
+    with another name is of something else: `correct: 12/64`.
+    """
     for match in _COUNTER.finditer(line[:_LONGEST_TEXT]):
         value = float(match[1])
         if value > float(match[2]):
             continue
-        before = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
-        names = plain_name(before[1]).split("/") if before else []
+        is_enclosed = line[: match.start()].rstrip().endswith("[") or line[match.end() :].startswith(" [")
+        if match.start() > before and not is_enclosed:
+            continue
+        named = _NAME_BEFORE.search(line[max(0, match.start() - _NAME_WITHIN) : match.start()])
+        names = plain_name(named[1]).split("/") if named else []
         if len(names) == 2 and names[0] == EPOCH and names[1] in STEP_NAMES:  # Epoch/Step: 3/120
             yield EPOCH, value
             yield names[1], float(match[2])
         elif names and names[-1].split("_")[-1] in (EPOCH, "epochs"):
             yield EPOCH, value
-        else:
+        elif not names or names[-1] in (*STEP_NAMES, *_PROGRESS):
             yield (names[-1] if names and names[-1] in STEP_NAMES else COUNTER), value
 
 

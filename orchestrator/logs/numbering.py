@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 
 NUM_FIRST = 5  # points that decide whether a counter counts steps
 
 
-def counts_steps(values: Collection[float]) -> bool:
+def counts_steps(values: Sequence[float]) -> bool:
     """Whether a counter such as 10/300 has these ``values`` at the first points because it counts their steps."""
-    return len(set(values)) > 1
+    num_back = sum(after < before for before, after in itertools.pairwise(values))
+    return len(set(values)) > 1 and num_back <= 1
 
 
 class Numbering:
@@ -31,7 +33,7 @@ class Numbering:
         A row without an integer step gets the next number. Where steps begin again, they continue from the last one.
         """
         last = -1 if self.last is None else self.last
-        if value is None or not abs(value) < 2**53 or abs(value - round(value)) > 1e-6:
+        if value is None or not abs(value) + self._offset < 2**53 or abs(value - round(value)) > 1e-6:
             step = 0 if self.last is None else last + self._every
             self._num_numbered += 1
         else:

@@ -11,20 +11,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.logs.columns import EPOCH, STEP_NAMES
+from orchestrator.logs.columns import EPOCH, STEP_NAMES, may_be_loss
 from orchestrator.logs.named_numbers import COUNTER, Pair, counters, json_numbers, text_pairs
 
 EVALUATION = "eval"  # prefix of the names in a line of an evaluation
-_WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing)|eval(?:uation|uating)?|dev|held[- ]?out"
-_EVALUATION = re.compile(rf"(?<![\w/.\-])(?:{_WORDS})\b(?![/_.=-]\w)", re.IGNORECASE)
-_TRAINING = re.compile(r"(?<![\w/.\-])train(?:ing)?\b(?![/_.=-]\w)", re.IGNORECASE)
+_WORDS = r"test(?:ing)?|val|valid|validat(?:ion|ing|ed?)|eval|evaluat(?:ion|ing|ed?)|held[- ]?out"
 _EVALUATION_WORD = re.compile(_WORDS, re.IGNORECASE)
-_RANK = re.compile(r"(?<![\w.])rank[\s:=_]{0,2}(\d+)(?!\d*[\w.])", re.IGNORECASE)
+# The beginning of a line, behind times, levels of a logger and brackets; and what directly precedes a loss.
+_HEAD = re.compile(
+    r"^(?:[\s|:>*=#-]|\[[^\]]{0,80}\]|\d[\d:.,/TZ+-]*|(?:info|debug|warning|error)\b)*+"
+    rf"(?:{_WORDS})\b(?![/_.=-]\w)",
+    re.IGNORECASE,
+)
+_DIRECTLY = re.compile(
+    rf"(?<![\w/.\-])(?:{_WORDS})(?: set)?[\s:=(]*(?:(?:avg|average|mean|total)\.?[\s:]*)?$", re.IGNORECASE
+)
+_FIELD = re.compile(r"[|,;\t]| - ")
+_RANK = re.compile(r"(?:^\W{0,3}|\[)rank[\s:=_]{0,2}(\d+)(?!\d*[\w.])", re.IGNORECASE)
 _RANK_WITHIN = 160  # characters
 # Words before a loss that say nothing about the kind of the line: levels of a logger, and parts of times.
 _EMPTY = {
     "info", "warning", "debug", "error", "am", "pm", "utc", "gmt", "t", "z", "s", "ms", "sec", "secs", "second",
-    "seconds", "min", "mins", "minute", "minutes", "h", "hour", "hours", "day", "days", "rank", "eta",
+    "seconds", "min", "mins", "minute", "minutes", "h", "hour", "hours", "day", "days", "rank", "eta", "mon", "tue",
+    "wed", "thu", "fri", "sat", "sun", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov",
+    "dec", "it", "kit", "mit", "b", "kb", "mb", "gb", "kib", "mib", "gib", "k", "m", "g", "nan", "inf", "none",
 }  # fmt: skip
 _NUM_WORDS = 6
 _TELLING = 2  # names from which two lines with the same ones are of one kind, whatever words they have
@@ -32,6 +42,7 @@ _MOST_FORMS = 50
 _FEW = 3  # lines from which the first kind keeps its place; before, a kind of more lines takes it
 # Keys of a JSON object that say what it is of.
 _SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
+_JOINED = 50  # lines of another kind in a row after which the training prints like that from now on
 _DOUBTFUL, _SHARE = 10, 1 / 3  # lines of another kind, also as a share of the first, from which it is not known
 
 
@@ -58,6 +69,11 @@ class _Kind:
             self.words.add(words)
             self.names.add(names)
 
+    def join(self, other: _Kind) -> None:
+        self.words |= other.words
+        self.names |= other.names
+        self.num_lines += other.num_lines
+
     @property
     def label(self) -> str:
         """Its words as a name."""
@@ -75,20 +91,31 @@ class SeriesOfText:
         # The kinds of lines with each name of a loss as their first; the first kind keeps its names.
         self._kinds: dict[str, list[_Kind]] = {}
         self._rank: str | None = None
+        self._num_in_a_row = 0  # lines of other kinds since the last one of the first
+        self.num_left_out = 0  # lines with a loss of other kinds and other ranks
 
     def row(self, text: str) -> Mapping[str, float]:
         """The names and numbers of one line, empty if it counts for nothing."""
         pairs = list(text_pairs(text))
         row = _numbered(text, pairs)
-        loss = next((pair for pair in pairs if "loss" in pair.name), None)
+        loss = next((pair for pair in pairs if may_be_loss(pair.name, None)), None)
         if loss is None:
             return row
         if self._is_of_another_rank(text):
+            self.num_left_out += 1
             return {}
-        if _is_evaluation(text, pairs, loss):
+        if _is_evaluation(text, loss):
             return _prefixed(row, EVALUATION)
-        kind = self._kind_of(text, loss, row)
-        return row if kind is self._kinds[loss.name][0] else _prefixed(row, kind.label)
+        kind, kinds = self._kind_of(text, loss, row), self._kinds[loss.name]
+        self._num_in_a_row = 0 if kind is kinds[0] else self._num_in_a_row + 1
+        if self._num_in_a_row >= _JOINED:
+            kinds[0].join(kind)
+            kinds.remove(kind)
+            return row
+        if kind is kinds[0]:
+            return row
+        self.num_left_out += 1
+        return _prefixed(row, kind.label)
 
     def question(self, loss: str) -> str | None:
         """What must be asked: two kinds of lines have the ``loss``, and nothing tells which is the training's."""
@@ -146,7 +173,8 @@ def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
         row.setdefault(pair.name, pair.value)
         if pair.name.endswith(f"_{EPOCH}"):
             row.setdefault(EPOCH, pair.value)
-    for name, value in counters(text):
+    loss = next((pair.start for pair in pairs if may_be_loss(pair.name, None)), len(text))
+    for name, value in counters(text, loss):
         if name == EPOCH:
             row.setdefault(EPOCH, value)
         elif name == COUNTER:
@@ -156,22 +184,14 @@ def _numbered(text: str, pairs: list[Pair]) -> dict[str, float]:
     return row
 
 
-def _is_evaluation(text: str, pairs: list[Pair], loss: Pair) -> bool:
-    """Whether words before the loss say that the line is of an evaluation, rather than of training.
+def _is_evaluation(text: str, loss: Pair) -> bool:
+    """Whether the line is of an evaluation: its first word says so, or the one directly before the loss.
 
-    In names they count only where they are all of it or name a step: `val acc 0.5 | loss 2.3` is of training.
+    Elsewhere such a word is of something else: `step 3 | val acc 0.5 | loss 2.3` is of training.
     """
-    before = [pair for pair in pairs if pair.start < loss.start]
-    told = list(text[: loss.start])
-    for pair in before:
-        last = pair.name.split("_")[-1]
-        if not (last in STEP_NAMES or last == EPOCH or _EVALUATION_WORD.fullmatch(pair.name)):
-            told[pair.start : pair.start + len(pair.name)] = " " * len(pair.name)
-    prefix = "".join(told)
-    places = [
-        max((found.start() for found in words.finditer(prefix)), default=-1) for words in (_EVALUATION, _TRAINING)
-    ]
-    return places[0] > places[1]
+    before = text[: loss.start]
+    field = _FIELD.split(before)[-1]
+    return _HEAD.match(before) is not None or _DIRECTLY.search(field) is not None
 
 
 def _prefixed(row: Mapping[str, float], prefix: str) -> dict[str, float]:

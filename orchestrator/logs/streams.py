@@ -82,7 +82,9 @@ class MetricStream:
     def note(self) -> str:
         """Which columns were chosen and what was left out, or why there are no points."""
         damage = self._events.damage if self._events is not None else ""
-        return "; ".join(filter(None, [self._columns.note(), damage]))
+        num = self._reader.left_out()
+        left_out = f"{num:,} lines of another kind or rank left out" if num else ""
+        return "; ".join(filter(None, [self._columns.note(), left_out, damage]))
 
     @property
     def question(self) -> str | None:

@@ -39,6 +39,7 @@ class Table:
 
     def __init__(self) -> None:
         self.num_odd_lines = 0
+        self.num_left_out = 0  # lines with a loss of another kind or rank
         self.question: Callable[[str], str | None] = lambda loss: None  # what must be asked about the lines of a loss
         self._num_rows = 0
         # Rows with the same names, of which a log has few kinds, are stored together: their places and values.
@@ -98,6 +99,8 @@ def make_log(name: str, table: Table, wanted: Columns) -> Log:
     if len(_kept(steps)) <= len(steps) // 2:
         notes.append(f"{chosen.step} goes back too often: points are numbered from 0")
         step, steps = None, np.arange(len(steps))
+    if table.num_left_out:
+        notes.append(f"{table.num_left_out:,} lines of another kind or rank left out")
     if table.num_odd_lines:
         notes.append(f"not understood: {table.num_odd_lines} lines or records")
     kept = _kept(steps)

@@ -15,7 +15,7 @@ from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
-from orchestrator.maps.stability import StabilityMap, make_map, ordered, sweep_axes
+from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
 from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.space import Axis, number_text
 from orchestrator.sweepfile.settings import settings_of
@@ -110,7 +110,7 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
     """
     names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
     axes_of = [sweep_axes(ledger) for ledger in ledgers]
-    rows_of = [ledger.trials() for ledger in ledgers]
+    rows_of = [distinct_runs(ledger.trials()) for ledger in ledgers]
     union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
     order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
     for name, rows in zip(names, rows_of, strict=True):

@@ -12,7 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, is_ordered, margins
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, format_value
 
@@ -74,7 +74,7 @@ def recommend(
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
     cells: dict[tuple[Any, ...], list[TrialRow]] = {}
-    for trial in ledger.trials():
+    for trial in distinct_runs(ledger.trials()):
         cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
     states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
     candidates = sorted(

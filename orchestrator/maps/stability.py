@@ -203,6 +203,12 @@ def repeated_runs(trials: Sequence[TrialRow]) -> set[str]:
     return {trial.trial_id for trial in trials if trial.curve_digest is not None} - set(first.values())
 
 
+def distinct_runs(trials: Sequence[TrialRow]) -> list[TrialRow]:
+    """The trials without those that repeat a run."""
+    repeats = repeated_runs(trials)
+    return [trial for trial in trials if trial.trial_id not in repeats]
+
+
 def repeats_text(num: int) -> str:
     """What is said where ``num`` seeds repeat the run of another."""
     seeds = "1 seed repeats" if num == 1 else f"{num} seeds repeat"
@@ -211,8 +217,7 @@ def repeats_text(num: int) -> str:
 
 def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: Measured) -> MapCell:
     """The cell at ``x`` and ``y`` whose seeds are ``trials``; seeds that repeat a run count once."""
-    repeats = repeated_runs(trials)
-    trials = [trial for trial in trials if trial.trial_id not in repeats]
+    trials = distinct_runs(trials)
     labels = [trial.label for trial in trials]
     finished = [trial for trial in trials if trial.outcome]
     counts = Counter(labels)

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging, is_audited
-from orchestrator.detection.outcomes import finished_of
+from orchestrator.detection.outcomes import ENOUGH_LOSSES, finished_of
 from orchestrator.environment import describe_process
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.streams import Point
@@ -32,6 +32,14 @@ _SHOWN_LINES = 20
 # Signals from outside that end a healthy process: another attempt may succeed. A shell reports 128 plus the signal's
 # number.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
+
+
+def _changed(path: str) -> float:
+    """When a file was changed, in seconds since 1970; 0 where it is gone or a link to nothing."""
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return 0.0
 
 
 class CustomRun:
@@ -169,10 +177,15 @@ class CustomRun:
         """The newest checkpoint of an earlier attempt, None without one."""
         if self.launch.checkpoint is None:
             return None
-        path = os.path.join(self.launch.folder, filled(self.launch.checkpoint))
+        pattern = self.launch.checkpoint
+        path = os.path.join(self.launch.folder, filled(pattern))
         if os.path.exists(path):
             return path
-        return max(glob.glob(path), key=os.path.getmtime, default=None)
+        # Only what the user wrote is a pattern, not what is filled in.
+        folder, own = self.folder.path, filled(pattern)
+        escaped = own.replace(str(folder), glob.escape(str(folder)))
+        found = [path for path in glob.glob(os.path.join(glob.escape(self.launch.folder), escaped)) if _changed(path)]
+        return max(found, key=_changed, default=None)
 
     def _resume_arguments(self, filled: Callable[[str], str]) -> list[str]:
         """The arguments with which it resumes; {checkpoint} is the path of the newest checkpoint."""
@@ -251,6 +264,11 @@ class CustomRun:
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
         record = self.judging.record()
         has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
+        if has_result and not self.is_over and self.source.only_repeats:
+            cause = (
+                f"it resumed, but printed no step beyond {self.curve.last_step}: steps must go on from the checkpoint"
+            )
+            return self.report(started, Failed(self._with_output(cause)))
         if has_result and (question := self.source.question) is not None:
             return self.report(started, Failed(self._with_output(question)))
         if has_result:
@@ -261,7 +279,8 @@ class CustomRun:
                 result,
                 is_audited=self.is_audited,
                 reason=f"{result.reason}; {read}",
-                curve_digest=self.curve.digest,
+                # Runs that break at once are alike without being one.
+                curve_digest=self.curve.digest if record.num_steps >= ENOUGH_LOSSES else None,
             )
             self._finished.append(result)
             return self.report(started, Completed())

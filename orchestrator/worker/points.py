@@ -41,6 +41,7 @@ class Source:
         self._stream = MetricStream(metrics) if metrics is not None else None
         self.is_told = False  # the trainer reports through `Watch`, and so learns of a verdict immediately
         self._has_spoken = False
+        self._last_old: int | None = None  # the last step up to ``after``, while there are none beyond
         if after is None and self._tail is not None:
             while self._tail.read():
                 pass  # content from before this run does not belong to it
@@ -102,7 +103,15 @@ class Source:
 
     def _new(self, points: Sequence[Point]) -> list[Point]:
         """Points beyond those of an earlier attempt."""
-        return [point for point in points if self._after is None or point.step > self._after]
+        new = [point for point in points if self._after is None or point.step > self._after]
+        old = points[-1].step if points and not new else None
+        self._last_old = None if new else self._last_old if old is None else old
+        return new
+
+    @property
+    def only_repeats(self) -> bool:
+        """Whether a resumed run has printed losses, and no step as far as the earlier attempt came."""
+        return self._last_old is not None and self._after is not None and self._last_old < self._after
 
 
 class Curve:

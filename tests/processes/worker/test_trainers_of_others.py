@@ -144,7 +144,7 @@ BROKEN = "import sys\nraise SystemExit(f'no data for {sys.argv[1]}')\n"
 def test_a_run_whose_first_trials_fail_alike_starts_no_others(tmp_path: Path) -> None:
     summary = run_sweep(sweep_in(tmp_path, BROKEN), tmp_path / "results" / "mine", InlineExecutor)
     assert summary.exit_code == 3
-    assert summary.counts == {"errored": 2, "planned": 4}
+    assert summary.counts == {"errored": 3, "planned": 3}, "the third had been submitted"
     said = CliRunner().invoke(app, ["run", str(tmp_path / "mine.yaml"), "--executor", "inline", "--results", str(tmp_path / "r")])  # fmt: skip # noqa: E501
     assert said.output.count("no other trial is started: the first 2 failed alike before their first loss") == 1
     assert "no data for 0.1" in said.output
@@ -209,6 +209,7 @@ def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> No
     trained(sweep_in(tmp_path, script, text), tmp_path)
     with LedgerReader(tmp_path / "results" / "mine" / "ledger.db") as ledger:
         stability = stability_map(ledger)
+        assert recommend(ledger, 1.0).chosen.num_seeds == 1
     assert [(cell.num_seeds, cell.num_finished) for cell in stability.cells.values()] == [(1, 1)] * 3
     assert stability.note == "3 seeds repeat another's run to the last digit and are not counted"
     options = ["--executor", "inline", "--results", str(tmp_path / "results")]
@@ -219,3 +220,25 @@ def test_seeds_that_repeat_a_run_are_counted_once_and_said(tmp_path: Path) -> No
     trained(sweep_in(tmp_path, TRAIN, SWEEP.replace("name: mine", "name: seeded")), tmp_path)
     with LedgerReader(tmp_path / "results" / "seeded" / "ledger.db") as ledger:
         assert stability_map(ledger).note == ""
+
+
+def test_a_resumed_run_that_counts_from_zero_again_is_an_error_and_one_that_had_been_at_its_end_is_not(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "import os, sys\n"
+        "out, first = sys.argv[2], int(sys.argv[3]) if '--from' in sys.argv else 0\n"
+        "open(f'{out}/ckpt', 'w').close()\n"
+        "for step in range(first, 30 if first else 60):\n"
+        "    print(f'step {step} loss {3 - step / 60}', flush=True)\n"
+        "if '--from' not in sys.argv:\n    os.kill(os.getpid(), 9)\n"
+    )
+    text = ONE_SEED.replace(
+        '[python, train.py, "{lr}", "{steps}", "{seed}"]',
+        '[python, train.py, {lr}, "{folder}"]\n  resume: {checkpoint: "{folder}/ckpt", arguments: ["1", --from]}',
+    )
+    row = only(tmp_path, script, text)
+    assert row.status == "errored"
+    assert "printed no step beyond 59: steps must go on from the checkpoint" in row.reason
+    row = only(tmp_path, script.replace("30 if first else 60", "60"), text.replace("name: mine", "name: ended"))
+    assert row.outcome == "stable"

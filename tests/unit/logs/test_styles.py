@@ -168,6 +168,27 @@ READ: dict[str, Lines] = {
     "an average before the loss": lambda t, x, n, v: f"Iteration: {t}, Avg. Loss: {x * 1.05:.4f}, Loss: {x}\n",
     "a validation between": lambda t, x, n, v: f"step {t} loss {x}\n" + at_end(t, f"Validation: loss {v}\n" * 12),
     "an accuracy of the validation beside it": lambda t, x, n, v: f"step {t} | val acc 0.5 | loss {x}\n",
+    # Words and numbers of something else.
+    "a date in words that changes": lambda t, x, n, v: f"[{'Mon May  5' if t < 80 else 'Tue Jun  6'} 10:10:00 2024] Epoch {t}: loss = {x}\n",
+    "a date in words before a counter": lambda t, x, n, v: f"{'Mon May  5' if t < 80 else 'Tue Jun  6'} 10:10:00 2024 {t}/{NUM_STEPS} | loss = {x}\n",
+    "a bar with units": lambda t, x, n, v: f"\r  1%|#         | {t}/{NUM_STEPS} [00:01<00:09, {'999.0it/s' if t % 2 else '1.02kit/s'}, loss={x}]",
+    "the best validation so far": lambda t, x, n, v: f"step {t} | best val: {'None' if t < 60 else v} | loss {x}\n",
+    "a validation that is mostly not there": lambda t, x, n, v: f"step {t} | val {v if t % 10 == 0 else '-'} | loss {x}\n",
+    "a run that is called test": lambda t, x, n, v: f"[test] step {t} loss {x}\n",
+    "a logger that is called dev": lambda t, x, n, v: f"2026-01-01 12:00:00 - dev - INFO - step {t}: loss={x}\n",
+    "a device": lambda t, x, n, v: f"dev 0 | step {t} | loss {x}\n",
+    "data that have names": lambda t, x, n, v: f"train on A, eval on B | step {t} | loss {x}\n",
+    "an accuracy of the validation before it": lambda t, x, n, v: f"Epoch {t} - Val Acc@1 90.3 - loss: {x}\n",
+    "a path": lambda t, x, n, v: f"/data/test/run/train.py:12 step {t} loss {x}\n",
+    "a memory in use": lambda t, x, n, v: f"loss {x} mem {5 + t % 3}/80 GB\n",
+    "a memory in use before it": lambda t, x, n, v: f"mem {5 + t % 3}/80 GB loss {x}\n",
+    "a count of what is correct": lambda t, x, n, v: f"loss: {x} correct: {10 + t % 7}/64\n",
+    "an accuracy as a fraction": lambda t, x, n, v: f"Epoch {t}: loss {x}, acc 0.3 ({50 + t // 9}/100)\n",
+    "a rank that was measured": lambda t, x, n, v: f"step {t} rank {30 + t % 5} loss {x}\n",
+    "a rank that only says a scale": lambda t, x, n, v: (
+        ("[Rank 0] Attempted loss scale: 65536, reducing to 32768\n" if t == 0 else "") + f"[Rank 7] step {t} loss {x}\n"
+    ),
+    "llama-recipes": lambda t, x, n, v: f"\rTraining Epoch: 1/3, step {t}/{NUM_STEPS} completed (loss: {x}):   {t}%|##   |\n",
 }  # fmt: skip
 ASKED: dict[str, Lines] = {
     "a GAN": lambda t, x, n, v: f"[0/5][{t}/{NUM_STEPS}]\tLoss_D: {x}\tLoss_G: {2 * x:.4f}\n",
