@@ -23,6 +23,7 @@ from orchestrator.logs.line_formats import JsonLines, Mixed, told_reader
 from orchestrator.logs.lines import LONGEST_LINE, Lines, Reader
 from orchestrator.logs.named_numbers import json_numbers, without_colours
 from orchestrator.logs.separated import Csv, delimiter_of
+from orchestrator.logs.series import row_of_json
 from orchestrator.logs.tables import Log, Table, make_log
 
 MAX_BYTES = 1024**3
@@ -168,7 +169,7 @@ def _read_json(path: Path, text: str) -> Table:
     elif isinstance(rows, list):
         for row in rows:
             if isinstance(row, dict):
-                table.add(json_numbers(row))
+                table.add(row_of_json(row))
             else:
                 table.num_odd_lines += 1
     return table

@@ -37,7 +37,7 @@ _EMPTY = {
     "dec", "it", "kit", "mit", "b", "kb", "mb", "gb", "kib", "mib", "gib", "k", "m", "g", "nan", "inf", "none",
 }  # fmt: skip
 _NUM_WORDS = 6
-_TELLING = 2  # names from which two lines with the same ones are of one kind, whatever words they have
+_TELLING = 2  # names from which two lines with the same ones, and the same first word, are of one kind
 _MOST_FORMS = 50
 _FEW = 3  # lines from which the first kind keeps its place; before, a kind of more lines takes it
 # Keys of a JSON object that say what it is of.
@@ -56,7 +56,10 @@ class _Kind:
     has_steps: bool = False
 
     def fits(self, words: tuple[str, ...], names: frozenset[str]) -> bool:
-        if words in self.words or (names in self.names and len(names - {COUNTER, EPOCH}) >= _TELLING):
+        if words in self.words:
+            return True
+        begins_alike = any(known[:1] == words[:1] for known in self.words)
+        if begins_alike and names in self.names and len(names - {COUNTER, EPOCH}) >= _TELLING:
             return True
         of_line = set(words)
         return any(of_line <= set(known) or set(known) <= of_line for known in self.words if known and of_line) and any(

@@ -193,6 +193,7 @@ READ: dict[str, Lines] = {
 ASKED: dict[str, Lines] = {
     "a GAN": lambda t, x, n, v: f"[0/5][{t}/{NUM_STEPS}]\tLoss_D: {x}\tLoss_G: {2 * x:.4f}\n",
     "a table of boxes": lambda t, x, n, v: f"| {t:>5} | {x} | {n:.3f} |\n",
+    "a student and a teacher": lambda t, x, n, v: f"student: step {t} loss {x}\nteacher: step {t} loss {v}\n",
     "two kinds of lines that nothing tells apart": lambda t, x, n, v: (
         f"[{t}] loss {x}\n" + (f"pass {t}: loss {v}\n" if t % 2 else "")
     ),
