@@ -195,7 +195,10 @@ class MlflowTracker:
         entities = self._entities
         started_ms = int(1000 * (trial.started_s or 0))
         metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in trial.points]
-        metrics += [entities.Metric(name, value, started_ms, 0) for name, value in trial.shares.items()]
+        # Those that the run has already are changed by ``_write_shares``: two values at one time would be ambiguous.
+        known = self._shares.get(trial.trial_id, {})
+        new = {name: value for name, value in trial.shares.items() if name not in known}
+        metrics += [entities.Metric(name, value, started_ms, 0) for name, value in new.items()]
         tags = {"sweep.mirrored": trial.version, **trial.tags}
         # MLflow's plots start with the name that sorts first, so only what varies is a param.
         params = [entities.Param(key, shown_value(value)) for key, value in trial.values.items()]
@@ -211,7 +214,7 @@ class MlflowTracker:
         self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
         self._still_running.discard(run_id)
         self._complete[trial.trial_id] = trial.version
-        self._shares[trial.trial_id] = trial.shares
+        self._shares[trial.trial_id] = {**new, **known}
         self._sign_of_life()
 
     def _create_child(self, trial: TrialRecord) -> str:
