@@ -42,6 +42,7 @@ _MOST_FORMS = 50
 _FEW = 3  # lines from which the first kind keeps its place; before, a kind of more lines takes it
 # Keys of a JSON object that say what it is of.
 _SPLITS = ("split", "mode", "phase", "stage", "set", "subset", "dataset", "type", "kind", "event")
+_LONGEST_LABEL = 80  # characters
 _JOINED = 50  # lines of another kind in a row after which the training prints like that from now on
 _DOUBTFUL, _SHARE = 10, 1 / 3  # lines of another kind, also as a share of the first, from which it is not known
 
@@ -80,7 +81,7 @@ class _Kind:
     @property
     def label(self) -> str:
         """Its words as a name."""
-        return "_".join(next(iter(self.words), ())) or "other"
+        return "_".join(next(iter(self.words), ()))[:_LONGEST_LABEL] or "other"
 
     @property
     def is_training(self) -> bool:
@@ -109,11 +110,14 @@ class SeriesOfText:
             return {}
         if _is_evaluation(text, loss):
             return _prefixed(row, EVALUATION)
+        if loss.name not in self._kinds and len(self._kinds) >= _MOST_FORMS:
+            return row  # no log has so many losses
         kind, kinds = self._kind_of(text, loss, row), self._kinds[loss.name]
         self._num_in_a_row = 0 if kind is kinds[0] else self._num_in_a_row + 1
         if self._num_in_a_row >= _JOINED:
             kinds[0].join(kind)
-            kinds.remove(kind)
+            self._kinds[loss.name] = [other for other in kinds if other is not kind]
+            self._num_in_a_row = 0
             return row
         if kind is kinds[0]:
             return row

@@ -85,7 +85,9 @@ def test_where_two_kinds_of_lines_have_a_loss_the_trial_asks_which(tmp_path: Pat
     assert (row.status, row.outcome) == ("errored", None)
     assert "two kinds of lines have a loss, 'loss' in 60 and 'pass_of_all/loss' in 60" in row.reason
     told = ONE_SEED.replace('"{seed}"]', '"{seed}"]\n  metrics: {loss: loss}')
-    assert only(tmp_path, TWO_KINDS, told.replace("name: mine", "name: told")).outcome == "stable", "once it is told"
+    assert only(tmp_path, TWO_KINDS, told.replace("name: mine", "name: told")).outcome == "stable", (
+        "once the loss is named"
+    )
 
 
 def test_few_losses_are_unknown_and_the_reason_says_how_many_were_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from diagnosis_cases import SWEEP, calm, epsilon_floor, over_the_edge, planted_sweep, record_cases, sweep_of_text
@@ -152,3 +153,28 @@ def test_a_sweep_that_is_stable_throughout_has_nothing_to_explain(tmp_path: Path
         found = explain(ledger)
     assert list(explanation_lines(found)) == ["planted: 0 of 10 known cells are not stable"]
     assert explanation_figure(found, "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("seeds_with_evidence", "ruling"), [({2}, "epsilon_floor"), ({3}, UNEXPLAINED)])
+def test_up_to_two_more_trials_of_a_cell_are_diagnosed_where_the_first_lacks_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds_with_evidence: set[int], ruling: str
+) -> None:
+    sweep = sweep_of_text(GRID.replace("[0]", "[0, 1, 2, 3]"))
+    lost = {"lr": 0.001, "warmup": 40}
+    cases = [
+        calm("diverged", 100 + trial.seed, trial.cell, steps_done=360)
+        if trial.cell == lost
+        else calm(config=trial.cell)
+        for trial in sweep.trials
+    ]
+    asked = []
+
+    def examined(ledger, trial, *others):
+        asked.append(trial.seed)
+        cause = SimpleNamespace(mechanism="epsilon_floor") if trial.seed in seeds_with_evidence else None
+        return SimpleNamespace(cause=cause, evidence=SimpleNamespace(edge=[], is_custom_trainer=False))
+
+    monkeypatch.setattr("orchestrator.diagnosis.explanation.examine", examined)
+    with LedgerReader(record_cases(tmp_path / "many", sweep, cases) / LEDGER) as ledger:
+        assert explain(ledger).ruling((0.001, 40)) == ruling
+    assert asked == [0, 1, 2], "by their onsets"

@@ -271,3 +271,18 @@ def test_a_kind_of_line_that_was_asked_about_can_be_named(file_of) -> None:
 def test_the_last_validation_loss_is_known_where_it_was_printed(style: str, last: float | None) -> None:
     found = live(text_of(READ[style])).validation_loss
     assert found == (None if last is None else pytest.approx(last, abs=1e-3))
+
+
+def test_a_training_that_prints_in_another_way_from_some_line_on_is_read_on(file_of) -> None:
+    before = "".join(f"phase one: loss {3 - i / 400}\n" for i in range(100))
+    after = "".join(f"second part: loss {2.5 - i / 400}\n" for i in range(200))
+    stream, log = live(before + after), read_log(file_of(before + after), Columns(loss="loss"))
+    assert len(stream.points) == len(log.loss_N) == 300 - 49, "but for the lines that showed it"
+    assert "lines of another kind or rank left out" in stream.note
+
+
+def test_lines_of_any_number_of_kinds_and_losses_are_no_error() -> None:
+    kinds = "".join(f"{chr(97 + i % 26) * (1 + i // 26)} q{'x' * (i % 7)} loss {i}\n" for i in range(400))
+    names = "".join(f"loss_{'a' * (i % 60)}{chr(97 + i % 26)} {i}\n" for i in range(400))
+    for text in (kinds, names, kinds + names + kinds):
+        live(text)
