@@ -154,7 +154,7 @@ def test_an_absurd_learning_rate_is_stopped_early_in_a_trainer(
     assert callback.watch.record().lost == "far"
     assert callback.watch.verdict().outcome == "diverged"
     assert trainer.state.global_step == callback.watch.record().num_steps < NUM_STEPS
-    (message,) = caplog.messages
+    (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("orchestrator")]
     assert message == f"training stops after {trainer.state.global_step} steps: {callback.watch.lost_reason}"
 
 
@@ -364,6 +364,16 @@ def test_a_healthy_run_of_lightning_ends_by_itself(
     assert [step for step, _, _ in reports] == list(range(NUM_STEPS))
     assert [loss for _, loss, _ in reports] == pytest.approx(model.losses)
     assert min(norm for _, _, norm in reports) > 0.01  # which they are clipped to
+
+
+def test_a_rising_gradient_norm_is_logged_as_a_note_in_lightning(
+    lightning: SimpleNamespace, module: Callable, fit: Callable, caplog: pytest.LogCaptureFixture, monkeypatch
+) -> None:
+    monkeypatch.setattr(Watch, "note", property(lambda watch: "it rose" if watch.record().num_steps == 5 else None))
+    with caplog.at_level(logging.WARNING, "orchestrator.callbacks.lightning"):
+        fit(module(lr=1e-3), lightning.StabilityCallback(QUICK))
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("orchestrator")]
+    assert messages == ["note: it rose"]
 
 
 def test_an_absurd_learning_rate_is_stopped_early_in_lightning(
