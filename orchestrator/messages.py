@@ -39,7 +39,8 @@ class Launch:
 
     Commands run in ``folder``, and each trial has its folder in ``trials_folder``. If the file ``checkpoint`` exists,
     ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
-    loss for ``silence_s`` is ended. There is a report every ``report_s`` seconds.
+    loss for ``silence_s`` is ended. With ``preload`` they are forks of a process that has imported these modules,
+    or with "auto" those that the script imports. There is a report every ``report_s`` seconds.
     """
 
     folder: str
@@ -49,6 +50,7 @@ class Launch:
     resume_arguments: tuple[str, ...]
     grace_s: float
     silence_s: float
+    preload: str | tuple[str, ...] | None = None
     trials_folder: str = ""
     report_s: float = 1.0
 

@@ -22,10 +22,12 @@ class FailFast:
         """Some trial of this run has a loss or a result."""
         self._has_trained, self.reason = True, None
 
-    def failed(self, cause: str) -> None:
-        """A pack failed for ``cause`` before it had a loss."""
+    def failed(self, cause: str) -> bool:
+        """A pack failed for ``cause`` before it had a loss; returns whether there is a reason from now on."""
         kind = _DIFFERENT.sub("#", cause)
         self._alike = self._alike + 1 if kind == self._cause else 1
         self._cause = kind
-        if self._alike >= _ENOUGH and not self._has_trained:
+        is_new = self.reason is None and self._alike >= _ENOUGH and not self._has_trained
+        if is_new:
             self.reason = f"no other trial is started: the first {self._alike} failed alike before their first loss"
+        return is_new

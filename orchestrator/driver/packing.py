@@ -121,4 +121,5 @@ def _launch(sweep: Sweep, own: CustomTrainer) -> Launch:
         resume_arguments=tuple(resume.arguments) if resume is not None else (),
         grace_s=own.section.grace_s,
         silence_s=resources.stall_timeout_s,
+        preload=own.preload,
     )

@@ -259,8 +259,7 @@ class _Run:
                 cause = f"out of memory with one member: {_cause(error)} ({_OUT_OF_MEMORY_REMEDY})"
                 self._settle(pack, "errored", "errored", cause, error, waited)
             case Failed(error, waited):
-                self.fail_fast.failed(_cause(error))
-                if self.fail_fast.reason is not None:
+                if self.fail_fast.failed(_cause(error)):
                     self._note(f"{self.fail_fast.reason}: {_cause(error)}; the same command goes on with the others")
                 self._settle(pack, "errored", "errored", _cause(error), error, waited)
         self._tidy_checkpoints()

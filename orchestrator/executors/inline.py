@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.worker.forked import close_server
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack
 
@@ -50,6 +51,7 @@ class InlineExecutor:
         """Nothing to kill: while a pack hangs, so does this process."""
 
     def close(self) -> None:
-        """Drop everything; there is no process."""
+        """Drop everything."""
         self._queue.clear()
         self._reports = None
+        close_server()

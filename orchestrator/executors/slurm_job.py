@@ -138,6 +138,7 @@ class Places(LocalPlaces):
     """This machine, and the processes started there: a signal handler can end them while another thread reads."""
 
     def __init__(self) -> None:
+        super().__init__()  # a job has one trial, which would gain nothing from a fork
         self._started: list[Process] = []
         self._is_ending = False
 

@@ -20,6 +20,7 @@ from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 _PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
 GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
 _PYTHONS = ("python", "python3")
+AUTO = "auto"
 LONGEST_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {None: lambda value: value, "r": repr, "s": str, "a": ascii}
 
@@ -47,6 +48,18 @@ class CustomTrainer:
     def summary(self) -> str:
         """What is run, as written in the sweep file."""
         return " ".join(self.section.command) if self.section.command is not None else f"{self.section.python}()"
+
+    @property
+    def preload(self) -> str | tuple[str, ...] | None:
+        """The modules of the process that forks its trials, "auto" for those that it imports; None for no such process.
+
+        The variables of its environment must be the same for all trials.
+        """
+        chosen, section = self.section.preload, self.section
+        if chosen is None:
+            is_shared = not any(placeholders(text) for text in section.environment.values())
+            return AUTO if section.python is not None and is_shared else None
+        return tuple(chosen) if isinstance(chosen, list) else chosen or None
 
     def templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Every text with placeholders, and its key below ``objective``."""
@@ -158,6 +171,7 @@ def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Fou
         yield ("objective", "metrics"), "has no meaning beside python", "the function reports its losses itself"
     if section.python is not None and section.resume is not None and section.resume.arguments:
         yield ("objective", "resume", "arguments"), "a function has no arguments", "remove them"
+    yield from _preload_problems(section)
     if metrics.pattern is not None:
         try:
             MetricStream(metrics)
@@ -172,6 +186,25 @@ def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Fou
         yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"
     if own.workers > 1 and resources.gpus:
         yield ("resources", "gpus"), "is ambiguous beside workers", "say gpus_per_worker"
+
+
+def _preload_problems(section: CustomTrainerSection) -> Iterator[Found]:
+    if not section.preload and section.preload != []:
+        return
+    if section.command is not None:
+        program, *arguments = section.command
+        script = arguments[:2] if arguments[:1] == ["-m"] else arguments[:1]
+        is_script = bool(script) and (not script[0].startswith("-") or len(script) == 2)
+        if program not in _PYTHONS or not is_script or any(placeholders(word) for word in script):
+            yield (
+                ("objective", "preload"),
+                f"the command is {' '.join(section.command):.60}",
+                "a process can be forked for python SCRIPT or python -m MODULE; remove preload for another command",
+            )
+    for name, text in section.environment.items():
+        if placeholders(text):
+            message = f"{text!r:.60} differs between trials, which are forks of one process"
+            yield ("objective", "environment", name), message, "pass it as an argument, or say preload: false"
 
 
 def _template_problems(own: CustomTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:

@@ -78,6 +78,17 @@ def _as_texts(values: Any) -> Any:
     return values
 
 
+def _module_names(preload: Any) -> Any:
+    if preload in (None, "auto", False):
+        return preload
+    for name in preload if isinstance(preload, list) else [preload]:
+        if not isinstance(preload, list) or not isinstance(name, str):
+            raise PydanticCustomError("modules", "Input should be auto, false or a list of names of modules")
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise PydanticCustomError("module", "{name} is no name of a module", {"name": repr(name)})
+    return preload
+
+
 class ResumeConfig(BaseModel):
     """How a custom trainer resumes from its own checkpoint."""
 
@@ -103,6 +114,11 @@ class CustomTrainerSection(BaseModel):
     folder: str = Field(".", min_length=1, description="working directory, also of modules; from the file's folder")
     environment: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field(
         {}, description="variables added to the environment; {lr} as in command"
+    )
+    preload: Annotated[Literal["auto", False] | list[str] | None, BeforeValidator(_module_names)] = Field(
+        None,
+        description="modules imported once: trials are forks of that process; auto: installed ones that the script "
+        "imports; false: none. By default auto for python, false for command",
     )
     metrics: MetricsConfig = Field(MetricsConfig(), description="where a command reports its losses")
     resume: ResumeConfig | None = Field(None, description="null restarts an interrupted trial")

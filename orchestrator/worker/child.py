@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import re
 import select
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.processes import MARK, end_marked, new_mark
+from orchestrator.worker.forked import ForkServer
+from orchestrator.worker.spawned import TRIAL_MARK, Spawned, StartedProcess
 from orchestrator.worker.trial_folder import OutputLog
 
-TRIAL_MARK = "SWEEP_TRIAL_PROCESS"
 _CHUNK_BYTES = 2**20
 _LAST_BYTES = 16 * 2**10
 _LONGEST_LINE = 500
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_SET_PARENT_DEATH_SIGNAL = 1
-with contextlib.suppress(OSError):
-    _LIBC = ctypes.CDLL(None)
 
 
 class CannotStart(Exception):
@@ -34,41 +29,41 @@ class CannotStart(Exception):
 class Child:
     """A running command in its own session. Processes that it starts carry a mark, so daemons are found too."""
 
-    def __init__(self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> None:
-        """Start ``command`` in ``folder``. Raises CannotStart, and StorageError for its ``log``."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        environment: Mapping[str, str],
+        log: Path,
+        server: ForkServer | None = None,
+    ) -> None:
+        """Start ``command`` in ``folder``, as a fork of ``server`` if there is one.
+
+        Raises CannotStart, and StorageError for its ``log``.
+        """
         self._mark, self._is_closed = uuid.uuid4().hex, False
         marks = {MARK: os.environ.get(MARK) or new_mark(), TRIAL_MARK: self._mark}
         if not os.path.isdir(folder):
             raise CannotStart(f"objective.folder {folder} is not a folder on this machine")
         self._log = OutputLog(log)
         try:
-            self._process = subprocess.Popen(
-                list(command),
-                cwd=folder,
-                env={**os.environ, **environment, **marks},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C goes to the driver only, and the group can be signalled
-                preexec_fn=_die_with_the_worker,
-            )
+            self._process = _started(command, folder, {**os.environ, **environment, **marks}, server)
         except (OSError, ValueError) as error:
             self._log.close()
             cause = getattr(error, "strerror", None) or str(error)
             raise CannotStart(f"{command[0]!r} cannot be run: {cause}") from None
         self._is_at_end, self._last = False, b""
-        assert self._process.stdout is not None  # a pipe was asked for
-        self._output = self._process.stdout
-        os.set_blocking(self._output.fileno(), False)
+        os.set_blocking(self._process.output, False)
 
     def read(self, timeout_s: float = 0.0) -> bytes:
         """New output, at most 1 MiB; waits up to ``timeout_s`` for some. Raises StorageError."""
         if self._is_at_end:
-            time.sleep(timeout_s)  # it has closed its output and still runs
+            if self.returncode() is None:
+                time.sleep(timeout_s)  # it has closed its output and still runs
             return b""
         if not self.is_readable(timeout_s):
             return b""
-        content = os.read(self._output.fileno(), _CHUNK_BYTES)
+        content = os.read(self._process.output, _CHUNK_BYTES)
         self._is_at_end = not content
         self._last = (self._last + content)[-_LAST_BYTES:]
         self._log.write(content)
@@ -76,7 +71,7 @@ class Child:
 
     def is_readable(self, timeout_s: float = 0.0) -> bool:
         """Whether there is something to read within ``timeout_s``."""
-        return not self._is_at_end and bool(select.select([self._output], [], [], timeout_s)[0])
+        return not self._is_at_end and bool(select.select([self._process.output], [], [], timeout_s)[0])
 
     def last_lines(self) -> list[str]:
         """The last lines of its output, each truncated to a readable length."""
@@ -84,37 +79,30 @@ class Child:
         return [line[:_LONGEST_LINE] for line in lines if line.strip()]
 
     def returncode(self) -> int | None:
-        """Its exit status, minus the signal's number where one killed it; None while it runs.
-
-        It is not reaped: until `close`, its id and that of its group are not reused.
-        """
-        if self._process.returncode is not None:
-            return self._process.returncode
-        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
-            return None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        """Its exit status, minus the signal's number where one killed it; None while it runs."""
+        return self._process.returncode()
 
     def terminate(self) -> None:
         """Ask it, and the processes in its group, to end."""
-        self._signal(signal.SIGTERM)
+        self._process.signal(signal.SIGTERM)
 
     def close(self) -> None:
         """Kill it and everything it started, and complete its log."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._signal(signal.SIGKILL)
+        self._process.signal(signal.SIGKILL)
         end_marked(self._mark, variable=TRIAL_MARK)
-        self._process.wait()
-        self._output.close()
+        self._process.release()
         self._log.close()
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
 
-
-def _die_with_the_worker() -> None:
-    """In the child: the kernel kills it when the thread that started it ends, for any reason."""
-    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+def _started(
+    command: Sequence[str], folder: str, environment: Mapping[str, str], server: ForkServer | None
+) -> StartedProcess:
+    if server is not None:
+        try:
+            return server.start(command, folder, environment)
+        except OSError:
+            server.close()  # it has been killed; the trial can do without it
+    return Spawned(command, folder, environment)

@@ -55,7 +55,7 @@ class CustomRun:
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
         self.judging = Judging(self.stopping, [self.is_audited])
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
-        self.places = places or LocalPlaces()
+        self.places = places or LocalPlaces(self.launch.preload)
         self.curve = Curve()
         self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.detection.watch import TRIAL_VARIABLE
 from orchestrator.worker.child import Child
+from orchestrator.worker.forked import server_for
+
+_RANK_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+_OF_ONE_PROCESS = (TRIAL_VARIABLE, *_RANK_VARIABLES)
 
 
 class Process(Protocol):
@@ -48,7 +56,10 @@ class RankPlaces(Protocol):
 
 
 class LocalPlaces:
-    """All processes on this machine."""
+    """All processes on this machine; with ``preload`` as forks of a process that has imported those modules."""
+
+    def __init__(self, preload: str | Sequence[str] | None = None) -> None:
+        self._preload = preload
 
     def environments(self, workers: int) -> list[dict[str, str]]:
         """The environment of each of ``workers`` processes, by rank; empty if there is only one."""
@@ -56,7 +67,11 @@ class LocalPlaces:
 
     def start(self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> Child:
         """Start a process. Raises CannotStart."""
-        return Child(command, folder, environment, log)
+        server = None
+        if self._preload is not None:
+            shared = {name: text for name, text in environment.items() if name not in _OF_ONE_PROCESS}
+            server = server_for(command, self._preload, folder, {**os.environ, **shared})
+        return Child(command, folder, environment, log, server)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -100,7 +100,7 @@ def test_keys_of_a_sweep_file() -> None:
         "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
     ]  # fmt: skip
     assert list(CustomTrainerSection.model_fields) == [
-        "command", "python", "packed", "folder", "environment", "metrics", "resume", "grace_s",
+        "command", "python", "packed", "folder", "environment", "preload", "metrics", "resume", "grace_s",
     ]  # fmt: skip
     assert list(MetricsConfig.model_fields) == [
         "file",

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,25 @@ from custom_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
 from orchestrator.messages import Failed, Lost, Paused
 from orchestrator.processes import is_alive
 from orchestrator.replay.replay import Curve, detect
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
+from orchestrator.worker.forked import close_server
 from orchestrator.worker.run import run_pack
 
 # Says its losses, and then does what the test is about.
 HEAD = 'import os, signal, subprocess, sys, time\nprint("step 0 loss 3.0")\nprint("step 1 loss 2.9")\n'
 ONE = SWEEP.replace("[0.1, 1.0, 3.0]", "[0.1]").replace("[0, 1]", "[0]")
+
+
+@pytest.fixture(params=["program", pytest.param("fork", marks=pytest.mark.slow)], autouse=True)
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """How trials start; what a run does must not depend on it."""
+    if request.param == "fork":
+        of_python = property(
+            lambda trainer: "auto" if "train.py" in trainer.summary or "(" in trainer.summary else None
+        )
+        monkeypatch.setattr(CustomTrainer, "preload", of_python)
+    yield request.param
+    close_server()
 
 
 def last_of(tmp_path: Path, script: str, text: str = ONE):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
+from orchestrator.driver.packing import make_packs
 from orchestrator.errors import InputError
 from orchestrator.sweepfile.custom_trainer import command_of, placeholders, render
 from orchestrator.sweepfile.spec import ImportNotAllowed, load_sweep
@@ -31,6 +32,26 @@ REFUSED = {
     "an axis that no command uses": (
         changed('"{lr}", ', ""),
         ["axes.lr", "no part of the command uses {lr}", "write {lr}"],
+    ),
+    "a fork of what is no script": (
+        changed(COMMAND, 'command: [bash, train.sh, "{lr}", "{seed}"]\n  preload: auto'),
+        ["objective.preload", "the command is bash train.sh", "python SCRIPT or python -m MODULE"],
+    ),
+    "a fork of an option": (
+        changed(COMMAND, 'command: [python, -c, "{lr} {seed}"]\n  preload: [torch]'),
+        ["objective.preload", "the command is python -c"],
+    ),
+    "a fork with an environment of its own": (
+        changed(COMMAND, f'{COMMAND}\n  preload: auto\n  environment: {{RATE: "{{lr}}"}}'),
+        ["objective.environment.RATE", "differs between trials", "preload: false"],
+    ),
+    "a word that is no list of modules": (
+        changed(COMMAND, f"{COMMAND}\n  preload: torch"),
+        ["objective.preload: 'torch'", "should be auto, false or a list of names of modules"],
+    ),
+    "a module that cannot be one": (
+        changed(COMMAND, f"{COMMAND}\n  preload: [no-module]"),
+        ["objective.preload", "'no-module' is no name of a module"],
     ),
     "a brace too many": (changed('"{lr}"', '"{lr"'), ["objective.command.2", "'{lr' is refused"]),
     "an attribute": (changed('"{lr}"', '"{lr.__class__}"'), ["objective.command.2", "is no placeholder"]),
@@ -195,6 +216,23 @@ def test_python_is_the_interpreter_that_runs_sweep() -> None:
 
     assert command_of(["python", "x.py"]) == [sys.executable, "x.py"]
     assert command_of(["./python", "x.py"]) == ["./python", "x.py"]
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ('python: "fit:run"', "auto"),
+        ('python: "fit:run", preload: false', None),
+        ('python: "fit:run", environment: {RATE: "{lr}"}', None),
+        ('python: "fit:run", environment: {RATE: "1"}', "auto"),
+        ('command: "python train.py {lr} {seed}"', None),
+        ('command: "python train.py {lr} {seed}", preload: auto', "auto"),
+        ('command: "python -m mine {lr} {seed}", preload: [torch, numpy.linalg]', ("torch", "numpy.linalg")),
+    ],
+)
+def test_functions_are_forked_and_scripts_on_request(what: str, expected: object) -> None:
+    text = SWEEP.replace(f"objective:\n  {COMMAND}", f"objective: {{{what}}}")
+    assert make_packs(sweep_of_text(text), sweep_of_text(text).trials[:1], 1)[0].launch.preload == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""What it costs to start a trial of a custom trainer: `python benchmarks/starts.py`.
+
+The trials import torch and report 20 losses without training. Three ways take turns in one run: sweep with forks of a
+process that has imported torch, sweep with a program for each trial, and a plain loop that starts the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# From a checkout, installed or not.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import machine_facts
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import atomic_write
+from orchestrator.sweepfile.spec import load_sweep
+
+TRAIN = """
+import sys
+import torch
+for step in range(20):
+    print(f"step {step} loss {3.0 - step / 100 - torch.tensor(float(sys.argv[1])).item():.6f}")
+"""
+SWEEP = """
+name: starts
+objective: {{command: [python, train.py, "{{lr}}"], preload: {preload}}}
+steps: 20
+axes: {{lr: {{linear: [0.0, 1.0], num: {trials}}}}}
+tracking: {{enabled: false}}
+"""
+WAYS = {"sweep, forks": "auto", "sweep, programs": "false", "a plain loop": None}
+
+
+def seconds_of(preload: str | None, trials: int) -> float:
+    """Seconds to run ``trials`` trials, one after the other, with all that happens around them but pictures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(TRAIN)
+        (folder / "starts.yaml").write_text(SWEEP.format(preload=preload, trials=trials))
+        sweep = load_sweep(folder / "starts.yaml")
+        began = time.perf_counter()
+        if preload is None:
+            for trial in sweep.trials:
+                program = [sys.executable, "train.py", str(trial.config["lr"])]
+                subprocess.run(program, cwd=folder, check=True, capture_output=True)
+        else:
+            run_sweep(sweep, folder / "results", InlineExecutor)
+        return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure each way with few and with more trials; the difference is the cost of a trial."""
+    parser = argparse.ArgumentParser(description="Measure what it costs to start a trial of a custom trainer.")
+    parser.add_argument("--trials", type=int, default=24, help="trials of the longer runs; default 24")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over the three ways; default 3")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    chosen = parser.parse_args()
+    few = 4
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    first: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(chosen.rounds):
+        for way, preload in WAYS.items():
+            short, long = seconds_of(preload, few), seconds_of(preload, chosen.trials)
+            found[way].append((long - short) / (chosen.trials - few))
+            first[way].append(short - few * found[way][-1])
+    middle = {way: sorted(values)[len(values) // 2] for way, values in found.items()}
+    for way in WAYS:
+        ratio, once = middle[way] / middle["a plain loop"], sorted(first[way])[len(first[way]) // 2]
+        print(f"{way:16} {1000 * middle[way]:7.0f} ms a trial, {ratio:5.2f} of a plain loop; {once:5.1f} s once")
+    if chosen.json is not None:
+        atomic_write(chosen.json, json.dumps({"machine": machine_facts(), "ms": found, "once_s": first}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
