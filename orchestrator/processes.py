@@ -12,7 +12,7 @@ import ipaddress
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -110,6 +110,20 @@ def end_marked(mark: str, timeout_s: float = 2.0, variable: str = MARK) -> list[
     return list(killed)
 
 
+def tree_of(pid: int) -> list[psutil.Process]:
+    """All descendants of a process."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def end_all(processes: Iterable[psutil.Process]) -> None:
+    """Kill those that still run; an id that has been used again is left alone."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
 def is_alive(pid: int) -> bool:
     """Whether process ``pid`` exists and has not ended."""
     try:
@@ -126,6 +140,11 @@ def children(pid: int) -> dict[int, str]:
             with contextlib.suppress(psutil.Error):
                 found[child.pid] = child.name()
     return found
+
+
+def scratch_of(pid: int) -> list[Path]:
+    """The scratch folders of a process."""
+    return list(Path("/tmp").glob(f"{SCRATCH}{pid}-*"))
 
 
 def dead_scratch(user_id: int) -> list[Path]:

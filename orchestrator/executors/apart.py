@@ -11,6 +11,7 @@ import importlib
 import os
 import pickle
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from typing import Any, BinaryIO
 from orchestrator.errors import ExecutorError, SweepError
 from orchestrator.executors import Executor
 from orchestrator.messages import Event, Pack
-from orchestrator.processes import MARK, end_marked, leftovers, new_mark
+from orchestrator.processes import MARK, end_all, end_marked, leftovers, new_mark, scratch_of, tree_of
 
 _START_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 8.0
@@ -36,10 +37,19 @@ class ApartExecutor:
     """The executor made by ``module.factory(**arguments)``, in a separate process with this ``environment``."""
 
     def __init__(
-        self, name: str, module: str, factory: str, arguments: dict[str, Any], environment: Mapping[str, str]
+        self,
+        name: str,
+        module: str,
+        factory: str,
+        arguments: dict[str, Any],
+        environment: Mapping[str, str],
+        may_be_killed: bool = False,
     ) -> None:
-        """Start it and wait until it is ready. Raises its errors, or ExecutorError when it dies."""
-        self.name = name
+        """Start it and wait until it is ready. Raises its errors, or ExecutorError when it dies.
+
+        One that ``may_be_killed`` holds nothing outside its own processes and scratch folder, so `close` kills it.
+        """
+        self.name, self._may_be_killed = name, may_be_killed
         for mark in set(leftovers().values()):
             end_marked(mark)  # left by drivers that were killed
         self.mark = new_mark()
@@ -98,18 +108,24 @@ class ApartExecutor:
         self._send(("kill", pack_id))
 
     def close(self) -> None:
-        """Ask it to end, then kill it and everything it started."""
+        """Ask it to end unless that is a waste of time, then kill it and everything it started."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
-        with contextlib.suppress(ExecutorError, subprocess.TimeoutExpired):
-            self._send(("close",))
-            self._process.wait(max(0.0, deadline - time.monotonic()))
+        if not self._may_be_killed:
+            with contextlib.suppress(ExecutorError, subprocess.TimeoutExpired):
+                self._send(("close",))
+                self._process.wait(max(0.0, deadline - time.monotonic()))
         self._end()
 
     def _end(self) -> None:
+        # Ray's agents overwrite their environment, and their mark with it, with another title.
+        descendants = tree_of(self.pid)
         if self._process.poll() is None:
             self._process.kill()
+        end_all(descendants)
         end_marked(self.mark)
         self._process.wait()
+        for folder in scratch_of(self.pid):
+            shutil.rmtree(folder, ignore_errors=True)
         self._connection.close()
         self._log.close()
 

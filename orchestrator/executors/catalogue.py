@@ -44,7 +44,8 @@ def _ray(options: ExecutorOptions) -> Start:
     arguments = {**options.needs(), "address": options.address}
     # A Ray without other nodes, as on macOS and Windows: then all of it listens on loopback only.
     alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
-    return lambda: ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", arguments, alone)
+    module, factory, is_private = "orchestrator.executors.ray_tune", "RayTuneExecutor", options.address is None
+    return lambda: ApartExecutor("ray", module, factory, arguments, alone, may_be_killed=is_private)
 
 
 def _slurm(options: ExecutorOptions) -> Start:

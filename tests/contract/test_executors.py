@@ -52,7 +52,8 @@ def make_ray(folder: Path) -> Executor:
     """In a process of its own, as the command line has it: no process holds two clusters of Ray."""
     # Fewer at a time than this machine has cores: the limit is what is tested.
     needs = {"cpus": 1, "gpus": 0, "parallel": 1, "workers": 1, "address": None}
-    return ApartExecutor("ray", "orchestrator.executors.ray_tune", "RayTuneExecutor", needs, {})
+    module, factory = "orchestrator.executors.ray_tune", "RayTuneExecutor"
+    return ApartExecutor("ray", module, factory, needs, {}, may_be_killed=True)
 
 
 def make_slurm(folder: Path) -> Executor:
