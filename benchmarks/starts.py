@@ -1,7 +1,8 @@
-"""What it costs to start a trial of a custom trainer: `python benchmarks/starts.py`.
+"""What it costs to start a trial of a custom trainer, and to start Ray: `python benchmarks/starts.py`.
 
 The trials import torch and report 20 losses without training. Three ways take turns in one run: sweep with forks of a
-process that has imported torch, sweep with a program for each trial, and a plain loop that starts the program.
+process that has imported torch, sweep with a program for each trial, and a plain loop that starts the program. Then
+whole commands take turns: 8 trials of 60 steps by Ray and in the driver's own process.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ steps: 20
 axes: {{lr: {{linear: [0.0, 1.0], num: {trials}}}}}
 tracking: {{enabled: false}}
 """
+OBJECTIVE = """
+name: starts_{executor}
+objective: gpt
+steps: 60
+seeds: [0, 1]
+axes: {{lr: {{values: [0.001, 0.01, 0.1, 1.0]}}}}
+"""
+EXECUTORS = ("ray", "inline")
 WAYS = {"sweep, forks": "auto", "sweep, programs": "false", "a plain loop": None}
 
 
@@ -56,6 +65,21 @@ def seconds_of(preload: str | None, trials: int) -> float:
         return time.perf_counter() - began
 
 
+def seconds_of_a_command(executor: str) -> float:
+    """Seconds of ``sweep run`` from Enter to its end."""
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "starts.yaml").write_text(OBJECTIVE.format(executor=executor))
+        command = [sys.executable, "-c", "from orchestrator.cli import main; main()", "run", "starts.yaml"]
+        began = time.perf_counter()
+        subprocess.run([*command, "--executor", executor], cwd=name, check=True, capture_output=True)
+        return time.perf_counter() - began
+
+
+def middle_of(values: list[float]) -> float:
+    """The median of an odd number of values, or the larger of the two in the middle."""
+    return sorted(values)[len(values) // 2]
+
+
 def main() -> None:
     """Measure each way with few and with more trials; the difference is the cost of a trial."""
     parser = argparse.ArgumentParser(description="Measure what it costs to start a trial of a custom trainer.")
@@ -71,12 +95,21 @@ def main() -> None:
             short, long = seconds_of(preload, few), seconds_of(preload, chosen.trials)
             found[way].append((long - short) / (chosen.trials - few))
             first[way].append(short - few * found[way][-1])
-    middle = {way: sorted(values)[len(values) // 2] for way, values in found.items()}
+    middle = {way: middle_of(values) for way, values in found.items()}
     for way in WAYS:
-        ratio, once = middle[way] / middle["a plain loop"], sorted(first[way])[len(first[way]) // 2]
+        ratio, once = middle[way] / middle["a plain loop"], middle_of(first[way])
         print(f"{way:16} {1000 * middle[way]:7.0f} ms a trial, {ratio:5.2f} of a plain loop; {once:5.1f} s once")
+    commands: dict[str, list[float]] = {executor: [] for executor in EXECUTORS}
+    seconds_of_a_command("inline")  # the fastest width of packs is measured once
+    for _ in range(chosen.rounds):
+        for executor in EXECUTORS:
+            commands[executor].append(seconds_of_a_command(executor))
+    for executor in EXECUTORS:
+        ratio = middle_of(commands[executor]) / middle_of(commands["inline"])
+        print(f"{executor:16} {middle_of(commands[executor]):7.1f} s for 8 trials of 60 steps, {ratio:5.2f} of inline")
     if chosen.json is not None:
-        atomic_write(chosen.json, json.dumps({"machine": machine_facts(), "ms": found, "once_s": first}, indent=1))
+        measured = {"machine": machine_facts(), "seconds": found, "once_s": first, "commands_s": commands}
+        atomic_write(chosen.json, json.dumps(measured, indent=1))
 
 
 if __name__ == "__main__":

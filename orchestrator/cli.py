@@ -221,7 +221,7 @@ def boundary(
 def recommend(
     name: NameArgument,
     margin: Annotated[float, typer.Option(help="how far from every edge, as a factor of each axis")] = 2.0,
-    metric: LossOption = "final_loss",
+    metric: LossOption = None,
     degraded: DegradedOption = False,
     results: ResultsOption = RESULTS,
 ) -> None:

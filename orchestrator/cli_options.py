@@ -65,7 +65,14 @@ CellOption = Annotated[
     str | None,
     typer.Option("--cell", metavar="AXIS=VALUE,...", help="the most typical trial of this cell: beta2=0.999,eps=1e-8"),
 ]
-LossOption = Annotated[str, typer.Option("--metric", help="final_loss, validation_loss or best_loss")]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        help="final_loss, validation_loss or best_loss; by default validation_loss where all trials have one, else "
+        "final_loss",
+    ),
+]
 SlurmOption = Annotated[
     list[str],
     typer.Option(

@@ -143,8 +143,15 @@ MAP_COLUMNS = (
 )  # fmt: skip
 
 
+def title(name: str) -> str:
+    """The title of a metric of maps; any other ``name`` is one that a custom trainer printed."""
+    return METRICS.get(name, f"median {name}, last value")
+
+
 def meaning(name: str) -> str:
-    """The meaning of a column of trials or metric of maps, with its unit. KeyError for any other ``name``."""
+    """The meaning of a column of trials or metric of maps, with its unit; other names are of a custom trainer."""
+    if name not in _BY_NAME:
+        return f"last value of {name} that the trainer printed"
     column = _BY_NAME[name]
     return f"{column.meaning} ({column.unit})" if column.unit else column.meaning
 

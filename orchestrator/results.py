@@ -13,7 +13,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import RowBoundary, boundary
-from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, measured
+from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -93,7 +93,7 @@ class SweepResults:
             lambda ledger: boundary(stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded))
         )
 
-    def recommend(self, at_least: float = 2.0, metric: str = "final_loss", degraded: bool = False) -> Recommendation:
+    def recommend(self, at_least: float = 2.0, metric: str | None = None, degraded: bool = False) -> Recommendation:
         """The setting of lowest loss that is stable on all seeds and a factor ``at_least`` from every edge.
 
         With ``degraded`` degraded cells are over the edge.
@@ -110,7 +110,10 @@ class SweepResults:
 
     @cached_property
     def _measured(self) -> Measured:
-        return self._read(lambda ledger: measured(ledger, CURVE_METRICS, self.trials["trial_id"]))
+        def of_ledger(ledger: LedgerReader) -> Measured:
+            return measured(ledger, [*CURVE_METRICS, *also_of(ledger.trials())], self.trials["trial_id"])
+
+        return self._read(of_ledger)
 
     def _read(self, action: Callable[[LedgerReader], _Result]) -> _Result:
         with LedgerReader(self.folder / LEDGER) as ledger:

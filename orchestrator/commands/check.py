@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
 
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import pack_of
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
-from orchestrator.messages import LaunchedPack, Member, Trace
+from orchestrator.messages import LaunchedPack, Member, Paused, Trace
 from orchestrator.space import format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.custom_run import CustomRun
+from orchestrator.worker.forked import close_server
 
 _SHOWN = 3  # first and last points
 _REPORT_S = 0.2
@@ -43,15 +45,19 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
         yield f"running:  {own.summary}"
         yield f"          with {shown} seed={trial.seed}, up to {num_losses} losses or {seconds:g} s"
         run, traces, error, began = CustomRun(pack, None), list[Trace](), None, time.monotonic()
+        readings: list[Trace] = []
         try:
             for report in run.reports(began, lambda: False):
                 traces += report.traces.values()
+                readings += report.telemetry.values()
                 error = report.error
                 if sum(len(trace["step"]) for trace in traces) >= num_losses or time.monotonic() - began > seconds:
+                    readings += run.report(began, Paused()).telemetry.values()
                     break
             note, question = (run.source.note, run.source.question) if error is None or traces else ("", None)
         finally:
             run.close()
+            close_server()
     elapsed = time.monotonic() - began
     if error is not None:
         yield "failed:   " + error.strip().replace("\n", "\n          ")
@@ -63,6 +69,7 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
     steps = [int(step) for trace in traces for step in trace["step"]]
     yield _points_table(traces)
     yield f"          {len(steps)} losses in {elapsed:.1f} s, steps {steps[0]:,} to {steps[-1]:,}"
+    yield from _others(readings)
     every = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
     expected = max(1, round(sweep.steps / every))
     yield f"          a whole trial of {sweep.steps:,} steps would have about {expected:,} losses"
@@ -72,6 +79,18 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
         yield f"unclear:  {question}"
         return EXIT_SOME_FAILED
     return EXIT_OK
+
+
+def _others(readings: Sequence[Trace]) -> Iterator[str]:
+    """The last value of what was read beside losses and norms."""
+    last: dict[str, str] = {}
+    for trace in readings:
+        for name in trace:
+            known_M = np.flatnonzero(np.isfinite(trace[name]))
+            if name != "step" and len(known_M):
+                last[name] = f"{name} {float(trace[name][known_M[-1]]):.6g} at step {int(trace['step'][known_M[-1]]):,}"
+    if last:
+        yield f"also:     {', '.join(last.values())}"
 
 
 def _points_table(traces: Sequence[Trace]) -> Table:

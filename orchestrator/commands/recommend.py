@@ -11,7 +11,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import recommendation
 
 
-def recommend(folder: Path, margin: float, metric: str, degraded: bool) -> Answer:
+def recommend(folder: Path, margin: float, metric: str | None, degraded: bool) -> Answer:
     """The recommended setting of the sweep in ``folder``, or none, with the evidence. Raises InputError.
 
     With ``degraded`` degraded cells are over the edge.

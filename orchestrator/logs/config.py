@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,4 +29,9 @@ class MetricsConfig(BaseModel):
     validation_loss: str | None = Field(None, description="name of the validation loss; null for the usual ones")
     every: int | None = Field(
         None, gt=0, description="steps between two losses, where the trainer prints none; null counts losses"
+    )
+    also: list[Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        max_length=100,
+        description="other metrics to keep, with their own steps; the last values are columns and metrics of maps",
     )

@@ -33,9 +33,13 @@ from orchestrator.logs.line_formats import compiled, told_reader
 from orchestrator.logs.lines import LONGEST_LINE, NUM_LAST_LINES, Lines, Reader, Row
 from orchestrator.logs.named_numbers import without_colours
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
+from orchestrator.logs.series import EVALUATION
 
 _BLOCK = 1024**2  # bytes split into lines at a time
 _LAST_LINE = 500  # characters
+VALIDATION = "validation_loss"  # name of its readings, whatever the trainer calls it
+# In a line of an evaluation the others count its own batches.
+_OWN_STEPS = tuple(name for name in STEP_NAMES if name not in (COUNTER, "batch", "it", "i"))
 _MAX_NAMES = 1000  # that are remembered
 
 
@@ -50,6 +54,14 @@ class Point:
     loss: float
     grad_norm: float | None
     others: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Finite values, by name, that were printed at a step: validation losses, and metrics that the user named."""
+
+    step: int
+    values: Mapping[str, float]
 
 
 class MetricStream:
@@ -96,6 +108,10 @@ class MetricStream:
     def validation_loss(self) -> float | None:
         """The last finite validation loss, if there was one."""
         return self._columns.validation_loss
+
+    def taken_readings(self) -> list[Reading]:
+        """Readings since the last call; steps do not decrease."""
+        return self._columns.taken_readings()
 
     def feed(self, content: bytes) -> list[Point]:
         """Points that are complete with ``content``, which may end within a line or a character."""
@@ -162,6 +178,10 @@ class _Columns:
         self._wanted = {"step": step, "loss": loss, "grad_norm": metrics.grad_norm}
         self._validation = VALIDATION_NAMES if metrics.validation_loss is None else (metrics.validation_loss,)
         self.validation_loss: float | None = None  # the last finite one
+        self._also = metrics.also
+        self._readings: list[Reading] = []
+        self._last_reading = 0  # its step
+        self._read: dict[str, None] = {}  # which of the metrics of ``also`` were found
         self._is_settled = step is not None and loss is not None
         self._roles: dict[str, _Role] = {}
         self._steps: dict[str, float] = {}
@@ -204,9 +224,7 @@ class _Columns:
                 self._steps[name] = value
             elif role == "grad_norm":
                 self._norms[name] = value
-        validation = first_usual(self._validation, list(row))
-        if validation is not None and math.isfinite(row[validation]):
-            self.validation_loss = row[validation]
+        self._read_others(row)
         if self._numbering.last is None:
             _count(row, self._names)
         if not losses:
@@ -220,6 +238,37 @@ class _Columns:
             return []
         return self._release()
 
+    def _read_others(self, row: Row) -> None:
+        """Keep what is neither loss nor norm and was asked for."""
+        names, values = list(row), {}
+        validation = first_usual(self._validation, names)
+        if validation is not None and math.isfinite(row[validation]):
+            values[VALIDATION] = self.validation_loss = row[validation]
+        for wanted in self._also:
+            name = find_name(names, wanted) or find_name(names, f"{EVALUATION}/{wanted}")
+            if name is not None and math.isfinite(row[name]):
+                values[wanted] = row[name]
+                self._read.setdefault(wanted)
+        if values:
+            self._readings.append(Reading(self._step_of(row, names), values))
+
+    def _step_of(self, row: Row, names: list[str]) -> int:
+        """The step of a row that may be of an evaluation: its own where it has one, else that of the last loss."""
+        of_loss = max(0, len(self._held) - 1) if self._numbering.last is None else self._numbering.last
+        last = max(of_loss, self._readings[-1].step if self._readings else 0, self._last_reading)
+        wanted = _OWN_STEPS if self._wanted["step"] is None else (self._wanted["step"], *_OWN_STEPS)
+        own = first_usual([*wanted, *(f"{EVALUATION}/{name}" for name in wanted)], names)
+        value = row[own] if own is not None else math.nan
+        is_step = math.isfinite(value) and value >= last and abs(value - round(value)) < 1e-6 and value < 2**53
+        return round(value) if is_step else last
+
+    def taken_readings(self) -> list[Reading]:
+        """Readings since the last call; steps do not decrease."""
+        readings, self._readings = self._readings, []
+        if readings:
+            self._last_reading = readings[-1].step
+        return readings
+
     def finish(self) -> list[Point]:
         """Points of the rows that were held back."""
         return self._release()
@@ -230,6 +279,8 @@ class _Columns:
             wanted = self._wanted
             step = f"step: {wanted['step']}" if wanted["step"] else "no column of steps: points are numbered from 0"
             parts = [f"loss: {wanted['loss']}", step, f"gradient norm: {self._norm or 'none'}"]
+            if missing := [name for name in self._also if name not in self._read]:
+                parts.append(f"never printed: {', '.join(missing)}")
             return printable("; ".join([*parts, *self._numbering.notes(wanted["step"] is not None)]))
         names = [name for name, _ in self._names.most_common()]
         if not names:

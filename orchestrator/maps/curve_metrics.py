@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Trace
+from orchestrator.messages import Trace, TrialRow
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that the score uses
 
@@ -48,14 +48,32 @@ OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {"edge_crossings":
 CURVE_METRICS = (*OF_TRACES, *OF_TELEMETRY)
 
 
+def also_of(trials: Iterable[TrialRow]) -> list[str]:
+    """The metrics that a custom trainer's section names under ``metrics: also``, in its order."""
+    return list(dict.fromkeys(name for trial in trials for name in trial.config.get("metrics", {}).get("also", ())))
+
+
+def last_reading(telemetry: Trace, name: str) -> float | None:
+    """The last finite reading of ``name``, None without one."""
+    values_N = telemetry.get(name, np.empty(0))
+    known_M = values_N[np.isfinite(values_N)]
+    return float(known_M[-1]) if len(known_M) else None
+
+
 def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Each metric in ``names`` of each of these trials that has it; ignores names that are not curve metrics."""
+    """Each metric in ``names`` of each of these trials that has it: curve metrics, and those of ``also_of``.
+
+    Other names are ignored.
+    """
     trial_ids, found = list(trial_ids), {}
+    also = also_of(ledger.trials())
     for name in names:
         if name in OF_TRACES:
             values = {t: OF_TRACES[name](ledger.trace(t, SCORED)) for t in trial_ids}
         elif name in OF_TELEMETRY:
             values = {t: OF_TELEMETRY[name](ledger.telemetry(t)) for t in trial_ids}
+        elif name in also:
+            values = {t: last_reading(ledger.telemetry(t), name) for t in trial_ids}
         else:
             continue
         found[name] = {t: value for t, value in values.items() if value is not None}

@@ -12,7 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, is_ordered, margins
-from orchestrator.maps.stability import distinct_runs, sweep_axes
+from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, format_value
 
@@ -54,15 +54,19 @@ class Recommendation:
 
 
 def recommend(
-    ledger: LedgerReader, at_least: float = 2.0, metric: str = "final_loss", counts_degraded: bool = False
+    ledger: LedgerReader, at_least: float = 2.0, metric: str | None = None, counts_degraded: bool = False
 ) -> Recommendation:
     """The stable cell of lowest median ``metric`` around which every cell within a factor ``at_least`` is stable.
+
+    Without a ``metric`` it is the `usual_loss`.
 
     A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
     (``cell_state``) do not count as stable: an unseen cell is no margin. A degraded cell is never chosen, and with
     ``counts_degraded`` it is over the edge. Raises InputError for a metric that is not a loss, a factor below 1, or a
     sampled sweep.
     """
+    trials = ledger.trials()
+    metric = usual_loss(trials) if metric is None else metric
     if metric not in LOSSES:
         raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
     if not at_least >= 1:
@@ -74,7 +78,7 @@ def recommend(
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
     cells: dict[tuple[Any, ...], list[TrialRow]] = {}
-    for trial in distinct_runs(ledger.trials()):
+    for trial in distinct_runs(trials):
         cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
     states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
     candidates = sorted(

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import is_ordered
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.stability import sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.space import format_value
 
@@ -56,9 +56,7 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
         )
     trials = ledger.trials()
     finished = [trial for trial in trials if trial.outcome]
-    ran_to_their_end = [trial for trial in finished if trial.outcome in ("stable", "spiked")]
-    has_validation = bool(ran_to_their_end) and all(t.validation_loss is not None for t in ran_to_their_end)
-    loss = "validation_loss" if has_validation else "final_loss"
+    loss = usual_loss(finished)
     settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialRow]]] = {}
     for trial in finished:
         setting = tuple((name, trial.cell[name]) for name in axes if name != axis)

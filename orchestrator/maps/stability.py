@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -16,7 +16,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
-from orchestrator.maps.curve_metrics import Measured
+from orchestrator.maps.curve_metrics import Measured, also_of
 from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.space import Axis, is_number
 
@@ -117,8 +117,10 @@ def stability_map(
     ledger's table (``curve_metrics``). Raises InputError for an unknown axis, value, metric or reduction.
     """
     facts, axes = ledger.facts(), {axis.name: axis for axis in sweep_axes(ledger)}
-    if metric not in METRICS:
-        raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {', '.join(METRICS)}"))
+    also = also_of(ledger.trials())
+    if metric not in METRICS and metric not in also:
+        known = ", ".join([*METRICS, *also])
+        raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {known}"))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     trials, notes = _filtered(ledger.trials(), axes, where or {})
@@ -215,6 +217,13 @@ def repeats_text(num: int) -> str:
     return f"{seeds} another's run to the last digit and {'is' if num == 1 else 'are'} not counted"
 
 
+def usual_loss(trials: Iterable[TrialRow]) -> str:
+    """The loss by which settings are compared: of held-out data where every trial that ran to its end has one."""
+    ran_to_their_end = [trial for trial in trials if trial.outcome in ("stable", "spiked")]
+    has_validation = bool(ran_to_their_end) and all(trial.validation_loss is not None for trial in ran_to_their_end)
+    return "validation_loss" if has_validation else "final_loss"
+
+
 def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: Measured) -> MapCell:
     """The cell at ``x`` and ``y`` whose seeds are ``trials``; seeds that repeat a run count once."""
     trials = distinct_runs(trials)
@@ -222,7 +231,7 @@ def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: 
     finished = [trial for trial in trials if trial.outcome]
     counts = Counter(labels)
     num_stable = counts["stable"] + counts[DEGRADED]
-    medians = {name: _median_of(name, finished, measured) for name in METRICS}
+    medians = {name: _median_of(name, finished, measured) for name in dict.fromkeys([*METRICS, *measured, metric])}
     return MapCell(
         x=x,
         y=y,

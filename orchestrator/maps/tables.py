@@ -10,6 +10,7 @@ import pandas as pd
 from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.curve_metrics import also_of, measured
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.messages import DEGRADED
 from orchestrator.sweepfile.settings import settings_of
@@ -21,15 +22,18 @@ _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 def trial_table(ledger: LedgerReader) -> pd.DataFrame:
     """One row per trial of the sweep: trial_id, seed, all its settings, results.
 
-    A field of the configuration keeps its name; onset_step and the like are missing where there is none.
+    A field of the configuration keeps its name, and so does a metric that a trainer printed, unless a column has
+    it; onset_step and the like are missing where there is none.
     """
-    rows = []
-    for trial in ledger.trials():
+    rows, trials = [], ledger.trials()
+    printed = measured(ledger, also_of(trials), [trial.trial_id for trial in trials])
+    for trial in trials:
         settings = settings_of(trial.objective, trial.config, trial.cell)
         row = {"trial_id": trial.trial_id, **settings, **trial.cell, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
         row["saved_steps"] = trial.saved_steps
+        row |= {name: of_trials.get(trial.trial_id) for name, of_trials in printed.items() if name not in row}
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -22,7 +22,7 @@ from orchestrator.files import (
     write_output,
 )
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import measured
+from orchestrator.maps.curve_metrics import also_of, measured
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.maps.tables import map_table, trial_table
 
@@ -55,7 +55,7 @@ def export_heatmap(
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
     options["counts_degraded"] = degraded
     with LedgerReader(folder / LEDGER) as ledger:
-        options["measured"] = measured(ledger, [metric], ledger.statuses())
+        options["measured"] = measured(ledger, [metric, *also_of(ledger.trials())], ledger.statuses())
         if facet is None:
             maps = [stability_map(ledger, where=where, **options)]
         else:
@@ -105,7 +105,7 @@ def export_all(folder: Path) -> list[Path]:
     written: dict[str, bytes | str] = {}
     with LedgerReader(folder / LEDGER) as ledger:
         try:
-            stability = stability_map(ledger)
+            stability = stability_map(ledger, measured=measured(ledger, also_of(ledger.trials()), ledger.statuses()))
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from orchestrator.columns import FRACTION_TITLE, METRICS
+from orchestrator.columns import FRACTION_TITLE, title
 from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.pictures.colours import fraction_colours, ink, is_clipped, value_colours, value_norm
@@ -82,7 +82,7 @@ def _draw(facets: Sequence[StabilityMap]) -> Figure:
     clipped = " (colour clipped)" if is_clipped(facets) else ""
     panels = [
         _FRACTION,
-        Panel(METRICS[metric] + clipped, value_colours(), value_norm(facets), _value, value_text),
+        Panel(title(metric) + clipped, value_colours(), value_norm(facets), _value, value_text),
     ]
     for i, panel in enumerate(panels):
         places = [grid[0, i]] if len(facets) == 1 else list(grid[i])

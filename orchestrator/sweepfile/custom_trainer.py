@@ -86,6 +86,8 @@ class CustomTrainer:
             render(text, {**dict.fromkeys(_PLACEHOLDERS, ""), **values, "steps": steps, "seed": 0})
         section = self.section
         what: dict[str, Any] = {"python": section.python}
+        if section.python is not None and section.metrics.also:
+            what["metrics"] = section.metrics.model_dump()
         if section.command is not None:
             what = {"command": section.command, "metrics": section.metrics.model_dump()}
         if section.environment:
@@ -167,8 +169,8 @@ def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Fou
         return
     section, resources = own.section, file.resources
     metrics = section.metrics
-    if section.python is not None and "metrics" in section.model_fields_set:
-        yield ("objective", "metrics"), "has no meaning beside python", "the function reports its losses itself"
+    if section.python is not None and metrics.model_fields_set - {"also"}:
+        yield (("objective", "metrics"), "has no meaning beside python, but for also", "remove it")
     if section.python is not None and section.resume is not None and section.resume.arguments:
         yield ("objective", "resume", "arguments"), "a function has no arguments", "remove them"
     yield from _preload_problems(section)

@@ -21,7 +21,7 @@ from orchestrator.logs.streams import Point
 from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
-from orchestrator.worker.points import Curve, Source, known_points
+from orchestrator.worker.points import Curve, Readings, Source, known_points, known_readings
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
 
@@ -56,7 +56,7 @@ class CustomRun:
         self.judging = Judging(self.stopping, [self.is_audited])
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces(self.launch.preload)
-        self.curve = Curve()
+        self.curve, self._readings = Curve(), Readings()
         self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}
         self._children: list[Process] = []
@@ -106,6 +106,9 @@ class CustomRun:
     def report(self, started: float, ending: Ending | None = None) -> Report:
         """Everything since the last report."""
         trace = self.curve.taken()
+        if self._source is not None:
+            self._readings.add(self._source.taken_readings())
+        readings = self._readings.taken(is_last=ending is not None)
         steps = self.curve.steps_done
         report = Report(
             pack_id=self.pack.pack_id,
@@ -113,6 +116,7 @@ class CustomRun:
             steps_in_hand=0 if ending is not None else steps,
             seconds=time.perf_counter() - started,
             traces={self.member.trial_id: trace} if trace else {},
+            telemetry={self.member.trial_id: readings} if readings else {},
             finished=tuple(self._finished),
             ending=ending,
             environment=self.environment,
@@ -141,12 +145,15 @@ class CustomRun:
         is_resumed = self._go_on(filled)
         self.folder.prepare(keep=is_resumed)
         self.folder.write_settings(self._settings(values | given))
+        is_function = "python" in config
         metrics = MetricsConfig(**config["metrics"]) if "metrics" in config else None
         if metrics is not None and metrics.file is not None:
             metrics = metrics.model_copy(update={"file": os.path.join(launch.folder, filled(metrics.file))})
         keeps_points = launch.checkpoint is not None
-        self._source = Source(metrics, self.folder, after=self.curve.last_step, keeps_points=keeps_points)
-        if "python" in config:
+        self._source = Source(
+            metrics, self.folder, after=self.curve.last_step, keeps_points=keeps_points, is_function=is_function
+        )
+        if is_function:
             command = [sys.executable, "-m", "orchestrator.worker.function", config["python"]]
         else:
             own = [filled(word) for word in config["command"]]
@@ -171,6 +178,7 @@ class CustomRun:
         if self._checkpoint(filled) is None:
             return False
         self._take(known_points(self.folder))
+        self._readings.add(known_readings(self.folder))
         return self.curve.last_step is not None
 
     def _checkpoint(self, filled: Callable[[str], str]) -> str | None:

@@ -7,7 +7,7 @@ import json
 import math
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from orchestrator.detection.watch import read_rows
 from orchestrator.files import open_private, storage_errors
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
-from orchestrator.logs.streams import MetricStream, Point
+from orchestrator.logs.streams import MetricStream, Point, Reading
 from orchestrator.messages import Trace
 from orchestrator.worker.ranks import Process
 from orchestrator.worker.trial_folder import TrialFolder
@@ -31,14 +31,22 @@ class Source:
     """The source of a run's losses: its own reports, else its output, else a file that it writes."""
 
     def __init__(
-        self, metrics: MetricsConfig | None, folder: TrialFolder, *, after: int | None, keeps_points: bool
+        self,
+        metrics: MetricsConfig | None,
+        folder: TrialFolder,
+        *,
+        after: int | None,
+        keeps_points: bool,
+        is_function: bool = False,
     ) -> None:
+        """The output of a function is not read."""
         self._rows = FileTail(str(folder.rows))
-        self._row_stream = MetricStream(_REPORTS)
+        self._row_stream = MetricStream(_REPORTS.model_copy(update={"also": metrics.also if metrics else []}))
         self._after = after
         self._points_file = folder.points if keeps_points else None
+        self._readings_file = folder.readings if keeps_points else None
         self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
-        self._stream = MetricStream(metrics) if metrics is not None else None
+        self._stream = MetricStream(metrics) if metrics is not None and not is_function else None
         self.is_told = False  # the trainer reports through `Watch`, and so learns of a verdict immediately
         self._has_spoken = False
         self._last_old: int | None = None  # the last step up to ``after``, while there are none beyond
@@ -68,6 +76,17 @@ class Source:
         stream = self._row_stream if self.is_told else self._stream
         found = None if stream is None else stream.validation_loss
         return math.nan if found is None else found
+
+    def taken_readings(self) -> list[Reading]:
+        """Validation losses and other metrics since the last call, beyond those of an earlier attempt."""
+        stream = self._row_stream if self.is_told else self._stream
+        readings = [] if stream is None else stream.taken_readings()
+        if self._after is not None:
+            readings = [reading for reading in readings if reading.step > self._after]
+        if readings and self._readings_file is not None:
+            with storage_errors(self._readings_file), open_private(self._readings_file, "a") as file:
+                file.writelines(f"{json.dumps({'step': one.step, **one.values})}\n" for one in readings)
+        return readings
 
     def read(self, child: Process, timeout_s: float) -> list[Point]:
         """Points since the last call. Raises StorageError where the output cannot be stored."""
@@ -165,6 +184,47 @@ class Curve:
         for name in self._others:
             columns[name] = np.array([p.others.get(name, math.nan) for p in points], dtype=float)
         return columns
+
+
+class Readings:
+    """Values that were printed now and then, one row for each step, and those not reported yet."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, dict[str, float]]] = []
+
+    def add(self, readings: Iterable[Reading]) -> None:
+        """Append ``readings``, whose steps do not decrease."""
+        for reading in readings:
+            if self._rows and self._rows[-1][0] == reading.step:
+                self._rows[-1][1].update(reading.values)
+            else:
+                self._rows.append((reading.step, dict(reading.values)))
+
+    def taken(self, *, is_last: bool) -> Trace:
+        """Rows since the last call as columns; the row of the last step is held back, as it may still grow."""
+        end = len(self._rows) if is_last else max(0, len(self._rows) - 1)
+        rows, self._rows = self._rows[:end], self._rows[end:]
+        names = dict.fromkeys(name for _, values in rows for name in values)
+        if not rows:
+            return {}
+        steps = np.array([step for step, _ in rows])
+        return {"step": steps, **{name: np.array([v.get(name, math.nan) for _, v in rows]) for name in names}}
+
+
+def known_readings(folder: TrialFolder) -> list[Reading]:
+    """The readings of an earlier attempt that are not among the trainer's own reports."""
+    if not folder.readings.is_file():
+        return []
+    with storage_errors(folder.readings):
+        lines = folder.readings.read_text(errors="replace").splitlines()
+    found = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            found.append(Reading(int(row.pop("step")), {name: float(value) for name, value in row.items()}))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # cut off by a crash
+    return found
 
 
 def known_points(folder: TrialFolder) -> Iterator[Point]:

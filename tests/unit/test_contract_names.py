@@ -111,6 +111,7 @@ def test_keys_of_a_sweep_file() -> None:
         "grad_norm",
         "validation_loss",
         "every",
+        "also",
     ]
     assert list(ResumeConfig.model_fields) == ["checkpoint", "arguments"]
     assert {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.columns import FRACTION_TITLE, METRICS, meaning
+from orchestrator.columns import FRACTION_TITLE, METRICS, meaning, title
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.stability import MapCell, from_best, map_cell
@@ -38,10 +38,10 @@ def cells_and_panels(
     texts = [fraction_text(cell) for cell in cells]
     panels = [_panel("fraction", FRACTION_TITLE, "stable seeds of those that have a result", fractions, texts, cells)]
     panels[0] |= {"colours": "fraction", "range": [0, 1]}
-    for name, title in METRICS.items():
+    for name in dict.fromkeys([*METRICS, *measured]):
         values = [_finite(cell.medians[name]) for cell in cells]
         texts = ["" if value is None else short_number(value) for value in values]
-        panels.append(_panel(name, title, meaning(name), values, texts, cells))
+        panels.append(_panel(name, title(name), meaning(name), values, texts, cells))
     known: dict[str, list[Any]] = {
         "at": list(members),
         "members": list(members.values()),
@@ -66,7 +66,7 @@ def _panel(
     texts: list[str],
     cells: Sequence[MapCell],
 ) -> dict[str, Any]:
-    ordered = from_best(cells, name if name in METRICS else _METRIC)
+    ordered = from_best(cells, _METRIC if name == "fraction" else name)
     rank = {id(cell): i for i, cell in enumerate(ordered)}
     return {
         "name": name,

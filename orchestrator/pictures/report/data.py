@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.columns import meaning
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES
+from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES, also_of, last_reading
 from orchestrator.maps.stability import REDUCTIONS, sweep_axes
 from orchestrator.pictures.labels import axis_place, short_number, tick_texts
 from orchestrator.pictures.report.cells import cells_and_panels, page_look
@@ -37,7 +37,8 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
     num_points = _points_per_curve(len(CURVES) * sum(row.outcome is not None for row in rows))
-    measured: dict[str, dict[str, float]] = {name: {} for name in CURVE_METRICS}
+    also = also_of(rows)
+    measured: dict[str, dict[str, float]] = {name: {} for name in (*CURVE_METRICS, *also)}
     curves = []
     for row in rows:
         # The curves of one trial at a time: all together may exceed the memory.
@@ -47,6 +48,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
         curves.append(_curves(trace, num_points))
         found = {name: metric(trace) for name, metric in OF_TRACES.items()}
         found |= {name: metric(telemetry) for name, metric in OF_TELEMETRY.items()}
+        found |= {name: last_reading(telemetry, name) for name in also}
         for name, value in found.items():
             if value is not None:
                 measured[name][trial_id] = value

@@ -289,6 +289,7 @@ def lightning() -> Iterator[SimpleNamespace]:
         # Lightning's use of what torch has deprecated.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         # Lightning's advice on how to load data faster, and on a step that only some tests validate with.
+        warnings.filterwarnings("ignore", "The `srun` command is available")  # on machines with Slurm
         warnings.filterwarnings("ignore", r"The '\w+' does not have many workers")
         warnings.filterwarnings("ignore", "You defined a `validation_step` but have no `val_dataloader`")
         yield SimpleNamespace(pl=pl, StabilityCallback=StabilityCallback)

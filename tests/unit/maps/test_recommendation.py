@@ -14,7 +14,7 @@ ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"
 def recommended(folder: Path, labels: list[str], losses: list[float | None], body: str = ROW, **options):
     with ledger_at(folder) as ledger:
         record(ledger, sweep_of(body), labels, losses)
-        return recommend(ledger, **options)
+        return recommend(ledger, **{"metric": "final_loss", **options})
 
 
 def test_it_is_the_lowest_loss_that_is_far_enough_from_the_edge(tmp_path: Path) -> None:
