@@ -49,6 +49,7 @@ SelectTypeParameters=CR_CPU_Memory
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+DefMemPerCPU=900
 ReturnToService=2
 GresTypes=gpu
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 State=UP {low}
@@ -177,7 +178,12 @@ class Slurm:
     def _start(self, daemon: str, *arguments: str, name: str = "") -> None:
         with open(self.home / f"{name or daemon}.out", "ab") as log:
             self.daemons[name or daemon] = subprocess.Popen(
-                [_path_of(daemon), *arguments], env=self.environment, stdout=log, stderr=log, cwd=self.home
+                [_path_of(daemon), *arguments],
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                start_new_session=True,
             )
 
 

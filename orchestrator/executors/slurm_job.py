@@ -22,6 +22,8 @@ from orchestrator.worker.run import run_pack
 REPORTS = "reports"
 # Slurm may send the signal before a job's time limit earlier than requested, by at most this.
 _SLACK_S = 60.0
+# Sent for submitit before the time limit and, on some clusters, at preemption. submitit reads the same variable.
+_WARNING = signal.Signals[f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
 _LAST_WORDS_S = 2.0
 _LONGEST_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
 _STEP_S = 0.05
@@ -145,7 +147,8 @@ class Places(LocalPlaces):
         """Start a process, unless the job is ending. Raises CannotStart."""
         if self._is_ending:
             raise CannotStart("the job is ending")
-        process = super().start(rank, command, folder, environment, log)
+        # Slurm sends the signal to all processes of the job. The trial would die of it, without its last checkpoint.
+        process = Child(command, folder, environment, log, ignored=_WARNING)
         self._started.append(process)
         if self._is_ending:
             process.terminate()

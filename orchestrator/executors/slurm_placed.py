@@ -76,6 +76,13 @@ class Placed:
         steps, seconds = (self.last.member_steps, self.last.seconds) if self.last is not None else (0, 0.0)
         return Report(self.pack.pack_id, steps, 0, seconds)
 
+    def held(self) -> PackLost:
+        """The event for a job that Slurm holds, which would wait forever."""
+        reason = self.state.partition(" ")[2]
+        return PackLost(
+            self.pack.pack_id, f"Slurm has stopped its job {self.job.job_id}, which it could not start: {reason}"
+        )
+
     def lost(self) -> PackLost:
         """The event for a job that ended without a last report."""
         # If squeue no longer lists the job, this asks accounting for its state.

@@ -34,8 +34,18 @@ class CannotStart(Exception):
 class Child:
     """A running command in its own session. Processes that it starts carry a mark, so daemons are found too."""
 
-    def __init__(self, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path) -> None:
-        """Start ``command`` in ``folder``. Raises CannotStart, and StorageError for its ``log``."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        environment: Mapping[str, str],
+        log: Path,
+        ignored: signal.Signals | None = None,
+    ) -> None:
+        """Start ``command`` in ``folder``, where a signal may be ``ignored``.
+
+        Raises CannotStart, and StorageError for its ``log``.
+        """
         self._mark, self._is_closed = uuid.uuid4().hex, False
         marks = {MARK: os.environ.get(MARK) or new_mark(), TRIAL_MARK: self._mark}
         if not os.path.isdir(folder):
@@ -50,7 +60,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C goes to the driver only, and the group can be signalled
-                preexec_fn=_die_with_the_worker,
+                preexec_fn=lambda: _prepare(ignored),
             )
         except (OSError, ValueError) as error:
             self._log.close()
@@ -115,6 +125,8 @@ class Child:
             os.killpg(self._process.pid, number)
 
 
-def _die_with_the_worker() -> None:
+def _prepare(ignored: signal.Signals | None) -> None:
     """In the child: the kernel kills it when the thread that started it ends, for any reason."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if ignored is not None:
+        signal.signal(ignored, signal.SIG_IGN)

@@ -319,6 +319,8 @@ elif name == "srun":
 elif name == "squeue":
     for job in jobs():
         print(job, get("state-" + job))
+elif name == "scontrol" and arguments[0] == "show":
+    print("MaxArraySize            = " + (get("largest") or "1001"))
 elif name == "scontrol":
     put("requeued-" + arguments[1], "yes")
 elif name == "sacct":
@@ -407,7 +409,7 @@ def test_a_job_that_slurm_starts_again_goes_on_and_its_curve_is_whole(tmp_path: 
     assert (row.status, row.num_attempts) == ("finished", 1)
     np.testing.assert_array_equal(row.curve["step"], np.arange(60))
     np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
-    assert fake.calls("scontrol") == ["requeue 100"]
+    assert fake.calls("scontrol") == ["show config", "requeue 100"]
 
 
 def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path, fake: FakeSlurm) -> None:
