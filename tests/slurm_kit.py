@@ -22,8 +22,8 @@ _PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # often not in the path of 
 _MEMORY = Path("/sys/fs/cgroup/memory")
 CPUS, MEGABYTES, GPUS = 4, 4000, 2  # of a node
 
-# The nodes are told to have more processors than the machine has, and each GPU is a file. A requeued job waits until its
-# old credential has expired.
+# The nodes are told to have more processors than the machine has, and each GPU is a file. A requeued job waits until
+# its old credential has expired.
 CONFIG = """
 ClusterName=trial
 SlurmctldHost={host}(127.0.0.1)

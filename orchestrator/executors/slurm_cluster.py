@@ -128,8 +128,10 @@ class LocalCluster:
 
 def _job_and_state(line: str) -> tuple[str, str]:
     """A job and its state from a line of squeue: id, state, and the reason for it."""
-    job_id, state, *reason = line.split(maxsplit=2)
-    return job_id, f"{HELD} {reason[0]}" if reason and reason[0].strip() in _HELD_FOR else state
+    job_id, state, reason = [*line.split(maxsplit=2), ""][:3]
+    # The reason stays when such a job is cancelled.
+    is_held = state in WAITING and reason.strip() in _HELD_FOR
+    return job_id, f"{HELD} {reason.strip()}" if is_held else state
 
 
 def _said_by(*command: str) -> str | None:

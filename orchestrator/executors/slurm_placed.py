@@ -14,11 +14,14 @@ from pathlib import Path
 from orchestrator.errors import printable
 from orchestrator.executors.report_files import from_json
 from orchestrator.executors.slurm_cluster import Job
+from orchestrator.executors.slurm_job import MORE_MEMORY
 from orchestrator.files import remove
 from orchestrator.messages import Event, LaunchedPack, PackLost, PackStarted, Report
 
 _LAST_LINES = 3
 _LAST_BYTES = 8192
+# What slurmstepd says where the kernel, or Slurm itself, has killed processes of a job.
+_OUT_OF_MEMORY = re.compile(r"oom[_-]kill|exceeded (job )?memory limit", re.IGNORECASE)
 _REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
 
 
@@ -90,7 +93,11 @@ class Placed:
         shown = state.split()[0] if state.strip() else "UNKNOWN"
         words = _last_words(self.job.paths.stderr)
         reason = f"its job {self.job.job_id} ended without a last report ({shown})"
-        return PackLost(self.pack.pack_id, f"{reason}: {words}" if words else reason)
+        if words:
+            reason += f": {words}"
+        if shown == "OUT_OF_MEMORY" or _OUT_OF_MEMORY.search(words):
+            reason += f"; {MORE_MEMORY}"
+        return PackLost(self.pack.pack_id, reason)
 
 
 def names_in(folder: Path) -> set[str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from custom_cases import SWEEP, only_pack, sweep_in, trained
+from custom_cases import only_pack, sweep_in, trained
 from fault_kit import results_of, run, wait_until
 from slurm_cases import (
     FORGETFUL,
     ONE,
     POLITE,
+    QUICK,
     RESUMES,
     SLEEPS,
     TWO,
@@ -29,7 +30,10 @@ from slurm_cases import (
 )
 from slurm_kit import KERNEL, MEASURED, Slurm
 
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import Completed, PackLost
 from orchestrator.processes import is_alive
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(420)]
@@ -170,11 +174,9 @@ def test_a_trial_that_needs_more_memory_than_its_job_has_is_an_error_that_says_s
     slurm = start(**settings)
     sweep = sweep_in(tmp_path, GREEDY, ONE)
     (row,) = rows_of(sweep, tmp_path / "results", mem_gb="0.5", **LOW)
-    print(row.status, row.reason, row.error, row.num_attempts, slurm.jobs())
-    with LedgerReader(tmp_path / "results" / "ledger.db") as ledger:
-        print([(p.ended, p) for p in ledger.packs()])
-    assert row.status == "errored"
-    assert "memory" in row.reason
+    assert (row.status, row.num_attempts) == ("errored", 3)
+    assert "its job ran out of memory (raise --slurm mem_gb=)" in row.reason
+    assert len(slurm.jobs()) == 3
 
 
 def test_trials_that_need_gpus_have_different_ones(tmp_path: Path, start: Start) -> None:
@@ -184,10 +186,6 @@ def test_trials_that_need_gpus_have_different_ones(tmp_path: Path, start: Start)
         'while len(glob.glob("gpu-*")) < 2:\n    time.sleep(0.1)\n'
         'print("step 0 loss 1.0")\nprint("step 59 loss 0.5")\n'
     )
-    from orchestrator.driver.runner import run_sweep
-    from orchestrator.executors.slurm import SlurmExecutor
-    from slurm_cases import QUICK
-
     sweep = sweep_in(tmp_path, script, TWO)
     run_sweep(sweep, tmp_path / "results", lambda: SlurmExecutor(tmp_path / "results", 1, 1.0, 1, 2, LOW, QUICK))
     assert sorted(path.name for path in tmp_path.glob("gpu-*")) == ["gpu-0", "gpu-1"]
@@ -247,16 +245,14 @@ def test_a_job_that_slurm_cannot_start_and_holds_is_lost_and_tried_again(tmp_pat
     prolog.chmod(0o755)
     slurm = start(Prolog=str(prolog))
 
-    def repair() -> None:
-        slurm.wait_for("1", "CANCELLED")
-        assert "Prolog" in slurm.say("scontrol", "show", "node", "n1")
+    with closing(executor_for(tmp_path / "results", **LOW)) as executor:
+        pack = only_pack(sweep_in(tmp_path, text=ONE), tmp_path)
+        executor.submit(pack)
+        (lost,) = events_until(executor, lambda events: events)
+        assert isinstance(lost, PackLost)
+        assert "could not start: launch failed requeued held" in lost.reason
         broken.unlink()
         slurm.say("scontrol", "update", "nodename=n1", "state=resume")
-
-    with meanwhile(repair):
-        (row,) = rows_of(sweep_in(tmp_path, text=ONE), tmp_path / "results", **LOW)
-    assert row.status == "finished"
-    with LedgerReader(tmp_path / "results" / "ledger.db") as ledger:
-        (lost, done) = ledger.packs()
-    assert (lost.ended, done.ended) == ("lost", "done")
-    print(lost)
+        executor.submit(replace(pack, pack_id="again"))
+        assert events_until(executor, has_last)[-1].ending == Completed()
+    assert slurm.jobs()["1"] == "CANCELLED"
