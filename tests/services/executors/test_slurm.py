@@ -42,6 +42,7 @@ from sweep_cases import QUADRATIC
 from orchestrator.driver.packing import make_packs
 from orchestrator.errors import ExecutorError, InputError
 from orchestrator.executors.slurm import SlurmExecutor
+from orchestrator.executors.slurm_cluster import SlurmCluster
 from orchestrator.executors.slurm_job import Outbox
 from orchestrator.executors.slurm_placed import Placed
 from orchestrator.ledger.reader import LedgerReader
@@ -285,6 +286,11 @@ def jobs():
 if name == "sbatch" and len(arguments) == 1:
     text = open(arguments[0]).read()
     array = re.search("--array=0-([0-9]+)", text)
+    unfinished = [job for job in jobs() if get("state-" + job) in ("PENDING", "RUNNING")]
+    if len(unfinished) + (int(array.group(1)) + 1 if array else 1) > int(get("limit") or 1000):
+        print("sbatch: error: QOSMaxSubmitJobPerUserLimit", file=sys.stderr)
+        sys.exit("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+                 "(job submit limit, user's size and/or time limits)")
     number = str(100 + len(jobs()))
     elements = ["_" + str(i) for i in range(int(array.group(1)) + 1)] if array else [""]
     for element in elements:
@@ -318,7 +324,7 @@ elif name == "srun":
     os.execvp(arguments[at], arguments[at:])
 elif name == "squeue":
     for job in jobs():
-        print(job, get("state-" + job))
+        print(job, get("state-" + job), get("reason-" + job) or "None")
 elif name == "scontrol" and arguments[0] == "show":
     print("MaxArraySize            = " + (get("largest") or "1001"))
 elif name == "scontrol":
@@ -426,6 +432,51 @@ def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path
     assert fake.calls("scancel")[1:] == ["101"]
     wait_until(lambda: fake.states()["101"] == "CANCELLED", "end of the job", 10)
     assert json.loads((tmp_path / "results" / "slurm" / "jobs").read_text())["jobs"] == ["101"]
+
+
+@pytest.mark.parametrize(("setting", "arrays"), [("largest", [3, 3]), ("limit", [6, 3])])
+def test_trials_beyond_the_limits_of_a_cluster_are_submitted_in_parts(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, setting: str, arrays: list[int]
+) -> None:
+    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REFUSAL", 0.5)
+    (fake.home / setting).write_text("3")
+    sizes: list[int] = []
+    map_array = submitit.AutoExecutor.map_array
+    spy = lambda self, job, packs: (sizes.append(len(packs)), map_array(self, job, packs))[1]  # noqa: E731
+    monkeypatch.setattr(submitit.AutoExecutor, "map_array", spy)
+    sweep = sweep_in(tmp_path)
+    rows = rows_of(sweep, tmp_path / "results-2", parallel=None, time="30")
+    assert_same(rows, trained(sweep, tmp_path))
+    assert sizes[:2] == arrays
+    assert [row.num_attempts for row in rows] == [1] * 6
+    assert len(fake.states()) == 6
+
+
+def test_a_limit_is_waited_for_as_long_as_own_jobs_are_there(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REFUSAL", 0.1)
+    (fake.home / "limit").write_text("1")
+    sweep = sweep_in(tmp_path, SLEEPS.replace("time.sleep(120)", "time.sleep(6)"), TWO)
+    rows = rows_of(sweep, tmp_path / "results", parallel=None, time="30")
+    assert [row.num_attempts for row in rows] == [1, 1]
+    # Ten refusals in a row end a driver that has no jobs.
+    assert len([call for call in fake.calls("sbatch") if len(call.split()) == 1]) > 12
+
+
+def test_a_job_that_slurm_holds_is_lost_and_one_that_somebody_holds_is_waited_for(
+    tmp_path: Path, fake: FakeSlurm
+) -> None:
+    (fake.home / "state-100").write_text("PENDING")
+    cluster, job = SlurmCluster(), Job("100", tmp_path)
+    for state, reason, expected in (
+        ("PENDING", "JobHeldUser", "PENDING"),
+        ("PENDING", "launch failed requeued held", "HELD launch failed requeued held"),
+        ("CANCELLED", "launch failed requeued held", "CANCELLED"),
+    ):
+        (fake.home / "state-100").write_text(state)
+        (fake.home / "reason-100").write_text(reason)
+        assert cluster.states([job]) == {"100": expected}
 
 
 def test_what_sbatch_says_against_the_jobs_is_shown(tmp_path: Path, fake: FakeSlurm) -> None:
