@@ -74,6 +74,8 @@ class Slurm:
     def __init__(self, nodes: int = 1, low: str = "", **settings: str) -> None:
         """``low`` has the settings of the partition whose jobs are preempted by those of the other."""
         _need_slurm()
+        if settings.get("TaskPlugin") == KERNEL["TaskPlugin"] and not _MEMORY.is_dir():
+            pytest.fail("control groups v1 with memory are needed: this Slurm has no others without systemd")
         self.home = Path(tempfile.mkdtemp(prefix="slurm-"))  # short, as the path of a socket must be
         self.conf = self.home / "slurm.conf"
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
@@ -96,8 +98,6 @@ class Slurm:
         (self.home / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v1\n{limits}")
         (self.home / "state").mkdir()
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
-        if settings.get("TaskPlugin") == KERNEL["TaskPlugin"] and not _MEMORY.is_dir():
-            pytest.fail("control groups v1 with memory are needed: this Slurm has no others without systemd")
 
     def start(self) -> None:
         """Start all daemons, and wait until the nodes take jobs."""

@@ -20,13 +20,15 @@ LONGEST = LONGER.replace("steps: 3000", "steps: 5000").replace("pack: 4", "pack:
 
 
 @pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
+def slurm() -> Iterator[Slurm]:
     """Two nodes, on which the commands of this Python are found."""
     made = Slurm(nodes=2, KillWait="30")
     made.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    made.start()
-    yield made
-    made.close()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
 
 
 def script_in(folder: Path) -> Path:
