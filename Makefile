@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-services test-faults soak test-browser test-peers bench knobs lint help
+.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers bench knobs lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
 	@echo "make test       set up, run the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-services  what starts Ray, MLflow or Slurm's jobs"
+	@echo "make test-slurm  jobs of a real Slurm on this machine; as root, after apt-get install slurm-wlm munge"
 	@echo "make test-faults  Ray, clusters, MLflow, memory and every single write under faults; as root, half an hour"
 	@echo "make soak       200 random kills over a 50-trial sweep; half an hour"
 	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
@@ -28,18 +29,22 @@ run: $(READY)
 
 # The longest files come first, so that neither worker is left with one of them in the end.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not services and not faults and not soak and not peers" \
+	$(BIN)/python -m pytest -m "not slow and not services and not slurm and not faults and not soak and not peers" \
 		-n 2 --dist loadfile --no-loadscope-reorder \
 		tests/end_to_end tests/faults tests/contract tests/processes tests/unit
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow and not services"
+	$(BIN)/python -m pytest -m "slow and not services and not slurm"
 
 test-services: $(READY)
-	$(BIN)/python -m pytest -m "services and not faults"
+	$(BIN)/python -m pytest -m "services and not slurm and not faults"
+
+# Needs the packages slurm-wlm and munge of Debian or Ubuntu, control groups v1, and root. It starts daemons of its own.
+test-slurm: $(READY)
+	$(BIN)/python -m pytest -m slurm
 
 test-faults: $(READY)
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m "faults and not slurm"
 
 soak: $(READY)
 	$(BIN)/python -m pytest -s -m soak

@@ -28,6 +28,7 @@ from typing import Any
 
 from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, printable
 from orchestrator.executors.slurm_cluster import (
+    HELD,
     LOCAL_PACE,
     OVER,
     SLURM_PACE,
@@ -62,6 +63,7 @@ _STEP_S = 0.05
 _SECONDS_PER_ASKING = 1.0  # only squeue reports that a job has ended, and the controller is shared
 _MOST_REPORTS_PER_S = 25.0
 _MOST_REFUSALS = 10
+_LIMIT = "submit limit"  # in what sbatch says of MaxSubmitJobs
 _SECONDS_PER_REFUSAL = 60.0
 
 
@@ -113,6 +115,7 @@ class SlurmExecutor:
         self._pace = pace or (LOCAL_PACE if here else SLURM_PACE)
         # submitit's log messages would break up the live view.
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
+        self._largest_array = self._cluster.largest_array()
         refuse_links(folder, self._folder)
         self._end_earlier()
         token = f"run-{uuid.uuid4().hex[:12]}"
@@ -143,7 +146,7 @@ class SlurmExecutor:
         self._queue.append(pack)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Submit queued packs as one array. Returns new events, and waits at most ``timeout_s`` for the first."""
+        """Submit queued packs as arrays. Returns new events, and waits at most ``timeout_s`` for the first."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._submit_queued()
@@ -198,7 +201,7 @@ class SlurmExecutor:
     # --- jobs ------------------------------------------------------------------------------------
 
     def _submit_queued(self) -> None:
-        """Submit as many packs as fit, as one array. A trial waits while an earlier job of it may still run."""
+        """Submit as many packs as fit, as arrays. A trial waits while an earlier job of it may still run."""
         now = time.monotonic()
         if not self._queue or now < self._next_submission:
             return
@@ -210,28 +213,33 @@ class SlurmExecutor:
         self._next_submission = now + self._pace.submissions_s
         # Reports are costly: the driver reads each one through a shared file system and writes it to the ledger.
         report_s = max(self._pace.reports_s, (len(there) + len(ready)) / _MOST_REPORTS_PER_S)
-        sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in ready]
-        try:
-            with _environment(self._mark), contextlib.redirect_stderr(io.StringIO()):
-                jobs: list[Any] = self._submitit.map_array(self._job, sent)
-        except OSError as error:
-            raise StorageError(f"{self._folder}: {error.strerror or error}") from error
-        except RuntimeError as error:  # the base class of submitit's errors
-            self._refused(str(error))
-            return
-        self._has_submitted, self._num_refusals = True, 0
-        submitted = {pack.pack_id for pack in ready}
-        self._queue = [pack for pack in self._queue if pack.pack_id not in submitted]
-        self._placed |= {pack.pack_id: Placed(pack, job) for pack, job in zip(ready, jobs, strict=True)}
-        self._write_jobs()
+        while ready:
+            part = ready[: self._largest_array]
+            sent = [replace(pack, launch=replace(pack.launch, report_s=report_s)) for pack in part]
+            try:
+                with _environment(self._mark), contextlib.redirect_stderr(io.StringIO()):
+                    jobs: list[Any] = self._submitit.map_array(self._job, sent)
+            except OSError as error:
+                raise StorageError(f"{self._folder}: {error.strerror or error}") from error
+            except RuntimeError as error:  # the base class of submitit's errors
+                if _LIMIT not in str(error) or len(part) == 1:
+                    return self._refused(str(error))
+                self._largest_array = len(part) // 2  # a limit of the account or of the QOS, which only sbatch knows
+                continue
+            self._has_submitted, self._num_refusals = True, 0
+            submitted = {pack.pack_id for pack in part}
+            self._queue = [pack for pack in self._queue if pack.pack_id not in submitted]
+            self._placed |= {pack.pack_id: Placed(pack, job) for pack, job in zip(part, jobs, strict=True)}
+            self._write_jobs()
+            ready = ready[len(part) :]
 
     def _refused(self, cause: str) -> None:
         """Handle a failed sbatch: try again later if it worked before, as the controller may be busy.
 
-        Raises ExecutorError.
+        While jobs of this driver are there, it waits for them: an account may have a limit. Raises ExecutorError.
         """
-        self._num_refusals += 1
         self._next_submission = time.monotonic() + _SECONDS_PER_REFUSAL
+        self._num_refusals += all(placed.ended is not None for placed in self._placed.values())
         if not self._has_submitted or self._num_refusals > _MOST_REFUSALS:
             lines = [line.strip() for line in cause.splitlines() if line.strip()] or ["no cause given"]
             remedy = "check --slurm partition=, account= and time=; resources.parallel may be too high"
@@ -304,6 +312,9 @@ class SlurmExecutor:
                 placed.over_since = None
             elif placed.over_since is None:
                 placed.over_since = now
+            if placed.state.startswith(HELD) and not placed.is_forgotten:
+                events.append(placed.held())
+                self.kill(placed.pack.pack_id)
             if placed.is_started and not placed.is_forgotten and placed.state in WAITING:
                 events.append(placed.sign_of_life())
             if placed.ended is not None and placed.over_since is None and now - placed.ended > _LONGEST_EXIT_S:

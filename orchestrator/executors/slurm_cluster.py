@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -12,12 +13,16 @@ from typing import Any, Protocol
 from orchestrator.processes import end_marked
 
 _COMMAND_TIMEOUT_S = 60.0
+_USUAL_ARRAY = 1000
 _LOCAL_JOB = "SUBMITIT_LOCAL_JOB_ID"  # set by submitit for a local job's process and all its descendants
 OVER = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
     *("REVOKED", "TIMEOUT", "GONE"),
     *("FINISHED", "INTERRUPTED"),  # submitit's states for local jobs
 }
+# A job that Slurm could not start, and starts again only when somebody releases it.
+HELD = "HELD"
+_HELD_FOR = {"launch failed requeued held", "JobHoldMaxRequeue"}
 # States of a job that has run before and waits to be started again.
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "SUSPENDED"}
 
@@ -57,6 +62,9 @@ LOCAL_PACE = Pace(looks_s=0.1, checks_s=0.1, submissions_s=0.0, reports_s=0.5, l
 class Cluster(Protocol):
     """Reports the states of jobs, and cancels them."""
 
+    def largest_array(self) -> int:
+        """The largest number of jobs that can be submitted at once."""
+
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
         """State of each job, if known."""
 
@@ -70,13 +78,21 @@ class SlurmCluster:
     def __init__(self) -> None:
         self._missing: frozenset[str] = frozenset()
 
+    def largest_array(self) -> int:
+        """The cluster's MaxArraySize, or Slurm's default."""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _said_by("scontrol", "show", "config") or "", re.MULTILINE)
+        return max(1, int(found.group(1))) if found else _USUAL_ARRAY
+
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """State of each job; empty if squeue fails. A job that squeue did not list twice in a row is GONE."""
-        command = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--states=all", "--format=%i %T")
+        """State of each job; empty if squeue fails. A job that squeue did not list twice in a row is GONE.
+
+        A job that Slurm holds is HELD, with the reason.
+        """
+        command = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--states=all", "--format=%i %T %r")
         output = _said_by(*command)
         if output is None:
             return {}
-        listed = dict(line.split(maxsplit=1) for line in output.splitlines() if len(line.split()) == 2)
+        listed = dict(_job_and_state(line) for line in output.splitlines() if len(line.split()) > 1)
         missing = frozenset(job.job_id for job in jobs) - listed.keys()
         gone, self._missing = missing & self._missing, missing
         return {job.job_id: listed[job.job_id] for job in jobs if job.job_id in listed} | dict.fromkeys(gone, "GONE")
@@ -89,6 +105,10 @@ class SlurmCluster:
 
 class LocalCluster:
     """Jobs that submitit runs as processes on this machine, for testing without a cluster."""
+
+    def largest_array(self) -> int:
+        """As on a cluster."""
+        return _USUAL_ARRAY
 
     def states(self, jobs: Sequence[Job]) -> dict[str, str]:
         """State of each job. Also kills the remaining processes of a job that has ended."""
@@ -104,6 +124,14 @@ class LocalCluster:
             if not job.done():
                 os.kill(int(job.job_id), signal.SIGKILL)
             end_marked(job.job_id, variable=_LOCAL_JOB)
+
+
+def _job_and_state(line: str) -> tuple[str, str]:
+    """A job and its state from a line of squeue: id, state, and the reason for it."""
+    job_id, state, reason = [*line.split(maxsplit=2), ""][:3]
+    # The reason stays when such a job is cancelled.
+    is_held = state in WAITING and reason.strip() in _HELD_FOR
+    return job_id, f"{HELD} {reason.strip()}" if is_held else state
 
 
 def _said_by(*command: str) -> str | None:

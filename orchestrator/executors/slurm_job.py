@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.executors.report_files import to_json
@@ -20,8 +21,11 @@ from orchestrator.worker.ranks import LocalPlaces, Process
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
+MORE_MEMORY = "its job ran out of memory (raise --slurm mem_gb=)"
 # Slurm may send the signal before a job's time limit earlier than requested, by at most this.
 _SLACK_S = 60.0
+# Sent for submitit before the time limit and, on some clusters, at preemption. submitit reads the same variable.
+_WARNING = signal.Signals[f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"]
 _LAST_WORDS_S = 2.0
 _LONGEST_WAIT_S = 120.0  # for a job to end after Slurm has sent SIGTERM
 _STEP_S = 0.05
@@ -95,7 +99,7 @@ class TrialJob:
         return self._is_wanted()
 
     def _train(self, pack: LaunchedPack) -> None:
-        last = None
+        last, num_killed = None, num_oom_kills()
         try:
             for report in run_pack(pack, lambda: not self._is_wanted(), self._places):
                 if report.ending is not None:
@@ -105,6 +109,8 @@ class TrialJob:
             if last is not None and isinstance(last.ending, Lost) and not self._is_ending:
                 # A signal to all processes of the job may reach the trial's processes before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
+                if num_oom_kills() > num_killed:
+                    last = replace(last, ending=Lost(f"{last.ending.error}; {MORE_MEMORY}"))
             if last is not None and not self._is_ending:
                 self.outbox.write(last)
         except BaseException as error:
@@ -134,6 +140,19 @@ class TrialJob:
             time.sleep(_STEP_S)
 
 
+def num_oom_kills() -> int:
+    """How many processes of this job's control group the kernel has killed for memory; 0 where it cannot be told."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers in ("", "memory"):  # the second is the older version
+                kind, name = ("memory", "memory.oom_control") if controllers else ("", "memory.events")
+                counts = Path("/sys/fs/cgroup", kind, group.lstrip("/"), name)
+                if counts.is_file():
+                    return int(dict(entry.split() for entry in counts.read_text().splitlines())["oom_kill"])
+    return 0
+
+
 class Places(LocalPlaces):
     """This machine, and the processes started there: a signal handler can end them while another thread reads."""
 
@@ -146,7 +165,8 @@ class Places(LocalPlaces):
         """Start a process, unless the job is ending. Raises CannotStart."""
         if self._is_ending:
             raise CannotStart("the job is ending")
-        process = super().start(rank, command, folder, environment, log)
+        # Slurm sends the signal to all processes of the job. The trial would die of it, without its last checkpoint.
+        process = Child(command, folder, environment, log, ignored=_WARNING)
         self._started.append(process)
         if self._is_ending:
             process.terminate()

@@ -14,11 +14,14 @@ from pathlib import Path
 from orchestrator.errors import printable
 from orchestrator.executors.report_files import from_json
 from orchestrator.executors.slurm_cluster import Job
+from orchestrator.executors.slurm_job import MORE_MEMORY
 from orchestrator.files import remove
 from orchestrator.messages import Event, LaunchedPack, PackLost, PackStarted, Report
 
 _LAST_LINES = 3
 _LAST_BYTES = 8192
+# What slurmstepd says where the kernel, or Slurm itself, has killed processes of a job.
+_OUT_OF_MEMORY = re.compile(r"oom[_-]kill|exceeded (job )?memory limit", re.IGNORECASE)
 _REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
 
 
@@ -76,6 +79,13 @@ class Placed:
         steps, seconds = (self.last.member_steps, self.last.seconds) if self.last is not None else (0, 0.0)
         return Report(self.pack.pack_id, steps, 0, seconds)
 
+    def held(self) -> PackLost:
+        """The event for a job that Slurm holds, which would wait forever."""
+        reason = self.state.partition(" ")[2]
+        return PackLost(
+            self.pack.pack_id, f"Slurm has stopped its job {self.job.job_id}, which it could not start: {reason}"
+        )
+
     def lost(self) -> PackLost:
         """The event for a job that ended without a last report."""
         # If squeue no longer lists the job, this asks accounting for its state.
@@ -83,7 +93,11 @@ class Placed:
         shown = state.split()[0] if state.strip() else "UNKNOWN"
         words = _last_words(self.job.paths.stderr)
         reason = f"its job {self.job.job_id} ended without a last report ({shown})"
-        return PackLost(self.pack.pack_id, f"{reason}: {words}" if words else reason)
+        if words:
+            reason += f": {words}"
+        if shown == "OUT_OF_MEMORY" or _OUT_OF_MEMORY.search(words):
+            reason += f"; {MORE_MEMORY}"
+        return PackLost(self.pack.pack_id, reason)
 
 
 def names_in(folder: Path) -> set[str]:

@@ -36,8 +36,9 @@ class Child:
         environment: Mapping[str, str],
         log: Path,
         server: ForkServer | None = None,
+        ignored: signal.Signals | None = None,
     ) -> None:
-        """Start ``command`` in ``folder``, as a fork of ``server`` if there is one.
+        """Start ``command`` in ``folder``, as a fork of ``server`` if there is one, else a signal may be ``ignored``.
 
         Raises CannotStart, and StorageError for its ``log``.
         """
@@ -47,7 +48,7 @@ class Child:
             raise CannotStart(f"objective.folder {folder} is not a folder on this machine")
         self._log = OutputLog(log)
         try:
-            self._process = _started(command, folder, {**os.environ, **environment, **marks}, server)
+            self._process = _started(command, folder, {**os.environ, **environment, **marks}, server, ignored)
         except (OSError, ValueError) as error:
             self._log.close()
             cause = getattr(error, "strerror", None) or str(error)
@@ -98,11 +99,15 @@ class Child:
 
 
 def _started(
-    command: Sequence[str], folder: str, environment: Mapping[str, str], server: ForkServer | None
+    command: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    server: ForkServer | None,
+    ignored: signal.Signals | None,
 ) -> StartedProcess:
     if server is not None:
         try:
             return server.start(command, folder, environment)
         except OSError:
             server.close()  # it has been killed; the trial can do without it
-    return Spawned(command, folder, environment)
+    return Spawned(command, folder, environment, ignored)

@@ -38,8 +38,17 @@ class StartedProcess(Protocol):
 class Spawned:
     """A program; see `StartedProcess` for each method."""
 
-    def __init__(self, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
-        """Start ``command`` in ``folder`` with exactly this ``environment``. Raises OSError and ValueError."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: str,
+        environment: Mapping[str, str],
+        ignored: signal.Signals | None = None,
+    ) -> None:
+        """Start ``command`` in ``folder`` with exactly this ``environment``; it ignores one signal.
+
+        Raises OSError and ValueError.
+        """
         self._process = subprocess.Popen(
             list(command),
             cwd=folder,
@@ -48,7 +57,7 @@ class Spawned:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C goes to the driver only, and the group can be signalled
-            preexec_fn=die_with_this_thread,
+            preexec_fn=lambda: _prepare(ignored),
         )
         assert self._process.stdout is not None  # a pipe was asked for
         self._stdout = self._process.stdout
@@ -72,6 +81,12 @@ class Spawned:
         """Reap it."""
         self._process.wait()
         self._stdout.close()
+
+
+def _prepare(ignored: signal.Signals | None) -> None:
+    die_with_this_thread()
+    if ignored is not None:
+        signal.signal(ignored, signal.SIG_IGN)
 
 
 def die_with_this_thread() -> None:

@@ -6,129 +6,51 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import submitit
-from custom_cases import SWEEP, TRAIN, only_pack, sweep_in, trained
+from custom_cases import TRAIN, only_pack, sweep_in, trained
 from fault_kit import wait_until
+from slurm_cases import (
+    FORGETFUL,
+    LOCAL,
+    ONE,
+    POLITE,
+    RESUMES,
+    SLEEPS,
+    TWO,
+    Watching,
+    assert_same,
+    closing,
+    events_until,
+    executor_for,
+    has_last,
+    job_process,
+    killed_driver,
+    meanwhile,
+    rows_of,
+    script_in,
+)
 from sweep_cases import QUADRATIC
 
 from orchestrator.driver.packing import make_packs
-from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import ExecutorError, InputError
 from orchestrator.executors.slurm import SlurmExecutor
-from orchestrator.executors.slurm_cluster import Pace
+from orchestrator.executors.slurm_cluster import SlurmCluster
 from orchestrator.executors.slurm_job import Outbox
 from orchestrator.executors.slurm_placed import Placed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Completed, Event, Failed, PackLost, PackStarted, Paused, Report
+from orchestrator.messages import Completed, Failed, PackLost, PackStarted, Paused, Report
 from orchestrator.processes import children, is_alive, marked
-from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
-
-LOCAL = {"cluster": "local"}
-ONE = SWEEP.replace("[0.1, 1.0, 3.0]", "[0.1]").replace("[0, 1]", "[0]")
-TWO = SWEEP.replace("[0.1, 1.0, 3.0]", "[0.1, 3.0]").replace("[0, 1]", "[0]")
-SLEEPS = (
-    'import os, sys, time\nprint("step 0 loss 3.0", flush=True)\n'
-    'open("pid.new", "w").write(str(os.getpid()))\nos.rename("pid.new", f"pid-{sys.argv[1]}")\ntime.sleep(120)\n'
-)
-# Slow enough to be caught in the act; writes its checkpoint when it is asked to end, like a good citizen.
-POLITE = """
-import os, signal, sys, time
-folder, resume = sys.argv[1], "--resume" in sys.argv
-first, x = eval(open(folder + "/ckpt").read()) if resume else (0, 2.0)
-def end(*_):
-    print(f"step {step} loss {x * x / 2 + 1:.9g} norm {x:.9g}", flush=True)
-    open(folder + "/ckpt.new", "w").write(repr((step + 1, x - 0.1 * x)))
-    os.rename(folder + "/ckpt.new", folder + "/ckpt")
-    sys.exit(0)
-for step in range(first, 60):
-    if step == 15 and not resume:
-        time.sleep(0.8)  # so that the curve comes in two pieces
-    if step == 30 and not resume:
-        signal.signal(signal.SIGTERM, end)
-        open("waits", "w").close()
-        time.sleep(120)
-    print(f"step {step} loss {x * x / 2 + 1:.9g} norm {x:.9g}", flush=True)
-    x -= 0.1 * x
-"""
-# Has no checkpoint, and takes its time where it begins anew.
-FORGETFUL = """
-import os, time
-x, is_new = 2.0, not os.path.exists("waits")
-for step in range(60):
-    if step in ((15, 25) if is_new else (5,)):
-        time.sleep(0.8)
-    if step == 30 and is_new:
-        open("waits", "w").close()
-        time.sleep(120)
-    print(f"step {step} loss {x * x / 2 + 1:.9g} norm {x:.9g}", flush=True)
-    x -= 0.1 * x
-"""
-RESUMES = ONE.replace(
-    '"{lr}", "{steps}", "{seed}"]',
-    '"{folder}"]\n  environment: {LR: "{lr}"}\n  resume: {checkpoint: "{folder}/ckpt", arguments: [--resume]}',
-)
-# What two runs of a sweep have in common.
-NUMBERS = (
-    "trial_id", "status", "outcome", "onset_step", "num_spikes", "steps_done", "initial_loss", "best_loss",
-    "final_loss", "peak_loss", "verdict_step", "episodes",
-)  # fmt: skip
-
-
-QUICK = Pace(looks_s=0.1, checks_s=0.3, submissions_s=0.1, reports_s=0.5, late_s=0.5)
-
-
-def executor_for(folder: Path, parallel: int = 2, **options: str) -> SlurmExecutor:
-    pace = QUICK if options and options.get("cluster") != "local" else None
-    return SlurmExecutor(folder, cpus=1, gpus=0.0, workers=1, parallel=parallel, options=options or LOCAL, pace=pace)
-
-
-@contextlib.contextmanager
-def closing(executor: SlurmExecutor) -> Iterator[SlurmExecutor]:
-    try:
-        yield executor
-    finally:
-        executor.close()
-
-
-def rows_of(sweep: Sweep, folder: Path, observers=(), **options: str) -> list[SimpleNamespace]:
-    """Rows of the ledger after the sweep was run as jobs."""
-    run_sweep(sweep, folder, lambda: executor_for(folder, **options), observers)
-    with LedgerReader(folder / "ledger.db") as ledger:
-        return [SimpleNamespace(**asdict(row), curve=ledger.trace(row.trial_id)) for row in ledger.trials()]
-
-
-def assert_same(rows: list[SimpleNamespace], expected: list[SimpleNamespace]) -> None:
-    for row, other in zip(rows, expected, strict=True):
-        assert [getattr(row, name) for name in NUMBERS] == [getattr(other, name) for name in NUMBERS]
-        assert row.curve.keys() == other.curve.keys()
-        for name, values in row.curve.items():
-            np.testing.assert_array_equal(values, other.curve[name])
-
-
-def events_until(executor: SlurmExecutor, is_over: Callable[[list[Event]], object]) -> list[Event]:
-    events: list[Event] = []
-    deadline = time.monotonic() + 60
-    while not is_over(events):
-        assert time.monotonic() < deadline, events
-        events += executor.poll(0.2)
-    return events
-
-
-def has_last(events: list[Event]) -> bool:
-    return any(isinstance(event, Report) and event.ending is not None for event in events)
-
 
 # --- a pack that begins anew -------------------------------------------------------------------------
 
@@ -174,65 +96,6 @@ def test_a_sweep_of_local_jobs_is_one_array_with_the_results_of_the_inline_execu
     assert_same(rows, trained(sweep, tmp_path))
     assert [row.num_attempts for row in rows] == [1, 1]
     assert not (folder / "slurm").exists()
-
-
-class Watching:
-    """An observer that keeps the number of steps over time."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def began(self, progress) -> None:
-        self.steps.append(progress.member_steps)
-
-    changed = ended = lambda self, progress, *_: self.steps.append(progress.member_steps)
-
-
-@contextlib.contextmanager
-def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread while the run goes on in this one."""
-    import threading
-
-    failures: list[BaseException] = []
-
-    def act() -> None:
-        try:
-            action()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    yield
-    thread.join()
-    assert failures == []
-
-
-def job_process(script: int) -> int:
-    """The job's process, of which a trial's is a child."""
-    return int(Path(f"/proc/{script}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def script_in(folder: Path) -> int:
-    """The process of the trial that runs in ``folder``."""
-    (found,) = [
-        int(process.name)
-        for process in Path("/proc").glob("[0-9]*")
-        if str(folder) in _cwd(process) and "train.py" in _command(process)
-    ]
-    return found
-
-
-def _cwd(process: Path) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink(process / "cwd")
-    return ""
-
-
-def _command(process: Path) -> str:
-    with contextlib.suppress(OSError):
-        return (process / "cmdline").read_text()
-    return ""
 
 
 @pytest.mark.parametrize(("script", "text"), [(POLITE, RESUMES), (FORGETFUL, ONE)], ids=["resumes", "begins anew"])
@@ -285,33 +148,6 @@ def test_a_job_that_cannot_even_begin_is_lost_with_its_last_words(tmp_path: Path
     assert isinstance(lost, PackLost)
     assert "ended without a last report (FINISHED)" in lost.reason
     assert "Not a directory" in lost.reason or "File exists" in lost.reason
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-from orchestrator.executors.slurm import SlurmExecutor
-from orchestrator.driver.runner import run_sweep
-from orchestrator.sweepfile.spec import load_sweep
-folder = Path("results")
-options = dict(option.split("=") for option in sys.argv[1:])
-run_sweep(load_sweep(Path("mine.yaml")), folder, lambda: SlurmExecutor(folder, 1, 0.0, 1, 2, options))
-"""
-
-
-def killed_driver(folder: Path, **options: str) -> int:
-    """Starts a driver, kills it, and returns the process of its trial, which goes on."""
-    sweep_in(folder, SLEEPS, ONE)
-    arguments = [f"{key}={value}" for key, value in options.items()]
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], cwd=folder)
-    try:
-        wait_until((folder / "pid-0.1").exists, "trial", 30)
-    finally:
-        driver.kill()
-        driver.wait()
-    script = int((folder / "pid-0.1").read_text())
-    assert is_alive(script)
-    return script
 
 
 def test_the_jobs_of_a_killed_driver_are_ended_by_the_next_one(tmp_path: Path) -> None:
@@ -450,6 +286,11 @@ def jobs():
 if name == "sbatch" and len(arguments) == 1:
     text = open(arguments[0]).read()
     array = re.search("--array=0-([0-9]+)", text)
+    unfinished = [job for job in jobs() if get("state-" + job) in ("PENDING", "RUNNING")]
+    if len(unfinished) + (int(array.group(1)) + 1 if array else 1) > int(get("limit") or 1000):
+        print("sbatch: error: QOSMaxSubmitJobPerUserLimit", file=sys.stderr)
+        sys.exit("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+                 "(job submit limit, user's size and/or time limits)")
     number = str(100 + len(jobs()))
     elements = ["_" + str(i) for i in range(int(array.group(1)) + 1)] if array else [""]
     for element in elements:
@@ -483,7 +324,9 @@ elif name == "srun":
     os.execvp(arguments[at], arguments[at:])
 elif name == "squeue":
     for job in jobs():
-        print(job, get("state-" + job))
+        print(job, get("state-" + job), get("reason-" + job) or "None")
+elif name == "scontrol" and arguments[0] == "show":
+    print("MaxArraySize            = " + (get("largest") or "1001"))
 elif name == "scontrol":
     put("requeued-" + arguments[1], "yes")
 elif name == "sacct":
@@ -572,7 +415,7 @@ def test_a_job_that_slurm_starts_again_goes_on_and_its_curve_is_whole(tmp_path: 
     assert (row.status, row.num_attempts) == ("finished", 1)
     np.testing.assert_array_equal(row.curve["step"], np.arange(60))
     np.testing.assert_allclose(row.curve["grad_norm"], 2.0 * 0.9 ** np.arange(60), rtol=1e-8)
-    assert fake.calls("scontrol") == ["requeue 100"]
+    assert fake.calls("scontrol") == ["show config", "requeue 100"]
 
 
 def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path, fake: FakeSlurm) -> None:
@@ -589,6 +432,51 @@ def test_the_jobs_of_a_killed_driver_are_cancelled_and_waited_for(tmp_path: Path
     assert fake.calls("scancel")[1:] == ["101"]
     wait_until(lambda: fake.states()["101"] == "CANCELLED", "end of the job", 10)
     assert json.loads((tmp_path / "results" / "slurm" / "jobs").read_text())["jobs"] == ["101"]
+
+
+@pytest.mark.parametrize(("setting", "arrays"), [("largest", [3, 3]), ("limit", [6, 3])])
+def test_trials_beyond_the_limits_of_a_cluster_are_submitted_in_parts(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, setting: str, arrays: list[int]
+) -> None:
+    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REFUSAL", 0.5)
+    (fake.home / setting).write_text("3")
+    sizes: list[int] = []
+    map_array = submitit.AutoExecutor.map_array
+    spy = lambda self, job, packs: (sizes.append(len(packs)), map_array(self, job, packs))[1]  # noqa: E731
+    monkeypatch.setattr(submitit.AutoExecutor, "map_array", spy)
+    sweep = sweep_in(tmp_path)
+    rows = rows_of(sweep, tmp_path / "results-2", parallel=None, time="30")
+    assert_same(rows, trained(sweep, tmp_path))
+    assert sizes[:2] == arrays
+    assert [row.num_attempts for row in rows] == [1] * 6
+    assert len(fake.states()) == 6
+
+
+def test_a_limit_is_waited_for_as_long_as_own_jobs_are_there(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.executors.slurm._SECONDS_PER_REFUSAL", 0.1)
+    (fake.home / "limit").write_text("1")
+    sweep = sweep_in(tmp_path, SLEEPS.replace("time.sleep(120)", "time.sleep(6)"), TWO)
+    rows = rows_of(sweep, tmp_path / "results", parallel=None, time="30")
+    assert [row.num_attempts for row in rows] == [1, 1]
+    # Ten refusals in a row end a driver that has no jobs.
+    assert len([call for call in fake.calls("sbatch") if len(call.split()) == 1]) > 12
+
+
+def test_a_job_that_slurm_holds_is_lost_and_one_that_somebody_holds_is_waited_for(
+    tmp_path: Path, fake: FakeSlurm
+) -> None:
+    (fake.home / "state-100").write_text("PENDING")
+    cluster, job = SlurmCluster(), Job("100", tmp_path)
+    for state, reason, expected in (
+        ("PENDING", "JobHeldUser", "PENDING"),
+        ("PENDING", "launch failed requeued held", "HELD launch failed requeued held"),
+        ("CANCELLED", "launch failed requeued held", "CANCELLED"),
+    ):
+        (fake.home / "state-100").write_text(state)
+        (fake.home / "reason-100").write_text(reason)
+        assert cluster.states([job]) == {"100": expected}
 
 
 def test_what_sbatch_says_against_the_jobs_is_shown(tmp_path: Path, fake: FakeSlurm) -> None:
