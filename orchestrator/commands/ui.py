@@ -7,14 +7,17 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK, InputError, Problem, SweepError
 from orchestrator.processes import MARK, new_mark
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow import run_pages, server_command
+from orchestrator.tracking.mlflow_pages import run_pages, server_command
 from orchestrator.tracking.mlflow_store import STORE, rehome, tracking_uri
+
+_SHOWN_LINES = 15  # of a server that has failed
 
 
 def ui(results: Path, uri: str | None, port: int) -> Answer:
@@ -30,13 +33,17 @@ def ui(results: Path, uri: str | None, port: int) -> Answer:
     try:
         marked = {**os.environ, MARK: new_mark()}
         command = server_command(store, results, port, sys.executable)
-        server = subprocess.Popen(command, env=marked, umask=0o077)  # files that it writes are private to this user
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - MLflow logs every request; shown only where it fails
+        # Files that it writes are private to this user.
+        server = subprocess.Popen(command, env=marked, umask=0o077, stdout=log, stderr=log)
     except OSError as error:
         raise SweepError(f"cannot start MLflow: {error}") from error
     try:
-        for page in run_pages(store, address):
-            yield f"runs of {page}"
-        return server.wait()
+        yield from run_pages(store, address)
+        code = server.wait()
+        log.seek(0)
+        yield from log.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
+        return code
     except KeyboardInterrupt:
         return EXIT_OK
     finally:

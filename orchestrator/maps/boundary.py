@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -194,3 +195,30 @@ def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, st
             last_stable = value
     known = axis.factor(here, last_stable)
     return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing))
+
+
+def distance_to_edge(
+    cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]
+) -> float | None:
+    """Decades from a cell to the nearest one on the other side of the edge, along any ordered axis.
+
+    log10 of the factor; negative for a cell that is over the edge. None where there is no other side in any direction,
+    or where the cell is not known.
+    """
+    key = tuple(cell[axis.name] for axis in axes)
+    state = states.get(key, "not_run")
+    if not is_known(state):
+        return None
+    factors = []
+    for i, axis in enumerate(axes):
+        if len(axis.values) < 2 or not is_ordered(axis.values):
+            continue
+        for value in axis.values:
+            other = states.get((*key[:i], value, *key[i + 1 :]), "not_run")
+            if is_known(other) and is_over_edge(other) != is_over_edge(state):
+                factors.append(axis.factor(cell[axis.name], value))
+    finite = [factor for factor in factors if math.isfinite(factor) and factor > 0]
+    if not finite:
+        return None
+    distance = math.log10(min(finite))
+    return -distance if is_over_edge(state) else distance

@@ -1,7 +1,7 @@
-"""Sweeps in MLflow: a parent run, and a child run for each trial.
+"""Sweeps in MLflow: a run for the sweep, below it one for each cell, and below that one for each trial.
 
-Runs are identified by the tags ``sweep.folder`` and ``sweep.trial_id``. Every number has a timestamp that follows from
-the ledger, so MLflow drops duplicates.
+Runs are identified by the tags ``sweep.folder``, ``sweep.cell_id`` and ``sweep.trial_id``; ``sweep.level`` says which
+of the three a run is. Every number has a timestamp that follows from the ledger, so MLflow drops duplicates.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import contextlib
 import gc
 import getpass
 import logging
+import math
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.errors import InputError, Problem, SweepError
+from orchestrator.errors import SweepError
 from orchestrator.files import make_folder
-from orchestrator.logs.columns import Columns
-from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mirror import shown_value
+from orchestrator.tracking.mlflow_settings import tell_apart
 from orchestrator.tracking.mlflow_store import (
     artifacts_folder,
     folder_tag,
@@ -32,7 +32,11 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     tracking_uri,
 )
-from orchestrator.tracking.tracker import SweepRecord, TrackingError, TrialRecord
+from orchestrator.tracking.records import shown_value
+from orchestrator.tracking.tracker import CellKey, CellRecord, SweepRecord, TrackingError, TrialRecord
+
+if TYPE_CHECKING:
+    from mlflow.entities import Param
 
 # An unreachable store must cost seconds, not MLflow's default of minutes: one call takes at most twice ten seconds, so
 # MLflow's error for a server that hangs comes before the mirror's patience ends.
@@ -40,6 +44,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
+_LONGEST_PARAM = 500  # characters
 _MAX_METRICS = 800  # in one call of log_batch, which accepts 1000 entries
 _PAGE = 1000
 _COLLECT_AFTER = 200_000
@@ -67,6 +72,10 @@ class MlflowTracker:
         self.uri = tracking_uri(tracking, folder.parent)
         self.where = shown_uri(self.uri)
         self.run_of_trial: dict[str, str] = {}
+        self.run_of_cell: dict[str, str] = {}
+        self._params: dict[str, dict[str, str]] = {}  # of each run that is there
+        self._status: dict[str, str] = {}  # of the runs of cells
+        self._metrics: dict[str, dict[str, float]] = {}  # of the runs of cells and of the sweep
         self._complete: dict[str, str] = {}  # of the same trials
         self._shares: dict[str, Mapping[str, float]] = {}  # metrics of theirs that depend on other trials
         self._still_running: set[str] = set()
@@ -107,6 +116,12 @@ class MlflowTracker:
             self._end_strays()
             self._write_shares(sweep)
             self._write_parent(sweep, artifacts)
+            for cell in sweep.cells:
+                self._write_cell(cell)
+            for run_id in [run_id for run_id, status in self._status.items() if status == "RUNNING"]:
+                self._client.set_terminated(run_id, status="KILLED")  # the sweep no longer has this cell
+                self._status[run_id] = "KILLED"
+            tell_apart(self._client, self._experiment_id, self._sign_of_life)
 
     @contextlib.contextmanager
     def _told_as_tracking_errors(self) -> Iterator[None]:
@@ -166,19 +181,28 @@ class MlflowTracker:
         while True:
             page = self._client.search_runs([self._experiment_id], query, max_results=_PAGE, page_token=token)
             for run in page:
-                run_id, trial_id = run.info.run_id, run.data.tags.get("sweep.trial_id")
-                known = self.parent_id if trial_id is None else self.run_of_trial.get(trial_id)
-                if known:
+                run_id, tags = run.info.run_id, run.data.tags
+                trial_id, cell_id = tags.get("sweep.trial_id"), tags.get("sweep.cell_id")
+                if trial_id is not None:
+                    known = self.run_of_trial.setdefault(trial_id, run_id)
+                elif cell_id is not None:
+                    known = self.run_of_cell.setdefault(cell_id, run_id)
+                else:
+                    known = self.parent_id = self.parent_id or run_id
+                if known != run_id:
                     # A request to create a run was repeated, because its answer came too late.
                     surplus.append(run_id)
-                elif trial_id is None:
-                    self.parent_id = run_id
+                    continue
+                self._params[run_id] = dict(run.data.params)
+                if trial_id is None:
+                    self._metrics[run_id] = dict(run.data.metrics)
+                    if cell_id is not None:
+                        self._status[run_id] = run.info.status
                 else:
-                    self.run_of_trial[trial_id] = run_id
                     self._shares[trial_id] = run.data.metrics
                     # A run whose writing was interrupted before its last call is RUNNING, with all data in it.
                     is_running = run.info.status == "RUNNING"
-                    self._complete[trial_id] = "" if is_running else run.data.tags.get("sweep.mirrored", "")
+                    self._complete[trial_id] = "" if is_running else tags.get("sweep.mirrored", "")
                     self._still_running |= {run_id} if is_running else set()
             self._sign_of_life()
             token = page.token
@@ -187,8 +211,12 @@ class MlflowTracker:
         for run_id in surplus:
             self._client.delete_run(run_id)
         if not self.parent_id:
-            run = self._client.create_run(self._experiment_id, tags=self._owner, run_name=self.folder.name)
-            self.parent_id = run.info.run_id
+            self.parent_id = self._create_parent()
+
+    def _create_parent(self) -> str:
+        tags = {**self._owner, "sweep.level": "sweep"}
+        run = self._client.create_run(self._experiment_id, tags=tags, run_name=self.folder.name)
+        return run.info.run_id
 
     def _write_trial(self, trial: TrialRecord) -> None:
         run_id = self.run_of_trial.get(trial.trial_id) or self._create_child(trial)
@@ -199,9 +227,9 @@ class MlflowTracker:
         known = self._shares.get(trial.trial_id, {})
         new = {name: value for name, value in trial.shares.items() if name not in known}
         metrics += [entities.Metric(name, value, started_ms, 0) for name, value in new.items()]
-        tags = {"sweep.mirrored": trial.version, **trial.tags}
-        # MLflow's plots start with the name that sorts first, so only what varies is a param.
-        params = [entities.Param(key, shown_value(value)) for key, value in trial.values.items()]
+        parent = {"mlflow.parentRunId": self._cell_run(trial.cell), "sweep.level": "trial"}
+        tags = {"sweep.mirrored": trial.version, **parent, **trial.tags}
+        params = self._new_params(run_id, trial.values)
         # One call writes all of an ordinary trial; a call costs as much as forty points.
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
         for start in range(0, last, _MAX_METRICS):
@@ -218,13 +246,52 @@ class MlflowTracker:
         self._sign_of_life()
 
     def _create_child(self, trial: TrialRecord) -> str:
-        tags = {**self._owner, "sweep.trial_id": trial.trial_id, "mlflow.parentRunId": self.parent_id}
+        tags = {**self._owner, "sweep.trial_id": trial.trial_id, "sweep.level": "trial"}
         # MLflow lists the newest first, and trials of a pack start at one moment: milliseconds make the order.
         started_ms = int(1000 * trial.started_s) - trial.position if trial.started_s else None
         run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
         run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
         self._complete[trial.trial_id] = ""
         return run_id
+
+    def _cell_run(self, cell: CellKey) -> str:
+        """The run of a cell, which is made if there is none."""
+        if cell.cell_id not in self.run_of_cell:
+            tags = {**self._owner, "sweep.cell_id": cell.cell_id, "sweep.level": "cell"}
+            tags["mlflow.parentRunId"] = self.parent_id
+            started_ms = int(1000 * cell.started_s) - cell.position if cell.started_s else None
+            run = self._client.create_run(
+                self._experiment_id, start_time=started_ms, tags=tags, run_name=cell.name[:250]
+            )
+            self.run_of_cell[cell.cell_id] = run_id = run.info.run_id
+            self._status[run_id] = "RUNNING"
+            self._client.log_batch(run_id, params=self._new_params(run_id, cell.values))
+        return self.run_of_cell[cell.cell_id]
+
+    def _new_params(self, run_id: str, values: Mapping[str, object]) -> list[Param]:
+        """The params that a run lacks: only what varies, since MLflow's plots start with the name that sorts first."""
+        known = self._params.setdefault(run_id, {})
+        new = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in values.items() if key not in known}
+        known.update(new)
+        return [self._entities.Param(key, value) for key, value in new.items()]
+
+    def _write_cell(self, cell: CellRecord) -> None:
+        run_id, ended_ms = self._cell_run(cell.key), int(1000 * cell.finished_s)
+        self._write_metrics(run_id, cell.metrics, ended_ms)
+        status = "FINISHED" if cell.is_over else "KILLED"
+        if self._status.get(run_id) != status:
+            self._client.set_terminated(run_id, status=status, end_time=ended_ms or None)
+            self._status[run_id] = status
+        self._sign_of_life()
+
+    def _write_metrics(self, run_id: str, metrics: Mapping[str, float], now_ms: int) -> None:
+        """Write the metrics of a cell or a sweep that have changed; those that no longer apply stay as they were."""
+        known = self._metrics.setdefault(run_id, {})
+        changed = {name: value for name, value in metrics.items() if known.get(name) != value and math.isfinite(value)}
+        if changed:
+            made = [self._entities.Metric(name, float(value), now_ms, 0) for name, value in changed.items()]
+            self._client.log_batch(run_id, metrics=made)
+            known.update(changed)
 
     def _end_strays(self) -> None:
         """End the runs of trials that are not in the ledger: it was deleted, and the sweep was changed."""
@@ -246,21 +313,33 @@ class MlflowTracker:
             self._sign_of_life()
 
     def _write_parent(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        # Tags, not params: params of a run cannot change, and the user may edit the sweep.
-        tags = {**sweep.tags, "mlflow.source.name": "sweep"}
+        wanted = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in sweep.settings.items()}
+        known = self._params.get(self.parent_id, {})
+        if any(wanted.get(key) != value for key, value in known.items()):
+            self._replace_parent()  # the user has edited the sweep, and params of a run cannot change
+        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.name": f"sweep run {self.folder.name}"}
+        tags |= {"mlflow.source.type": "LOCAL"}
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         entities, now_ms = self._entities, int(1000 * sweep.finished_s)
         self._client.log_batch(
             self.parent_id,
-            metrics=[entities.Metric(key, float(value), now_ms, 0) for key, value in sweep.counts.items()],
+            params=self._new_params(self.parent_id, wanted),
             tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
         )
+        self._write_metrics(self.parent_id, sweep.metrics, now_ms)
         if (place := local_folder(self._client.get_run(self.parent_id).info.artifact_uri)) is not None:
             make_folder(place)  # MLflow would create it with the umask's permissions
         for path in artifacts:
             self._client.log_artifact(self.parent_id, str(path))
             self._sign_of_life()
         self._client.set_terminated(self.parent_id, status="FINISHED" if sweep.is_over else "KILLED")
+
+    def _replace_parent(self) -> None:
+        old, self.parent_id = self.parent_id, self._create_parent()
+        for run_id in self.run_of_cell.values():
+            self._client.set_tag(run_id, "mlflow.parentRunId", self.parent_id)
+            self._sign_of_life()
+        self._client.delete_run(old)
 
 
 def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
@@ -286,60 +365,6 @@ def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
         return len(client.search_runs([found.experiment_id], query, max_results=_PAGE)) if found is not None else 0
     except Exception:
         return 0
-
-
-def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
-    """The log in an MLflow run's metrics, from MLFLOW_TRACKING_URI or the store under ``results``.
-
-    Raises InputError when there is no such run.
-    """
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
-    name = f"mlflow:{run_id}"
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise InputError(Problem(name, "", f"no MLflow store at {shown_uri(uri)}", "set MLFLOW_TRACKING_URI"))
-    client = MlflowClient(tracking_uri=uri)
-    table = Table()
-    try:
-        for key in client.get_run(run_id).data.metrics:
-            for metric in client.get_metric_history(run_id, key):
-                table.add({key: metric.value} | {"step": metric.step})
-    except MlflowException as error:
-        cause = str(error).splitlines()[0]
-        raise InputError(Problem(name, "", shown_uri(cause), f"looked in {shown_uri(uri)}")) from None
-    return make_log(name, table, wanted)
-
-
-def run_pages(uri: str, address: str) -> list[str]:
-    """Where the server at ``address`` lists the runs of each experiment; empty when the store cannot be read.
-
-    MLflow opens an experiment on a page for chat traces unless the address asks for its runs.
-    """
-    import mlflow
-
-    try:
-        experiments = mlflow.MlflowClient(tracking_uri=uri).search_experiments()
-    except Exception:
-        return []
-    asked = "workflowType=machine_learning&startTime=ALL"
-    return [
-        f"{each.name}: {address}/#/experiments/{each.experiment_id}/runs?{asked}"
-        for each in experiments
-        if each.name != "Default"
-    ]
-
-
-def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:
-    """The command that serves MLflow's pages for ``uri``, on loopback only."""
-    hosts = ",".join(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
-    artifacts = artifacts_folder(results).as_uri()
-    return [
-        *(python, "-m", "mlflow", "server", "--backend-store-uri", uri),
-        *("--default-artifact-root", artifacts, "--host", "127.0.0.1", "--port", str(port)),
-        *("--allowed-hosts", hosts, "--workers", "1"),
-    ]
 
 
 def _cause(error: Exception) -> str:

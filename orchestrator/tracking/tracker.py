@@ -31,6 +31,30 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class CellKey:
+    """A cell of the sweep: its id, which also depends on the settings that are no axes, its name and its values.
+
+    ``started_s`` is when its first trial started, and ``position`` its place in the sweep.
+    """
+
+    cell_id: str
+    name: str
+    values: Mapping[str, Any]
+    started_s: float | None = None
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CellRecord:
+    """All that a tracker gets of a cell, but its trials."""
+
+    key: CellKey
+    metrics: Mapping[str, float]
+    finished_s: float  # when its last trial so far ended; 0 before any
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """All that a tracker gets of a trial."""
 
@@ -38,7 +62,8 @@ class TrialRecord:
     name: str
     version: str  # changes whenever any other field here does
     status: str  # as in the ledger
-    values: Mapping[str, Any]  # of the axes and the seed; an axis may have the value None
+    cell: CellKey
+    values: Mapping[str, Any]  # of the axes and the seed, with companions on their scales; an axis may have None
     tags: Mapping[str, str]
     points: Sequence[Point]
     started_s: float | None  # since 1970
@@ -49,14 +74,16 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
-    """All that a tracker gets of a sweep as a whole.
+    """All that a tracker gets of a sweep as a whole. ``metrics`` are counts, the edge and what follows from it.
 
     ``shares`` are results of trials that depend on the others: by trial, name and value. They change as trials finish.
     """
 
     tags: Mapping[str, str]
     git_commit: str  # empty if unknown
-    counts: Mapping[str, float]
+    settings: Mapping[str, str]  # of all trials; an axis has its range
+    metrics: Mapping[str, float]
+    cells: Sequence[CellRecord]
     finished_s: float  # when its last trial so far ended, since 1970; 0 before any
     is_over: bool  # whether no trial is left to train
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -16,6 +16,8 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.stability import stability_map
+from orchestrator.space import format_value
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.background import BackgroundMirror
 from orchestrator.tracking.mirror import Mirror
@@ -32,6 +34,8 @@ class Stored:
     is_over: bool | None = None  # of the parent; None where there is none
     counts: Mapping[str, float] = field(default_factory=dict)
     artifacts: Sequence[str] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    cells: Mapping[str, tuple[Mapping[str, str], float | None]] = field(default_factory=dict)  # values, stable fraction
 
 
 class MemoryTracker:
@@ -88,12 +92,22 @@ def in_memory(results: Path) -> Stored:
             "status": trial.status,
             "outcome": trial.tags.get("outcome"),
             "values": {key: str(value) for key, value in trial.values.items()},
+            "cell": trial.cell.name,
             "loss": [(point.step, point.value) for point in trial.points if point.name == "loss"],
             "learned_share": shares.get(trial_id, {}).get("learned_share"),
         }
         for trial_id, trial in store["trials"].items()
     }
-    return Stored(trials, sweep and sweep.is_over, sweep.counts if sweep else {}, store["artifacts"])
+    if sweep is None:
+        return Stored(trials)
+    cells = {
+        cell.key.name: (
+            {key: str(value) for key, value in cell.key.values.items()},
+            cell.metrics.get("stable_fraction"),
+        )
+        for cell in sweep.cells
+    }
+    return Stored(trials, sweep.is_over, sweep.metrics, store["artifacts"], sweep.settings, cells)
 
 
 def in_mlflow(results: Path) -> Stored:
@@ -106,7 +120,10 @@ def in_mlflow(results: Path) -> Stored:
     experiment = client.get_experiment_by_name("sweep")
     runs = client.search_runs([experiment.experiment_id], max_results=500) if experiment else []
     children = [run for run in runs if "sweep.trial_id" in run.data.tags]
-    parents = [run for run in runs if "sweep.trial_id" not in run.data.tags]
+    cells = {run.info.run_id: run for run in runs if "sweep.cell_id" in run.data.tags}
+    parents = [run for run in runs if run.data.tags["sweep.level"] == "sweep"]
+    assert len(children) + len(cells) + len(parents) == len(runs)
+    assert {run.data.tags["mlflow.parentRunId"] for run in cells.values()} <= {run.info.run_id for run in parents}
     assert len({run.data.tags["sweep.trial_id"] for run in children}) == len(children), "a trial has one run"
     assert len(parents) <= 1
     trials = {
@@ -114,6 +131,7 @@ def in_mlflow(results: Path) -> Stored:
             "status": run.data.tags.get("status"),
             "outcome": run.data.tags.get("outcome"),
             "values": dict(run.data.params),
+            "cell": cells[run.data.tags["mlflow.parentRunId"]].info.run_name,
             "loss": [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss")],
             "learned_share": run.data.metrics.get("learned_share"),
         }
@@ -123,7 +141,8 @@ def in_mlflow(results: Path) -> Stored:
         return Stored(trials)
     artifacts = [item.path for item in client.list_artifacts(parents[0].info.run_id)]
     is_over = {"FINISHED": True, "KILLED": False}.get(parents[0].info.status)
-    return Stored(trials, is_over, parents[0].data.metrics, artifacts)
+    of_cells = {run.info.run_name: (run.data.params, run.data.metrics.get("stable_fraction")) for run in cells.values()}
+    return Stored(trials, is_over, parents[0].data.metrics, artifacts, parents[0].data.params, of_cells)
 
 
 def break_mlflow(results: Path) -> None:
@@ -198,13 +217,33 @@ def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
             row, trace = rows[trial_id], ledger.trace(trial_id)
             assert found["learned_share"] == row.learned_share
             assert (found["status"], found["outcome"]) == (row.status, row.outcome)
-            assert found["values"] == {key: str(value) for key, value in {**row.cell, "seed": row.seed}.items()}
+            own = {**row.cell, "seed": row.seed, "sweep": NAME}
+            assert {key: str(value) for key, value in own.items()}.items() <= found["values"].items()
+            assert set(found["values"]) - set(own) <= {"log10_lr"}, "what varies, which MLflow's plots begin with"
+            assert found["cell"] == " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
             pairs = zip(trace["step"].tolist(), trace["loss"].tolist(), strict=True)
             assert found["loss"] == [(step, loss) for step, loss in pairs if math.isfinite(loss)]
     assert stored.is_over is True
     assert stored.counts["num_trials"] == 12
     assert stored.counts["num_diverged"] == sum(trial["outcome"] == "diverged" for trial in stored.trials.values()) > 0
     assert list(stored.artifacts) == ["picture.png"]
+
+
+def test_cells_stand_between_the_sweep_and_its_trials_with_what_a_map_shows_of_them(case: Case, results: Path) -> None:
+    mirror_all(case, results)
+    stored = case.stored(results)
+    with LedgerReader(results / NAME / LEDGER) as ledger:
+        made = stability_map(ledger)
+    assert len(stored.cells) == len(made.cells)
+    for (x, y), cell in made.cells.items():
+        values, fraction = stored.cells[f"{made.x.name}={format_value(x)} {made.y.name}={format_value(y)}"]
+        assert (values[made.x.name], values["sweep"]) == (str(x), NAME)
+        assert fraction == cell.fraction_stable
+    fractions = [cell.fraction_stable for cell in made.cells.values()]
+    assert stored.counts["stable_fraction"] == pytest.approx(sum(fractions) / len(fractions))
+    assert stored.counts["edge_low"] < stored.counts["edge_high"]
+    assert stored.settings["objective"] == "quadratic"
+    assert stored.settings["steps"] == "30"
 
 
 def test_what_is_written_twice_is_there_once(case: Case, results: Path) -> None:

@@ -27,7 +27,8 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.mlflow import runs_without_driver, server_command
+from orchestrator.tracking.mlflow import runs_without_driver
+from orchestrator.tracking.mlflow_pages import server_command
 from orchestrator.tracking.tracker import TrackingError
 
 pytestmark = pytest.mark.faults
@@ -129,25 +130,26 @@ def assert_warned_once(place: Path, driver: subprocess.Popen[str], *said: str) -
 
 
 def runs_in(path: Path, name: str = NAME) -> dict[str, tuple[str, int]]:
-    """Status and number of points of each run of a sweep, by its trial; the parent's is named parent."""
+    """Status and number of points of each run of a sweep, by its trial or cell; the sweep's own is named parent."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         rows = database.execute(
-            "SELECT COALESCE(t.value, 'parent'), r.status,"
+            "SELECT COALESCE(t.value, 'cell ' || c.value, 'parent'), r.status,"
             " (SELECT COUNT(*) FROM metrics m WHERE m.run_uuid = r.run_uuid)"
             " FROM runs r JOIN tags f ON f.run_uuid = r.run_uuid AND f.key = 'sweep.folder' AND f.value LIKE ?"
             " LEFT JOIN tags t ON t.run_uuid = r.run_uuid AND t.key = 'sweep.trial_id'"
+            " LEFT JOIN tags c ON c.run_uuid = r.run_uuid AND c.key = 'sweep.cell_id'"
             " WHERE r.lifecycle_stage = 'active'",
             (f"%/{name}",),
         ).fetchall()
     found = {trial_id: (status, points) for trial_id, status, points in rows}
-    assert len(found) == len(rows), "each trial has one run, and the sweep one parent"
+    assert len(found) == len(rows), "each trial and each cell has one run, and the sweep has one"
     return found
 
 
 def num_mirrored(path: Path) -> int:
     try:
-        return len(runs_in(path)) - 1
+        return sum(name != "parent" and not name.startswith("cell ") for name in runs_in(path))
     except sqlite3.OperationalError:  # it is being made
         return -1
 
@@ -159,7 +161,9 @@ def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None
     found = runs_in(path)
     with LedgerReader(place / "results" / NAME / LEDGER) as ledger:
         rows = ledger.trials()
-        assert set(found) == {"parent", *(row.trial_id for row in rows)}
+        trials = {name for name in found if not name.startswith("cell ")}
+        assert trials == {"parent", *(row.trial_id for row in rows)}
+        assert len(found) - len(trials) == len({tuple(row.cell.items()) for row in rows})
         for row in rows:
             assert found[row.trial_id][1] >= 4 * min(40, len(ledger.trace(row.trial_id)["step"]))
     assert {status for status, _ in found.values()} == {"FINISHED"}
@@ -414,7 +418,7 @@ def test_runs_that_were_made_twice_or_cut_off_are_put_right(mirrored: Path) -> N
     client = MlflowClient(tracking_uri=f"sqlite:///{store(mirrored)}")
     experiment = client.get_experiment_by_name("sweep")
     runs = client.search_runs([experiment.experiment_id])
-    parent = next(run for run in runs if "sweep.trial_id" not in run.data.tags)
+    parent = next(run for run in runs if run.data.tags["sweep.level"] == "sweep")
     child = next(run for run in runs if "sweep.trial_id" in run.data.tags)
     # As a request does that was sent again because its answer was lost on the way.
     for run in (parent, child):

@@ -29,7 +29,9 @@ ROOMS = {
 # The modules that know it; a new one is a decision.
 IMPORTERS = {
     "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_tune"},
-    "mlflow": {"orchestrator.tracking.mlflow", "orchestrator.tracking.mlflow_store"},
+    "mlflow": {
+        f"orchestrator.tracking.{name}" for name in ("mlflow", "mlflow_pages", "mlflow_reading", "mlflow_store")
+    },
     "optuna": {"orchestrator.search.sampled"},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {"orchestrator.logs.event_files"},

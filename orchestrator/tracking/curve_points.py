@@ -1,0 +1,90 @@
+"""Which points of a trial's curves a tracker gets: few, but every extreme and the steps around each spike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from orchestrator.messages import Trace
+from orchestrator.tracking.tracker import Point
+
+# Shapes: N steps of a curve, B buckets of S steps.
+
+MOST_POINTS = 200  # of a column, but for the peaks of episodes, all of which are kept
+_BUCKETS = 40  # each with its lowest, highest and last value
+_AROUND = 10  # steps kept at the beginning and at the end of an episode off the trend
+
+Episodes = Sequence[tuple[int, int | None]]  # onset and recovery
+
+
+def curve_points(trace: Trace, episodes: Episodes, every: int | str) -> list[Point]:
+    """Finite numbers of every ``every``-th step; with "auto" those of `kept_rows`.
+
+    A tracker would store infinity as 1.8e308 and hide NaN.
+    """
+    if not trace:
+        return []
+    step_N = trace["step"]
+    points = []
+    for name, value_N in trace.items():
+        if name == "step":
+            continue
+        kept = np.flatnonzero(step_N % every == 0) if isinstance(every, int) else kept_rows(step_N, value_N, episodes)
+        points += [Point(name, float(value_N[i]), int(step_N[i])) for i in kept if math.isfinite(value_N[i])]
+    return points
+
+
+def kept_rows(step_N: np.ndarray, value_N: np.ndarray, episodes: Episodes) -> np.ndarray:
+    """Ascending indices of at most about `MOST_POINTS` rows: lowest, highest and last of each bucket, and episodes.
+
+    Of an episode the highest row is always kept, and its first and last ten while there is room.
+    """
+    num = len(step_N)
+    if num <= MOST_POINTS:
+        return np.arange(num)
+    kept = set(_extremes(value_N)) | {0, num - 1}
+    spans = [_rows_of(step_N, onset, recovery) for onset, recovery in episodes]
+    kept |= {start + int(np.argmax(_low_if_missing(value_N[start:end]))) for start, end in spans if end > start}
+    for start, end in spans:
+        for row in (*range(start, min(end, start + _AROUND)), *range(max(start, end - _AROUND), end)):
+            if len(kept) < MOST_POINTS:
+                kept.add(row)
+    return np.array(sorted(kept))
+
+
+def _rows_of(step_N: np.ndarray, onset: int, recovery: int | None) -> tuple[int, int]:
+    """The rows of an episode, its end excluded."""
+    end = len(step_N) if recovery is None else int(np.searchsorted(step_N, recovery))
+    return int(np.searchsorted(step_N, onset)), end
+
+
+def _extremes(value_N: np.ndarray) -> list[int]:
+    """The lowest, the highest and the last finite row of each bucket."""
+    size = -(-len(value_N) // _BUCKETS)
+    padded = np.full(_BUCKETS * size, np.nan)
+    padded[: len(value_N)] = value_N
+    value_BS = padded.reshape(_BUCKETS, size)
+    is_finite_BS = np.isfinite(value_BS)
+    has_any_B = is_finite_BS.any(axis=1)
+    start_B = np.arange(_BUCKETS) * size
+    lowest_B = start_B + np.where(is_finite_BS, value_BS, np.inf).argmin(axis=1)
+    highest_B = start_B + _low_if_missing(value_BS).argmax(axis=1)
+    last_B = start_B + size - 1 - is_finite_BS[:, ::-1].argmax(axis=1)
+    return np.concatenate([lowest_B, highest_B, last_B])[np.tile(has_any_B, 3)].tolist()
+
+
+def _low_if_missing(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, -np.inf)
+
+
+def reading_points(telemetry: Trace, names: Mapping[str, str]) -> list[Point]:
+    """Finite readings of telemetry, under the names that ``names`` gives to their columns."""
+    return [
+        Point(shown, float(value), int(step))
+        for column, shown in names.items()
+        if column in telemetry
+        for step, value in zip(telemetry["step"].tolist(), telemetry[column].tolist(), strict=True)
+        if math.isfinite(value)
+    ]
