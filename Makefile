@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers bench knobs lint help
+.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes bench knobs lint \
+	help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
@@ -16,6 +17,7 @@ help:
 	@echo "make soak       200 random kills over a 50-trial sweep; half an hour"
 	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
 	@echo "make test-peers  products with the Hessian beside those of curvlinops"
+	@echo "make test-recipes  the recipe for JAX and optax, which it installs"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lint       check style and types"
@@ -29,7 +31,8 @@ run: $(READY)
 
 # The longest files come first, so that neither worker is left with one of them in the end.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not services and not slurm and not faults and not soak and not peers" \
+	$(BIN)/python -m pytest \
+		-m "not slow and not services and not slurm and not faults and not soak and not peers and not recipes" \
 		-n 2 --dist loadfile --no-loadscope-reorder \
 		tests/end_to_end tests/faults tests/contract tests/processes tests/unit
 
@@ -59,6 +62,11 @@ test-peers: $(READY)
 		curvlinops-for-pytorch==3.0.1 backpack-for-pytorch==1.7.1 einconv==0.1.0 einops==0.8.2 linear_operator==0.6.1 \
 		opt_einsum==3.4.0 unfoldNd==0.2.3 torchvision==0.28.0
 	PYTHONPATH=build/peers $(BIN)/python -m pytest -m peers tests/unit/objectives/instruments/test_curvature.py
+
+# They replace nothing that is there.
+test-recipes: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[recipes]'
+	$(BIN)/python -m pytest -m recipes
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json

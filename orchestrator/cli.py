@@ -151,6 +151,9 @@ def check(
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new sweep; writes NAME.yaml")],
     objective: Annotated[str, typer.Option(help="what to train")] = "gpt",
+    command: Annotated[
+        str | None, typer.Option(help="your own script instead: 'python train.py --lr={lr} --seed={seed}'")
+    ] = None,
     axis: AxisOption = [],  # noqa: B006
     drop: DropOption = [],  # noqa: B006
     set_: SetOption = [],  # noqa: B006
@@ -159,9 +162,9 @@ def init(
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
 ) -> None:
     """Write a commented sweep file as a starting point."""
-    from orchestrator.commands.init import init as command
+    from orchestrator.commands.init import init as write
 
-    finish(command(name, objective, overrides(axis, drop, set_, seeds, steps), output))
+    finish(write(name, objective, command, overrides(axis, drop, set_, seeds, steps), output))
 
 
 @app.command()

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from orchestrator.commands.live import format_seconds
+from orchestrator.commands.plan import planned_workers
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import pack_of
 from orchestrator.driver.refusals import refuse_what_cannot_run
@@ -24,10 +26,11 @@ from orchestrator.worker.forked import close_server
 
 _SHOWN = 3  # first and last points
 _REPORT_S = 0.2
+_TIMED_S = 1.0  # a shorter look says too little of how long a step takes
 
 
 def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
-    """Train the first trial of ``sweep`` up to ``num_losses`` losses or ``seconds``, in a folder that is then removed.
+    """Train the first trial of ``sweep`` for ``num_losses`` losses or ``seconds``, in a folder that is then removed.
 
     Nothing is stored. The exit code is 3 where no loss was read, or it is not clear which one. Raises InputError.
     """
@@ -43,15 +46,19 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
         pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))
         shown = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
         yield f"running:  {own.summary}"
-        yield f"          with {shown} seed={trial.seed}, up to {num_losses} losses or {seconds:g} s"
+        yield f"          with {shown} seed={trial.seed}, for at least {num_losses} losses, at most {seconds:g} s"
         run, traces, error, began = CustomRun(pack, None), list[Trace](), None, time.monotonic()
         readings: list[Trace] = []
+        seen = list[tuple[float, float]]()  # when the last step of each report was read, and which one it was
         try:
             for report in run.reports(began, lambda: False):
                 traces += report.traces.values()
                 readings += report.telemetry.values()
                 error = report.error
-                if sum(len(trace["step"]) for trace in traces) >= num_losses or time.monotonic() - began > seconds:
+                seen += [(time.monotonic() - began, float(trace["step"][-1])) for trace in report.traces.values()]
+                passed = time.monotonic() - began
+                has_enough = sum(len(trace["step"]) for trace in traces) >= num_losses
+                if (has_enough and passed - seen[0][0] >= _TIMED_S) or passed > seconds:
                     readings += run.report(began, Paused()).telemetry.values()
                     break
             note, question = (run.source.note, run.source.question) if error is None or traces else ("", None)
@@ -68,11 +75,14 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
     yield f"read:     {note}"
     steps = [int(step) for trace in traces for step in trace["step"]]
     yield _points_table(traces)
-    yield f"          {len(steps)} losses in {elapsed:.1f} s, steps {steps[0]:,} to {steps[-1]:,}"
+    counted = "1 loss" if len(steps) == 1 else f"{len(steps)} losses"
+    yield f"          {counted} in {elapsed:.1f} s, steps {steps[0]:,} to {steps[-1]:,}"
     yield from _others(readings)
     every = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
     expected = max(1, round(sweep.steps / every))
     yield f"          a whole trial of {sweep.steps:,} steps would have about {expected:,} losses"
+    if len(steps) > 1:
+        yield f"time:     {_time_text(sweep, seen)}"
     if expected < 2 * sweep.stopping.min_history:
         yield f"few:      spikes are found from {sweep.stopping.min_history} losses on; print one every step, or nearly"
     if question is not None:
@@ -91,6 +101,22 @@ def _others(readings: Sequence[Trace]) -> Iterator[str]:
                 last[name] = f"{name} {float(trace[name][known_M[-1]]):.6g} at step {int(trace['step'][known_M[-1]]):,}"
     if last:
         yield f"also:     {', '.join(last.values())}"
+
+
+def _time_text(sweep: Sweep, seen: Sequence[tuple[float, float]]) -> str:
+    """How long a whole trial and the sweep would take, from when steps were read."""
+    (first_s, first), (last_s, last) = seen[0], seen[-1]
+    # What came before the first report, imports and data, is paid once a trial. A script that was through before a
+    # second report says only how long it took.
+    per_step_s = (last_s - first_s) / (last - first) if last > first else last_s / (last + 1)
+    trial_s = last_s + max(0.0, sweep.steps - last - 1) * per_step_s
+    at_a_time = min(planned_workers(sweep), len(sweep.trials))
+    one = f"{trial_s:.1f} s" if trial_s < 60 else format_seconds(trial_s)
+    whole = format_seconds(len(sweep.trials) * trial_s / at_a_time)
+    return (
+        f"a whole trial takes about {one}, all {len(sweep.trials)} of the sweep about {whole} "
+        f"({at_a_time} at a time on this machine)"
+    )
 
 
 def _points_table(traces: Sequence[Trace]) -> Table:

@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.files import check_output, write_output
 from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.starter import starter_file
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+_STEPS = 200
+_USUAL_AXIS = "lr=log:1e-4,1,5"
+# A YAML parser reads JSON's strings, so that a command with quotes and backslashes stays what it is.
+_SCRIPT = "name: {name}\nobjective: {{command: {command}}}\nsteps: {steps}\nseeds: [0, 1]\naxes: {{}}\n"
+_BEFORE = {
+    "name": "The results folder is results/<name>. Small letters, digits, _ and -.",
+    "objective": (
+        "How one trial is started. A name in braces is its value of an axis, or one of {steps}, {seed}, {folder} (its\n"
+        "own folder, for checkpoints) and {config} (a JSON file with all values). docs/custom-trainer.md has more keys."
+    ),
+    "steps": "Steps that one trial trains for: passed on as {steps}, or what the script does by itself.",
+    "seeds": "Every cell is trained once per seed; the map shows the fraction of stable seeds.",
+    "axes": "What is swept: {values: [...]}, or {linear|log|log1m: [low, high], num: N}.",
+}
+_AFTER = """
+# Other values for names in braces, the same in all trials.
+# fixed: {}
+
+# `workers: 2` starts each trial as two processes, with torchrun's environment; `parallel: 1` trains one at a time.
+# resources: {}
+
+# Losses that fall over decades, such as squared errors: `spike_rise: 2.0`. See docs/detection.md.
+# stopping: {}
+"""
 
 
-def init(name: str, objective: str, changes: Overrides, output: Path | None) -> Answer:
+def init(name: str, objective: str, command: str | None, changes: Overrides, output: Path | None) -> Answer:
     """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists."""
-    text = starter_file(name, objective, changes)
+    text = starter_file(name, objective, changes) if command is None else _script_starter(name, command, changes)
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))
     check_output(path)
     write_output(path, text)
-    yield f"wrote {path}; next: sweep plan {path}"
+    yield f"wrote {path}; next: sweep {'plan' if command is None else 'check'} {path}"
     return EXIT_OK
+
+
+def _script_starter(name: str, command: str, changes: Overrides) -> str:
+    """The starter file for somebody's script. Raises InputError for a command or an override that is rejected."""
+    if not changes.axes and "{lr}" not in command:
+        remedy = "add --axis NAME=log:LOW,HIGH,NUM, and {NAME} to the command"
+        raise InputError(Problem("--command", command, "has no {lr}, and no --axis says what is swept", remedy))
+    if not changes.axes:
+        changes = replace(changes, axes=(_USUAL_AXIS,))
+    shown = _SCRIPT.format(name=name, command=json.dumps(command), steps=_STEPS)
+    lines = ["# Which question does this sweep answer? Say it here.", ""]
+    # The frozen form of a sweep has an absolute folder; a starter goes where its script goes.
+    said_anyway = {f"  folder: {Path.cwd()}", "fixed: {}"}
+    for line in build_sweep(parse_document(shown, "starter file"), changes).text.splitlines():
+        if line in said_anyway:
+            continue
+        comment = _BEFORE.get(line.split(":", 1)[0])
+        lines += [f"# {part}" for part in comment.splitlines()] if comment else []
+        lines.append(line)
+    return "\n".join(lines) + "\n" + _AFTER

@@ -35,7 +35,7 @@ def plan(sweep: Sweep, results: Path) -> Answer:
             statuses = ledger.statuses(removed=True)
             speed = ledger.member_steps_per_second()
     missing = missing_trials(sweep, statuses)
-    workers = _planned_workers(sweep)
+    workers = planned_workers(sweep)
     packs = make_packs(sweep, missing, workers)
     yield from _question_lines(sweep)
     yield from _existing_lines(sweep, statuses)
@@ -55,6 +55,8 @@ def plan(sweep: Sweep, results: Path) -> Answer:
     speed = speed or _speed(choices)
     if not missing:
         yield "time:     none, there is nothing to train"
+    elif speed is None and isinstance(sweep.objective, CustomTrainer):
+        yield "time:     `sweep check FILE` estimates it from one trial"
     elif speed is None:
         yield "time:     known once the first pack has been timed"
     else:
@@ -122,7 +124,7 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
     return choices
 
 
-def _planned_workers(sweep: Sweep) -> int:
+def planned_workers(sweep: Sweep) -> int:
     """Packs at a time on this machine, as the executor would choose."""
     if sweep.resources.parallel != "auto":
         return sweep.resources.parallel

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from page_cases import BLOCK, run_commands, section, write_files
 
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.config import MetricsConfig
@@ -37,51 +34,19 @@ LONG = (
     "Callbacks",
 )
 SAID = {"One line in a training loop": "diverged", "Callbacks": "diverged"}
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def section(title: str) -> str:
-    return PAGE.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
-
-
-def write_files(text: str, folder: Path) -> None:
-    """Python blocks under the file name that was said last, sweep files under their sweep's name."""
-    for block in BLOCK.finditer(text):
-        language, content = block.groups()
-        if language == "yaml" and (name := re.match(r"name: (\w+)\n", content)):
-            (folder / f"{name[1]}.yaml").write_text(content)
-        elif language == "python":
-            named = re.findall(r"`(\w+\.py)`", text[: block.start()])
-            (folder / named[-1]).write_text(content)
-
-
-def run_commands(text: str, folder: Path) -> str:
-    printed = ""
-    for block in BLOCK.finditer(text):
-        if block[1] != "sh":
-            continue
-        for line in block[2].splitlines():
-            program, *arguments = shlex.split(line)
-            assert program in ("sweep", "python")
-            command = [str(Path(sys.executable).with_name(program)), *arguments]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, env=environment)
-            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-            printed += done.stdout
-    return printed
 
 
 def test_every_section_with_commands_is_tested() -> None:
-    assert {title for title in TITLES if "```sh" in section(title)} == {*OUTCOMES, *SAID}
+    assert {title for title in TITLES if "```sh" in section(PAGE, title)} == {*OUTCOMES, *SAID}
 
 
 @pytest.mark.parametrize("title", [pytest.param(t, marks=pytest.mark.slow) if t in LONG else t for t in OUTCOMES])
 def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_path: Path, title: str) -> None:
     name, wanted = OUTCOMES[title]
     if name == "jobs":
-        write_files(section("A script, unmodified"), tmp_path)
-    write_files(section(title), tmp_path)
-    run_commands(section(title), tmp_path)
+        write_files(section(PAGE, "A script, unmodified"), tmp_path)
+    write_files(section(PAGE, title), tmp_path)
+    run_commands(section(PAGE, title), tmp_path)
     with LedgerReader(tmp_path / "results" / name / "ledger.db") as ledger:
         outcomes = Counter(row.outcome for row in ledger.trials())
     assert set(outcomes) >= wanted, outcomes
@@ -90,8 +55,8 @@ def test_the_blocks_of_a_section_give_a_map_with_stable_and_diverged_cells(tmp_p
 
 @pytest.mark.parametrize("title", [pytest.param(t, marks=pytest.mark.slow) if t in LONG else t for t in SAID])
 def test_the_blocks_of_a_section_stop_a_run_that_is_lost(tmp_path: Path, title: str) -> None:
-    write_files(section(title), tmp_path)
-    said = run_commands(section(title), tmp_path)
+    write_files(section(PAGE, title), tmp_path)
+    said = run_commands(section(PAGE, title), tmp_path)
     assert SAID[title] in said
 
 

@@ -153,6 +153,7 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
         "docs/knobs.md",
         "docs/maps.md",
         "docs/custom-trainer.md",
+        "docs/from-trainer-to-map.md",
         "docs/reliability.md",
         "docs/clusters.md",
         "results/reference/README.md",

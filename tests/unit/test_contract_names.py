@@ -64,7 +64,7 @@ def test_commands_and_options() -> None:
             "--slurm",
         },
         "plan": SWEEP_OPTIONS,
-        "init": {"--objective", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
+        "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
         "objectives": set(),
         "status": {"--results"},
         "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},

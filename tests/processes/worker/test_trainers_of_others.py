@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,27 @@ def test_check_shows_what_would_be_read_and_stores_nothing(tmp_path: Path, monke
     assert code == 0
     assert "read:     loss: loss; step: step; gradient norm: norm" in said
     assert "a whole trial of 60 steps would have about 60 losses" in said
+    assert "6 of the sweep about 0:0" in said
     assert not (tmp_path / "results").exists()
+
+
+def test_check_estimates_the_time_from_steps_and_not_from_the_start(tmp_path: Path) -> None:
+    script = (
+        "import time\ntime.sleep(1)\n"
+        "for step in range(400):\n    time.sleep(0.01)\n    print(f'step {step} loss {3 - step / 600}')\n"
+    )
+    sweep_in(tmp_path, script, ONE_SEED.replace("steps: 60", "steps: 400") + "resources: {parallel: 1}\n")
+    code, said = checked(tmp_path)
+    took = re.search(r"a whole trial takes about ([\d.]+) s, all 3 of the sweep about \d:\d\d \(1 at a time", said)
+    assert code == 0
+    assert took, said
+    assert 4 < float(took[1]) < 10, "a second of start and four of steps, on a machine that may be busy"
+
+
+def test_plan_says_what_estimates_the_time_of_a_script(tmp_path: Path) -> None:
+    sweep_in(tmp_path)
+    said = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yaml")], catch_exceptions=False).output
+    assert "time:     `sweep check FILE` estimates it from one trial" in said
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,18 @@ def test_init_drops_axes_of_the_starter(sweep_command, tmp_path: Path) -> None:
     assert "--drop lr --set fixed.lr=0.1" in text
 
 
+def test_init_writes_a_file_for_a_script_that_moves_with_it(sweep_command, tmp_path: Path) -> None:
+    command = "python 'my train.py' --lr={lr} --seed={seed}"
+    code, text = sweep_command("init", "mine", "--command", command, "--steps", "50")
+    assert (code, "next: sweep check mine.yaml" in text) == (0, True)
+    sweep = load_sweep(tmp_path / "mine.yaml")
+    assert sweep.objective.section.command == ["python", "my train.py", "--lr={lr}", "--seed={seed}"]
+    assert (sweep.axis_names, sweep.steps, sweep.seeds) == (["lr"], 50, (0, 1))
+    assert str(tmp_path) not in (tmp_path / "mine.yaml").read_text()
+    sweep_command("init", "other", "--command", "./train {momentum}", "--axis", "momentum=values:0,0.9")
+    assert load_sweep(tmp_path / "other.yaml").axis_names == ["momentum"]
+
+
 def test_a_sweep_is_named_by_its_folder_its_name_or_its_file(sweep_command) -> None:
     sweep_command("run", "edge.yaml", *INLINE)
     plans = {sweep_command("plan", name) for name in ("edge.yaml", "edge", "results/edge", "results/edge/sweep.yaml")}
@@ -200,6 +212,8 @@ tracking: {enabled: false}
         (["ui"], "no MLflow store yet"),
         (["init", "Bad Name"], "not a safe name"),
         (["init", "x", "--objective", "gtp"], "did you mean `gpt`"),
+        (["init", "x", "--command", "python train.py"], "has no {lr}, and no --axis says what is swept"),
+        (["init", "x", "--command", "./train {lr} {beta}"], "{beta} is neither an axis nor fixed"),
         (["plan", "evil\x1b[31m.yaml"], "evil\\x1b[31m.yaml"),
     ],
 )

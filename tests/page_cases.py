@@ -1,0 +1,49 @@
+"""Pages of the docs whose blocks are run: files are written as shown, commands run as shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SOURCES = {"python": "py", "c": "c"}
+TIMEOUT_S = 200
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def write_files(text: str, folder: Path) -> None:
+    """Sources under the file name that was said last, sweep files under their sweep's name."""
+    for block in BLOCK.finditer(text):
+        language, content = block.groups()
+        if language == "yaml" and (name := re.match(r"name: (\w+)\n", content)):
+            (folder / f"{name[1]}.yaml").write_text(content)
+        elif language in SOURCES:
+            named = re.findall(rf"`(\w+\.{SOURCES[language]})`", text[: block.start()])
+            (folder / named[-1]).write_text(content)
+
+
+def run_commands(text: str, folder: Path) -> str:
+    """What the commands of ``text`` print, each of which must end well."""
+    printed = ""
+    for block in BLOCK.finditer(text):
+        if block[1] != "sh":
+            continue
+        for line in block[2].splitlines():
+            program, *arguments = shlex.split(line)
+            assert program in ("sweep", "python", "cc")
+            own = Path(sys.executable).with_name(program)
+            command = [program if program == "cc" else str(own), *arguments]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment
+            )
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            printed += done.stdout
+    return printed
