@@ -150,7 +150,7 @@ def check(
 @app.command()
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the new sweep; writes NAME.yaml")],
-    objective: Annotated[str, typer.Option(help="what to train")] = "gpt",
+    objective: Annotated[str | None, typer.Option(help="what to train; gpt by default")] = None,
     command: Annotated[
         str | None, typer.Option(help="your own script instead: 'python train.py --lr={lr} --seed={seed}'")
     ] = None,

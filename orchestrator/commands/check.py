@@ -12,9 +12,8 @@ import numpy as np
 from rich.table import Table
 
 from orchestrator.commands.live import format_seconds
-from orchestrator.commands.plan import planned_workers
 from orchestrator.commands.printing import Answer
-from orchestrator.driver.packing import pack_of
+from orchestrator.driver.packing import pack_of, planned_workers
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
 from orchestrator.messages import LaunchedPack, Member, Paused, Trace

@@ -40,9 +40,14 @@ _AFTER = """
 """
 
 
-def init(name: str, objective: str, command: str | None, changes: Overrides, output: Path | None) -> Answer:
+def init(name: str, objective: str | None, command: str | None, changes: Overrides, output: Path | None) -> Answer:
     """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists."""
-    text = starter_file(name, objective, changes) if command is None else _script_starter(name, command, changes)
+    if objective is not None and command is not None:
+        message = "is no choice beside --command, which is what is trained"
+        raise InputError(Problem("--objective", "", message, "give one of them"))
+    text = (
+        starter_file(name, objective or "gpt", changes) if command is None else _script_starter(name, command, changes)
+    )
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from objectives.base import Way
 from orchestrator.commands.live import format_seconds
 from orchestrator.commands.printing import Answer
-from orchestrator.driver.packing import make_packs, structure_of
+from orchestrator.driver.packing import make_packs, planned_workers, structure_of
 from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
 from orchestrator.driver.runner import missing_trials
 from orchestrator.errors import EXIT_OK
@@ -122,10 +121,3 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
             sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
         )
     return choices
-
-
-def planned_workers(sweep: Sweep) -> int:
-    """Packs at a time on this machine, as the executor would choose."""
-    if sweep.resources.parallel != "auto":
-        return sweep.resources.parallel
-    return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.workers))

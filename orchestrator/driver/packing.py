@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -123,3 +124,10 @@ def _launch(sweep: Sweep, own: CustomTrainer) -> Launch:
         silence_s=resources.stall_timeout_s,
         preload=own.preload,
     )
+
+
+def planned_workers(sweep: Sweep) -> int:
+    """Packs at a time on this machine, as the executor would choose."""
+    if sweep.resources.parallel != "auto":
+        return sweep.resources.parallel
+    return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.workers))

@@ -55,7 +55,7 @@ def _as_text(value: Any, where: str) -> Any:
         return str(value)
     if value is None or isinstance(value, bool):
         raise PydanticCustomError("quote", "{value} in {where} may be a word or not: quote it", {
-            "value": "null" if value is None else str(value).lower(), "where": where,
+            "value": "none (null)" if value is None else str(value).lower(), "where": where,
         })  # fmt: skip
     return value
 

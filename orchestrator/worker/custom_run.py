@@ -62,6 +62,7 @@ class CustomRun:
         self._children: list[Process] = []
         self._finished: list[Finished] = []
         self._has_reported = False
+        self._failed_at: float | None = None
         self._source: Source | None = None
 
     @property
@@ -235,7 +236,20 @@ class CustomRun:
     def _has_ended(self) -> bool:
         """Whether all processes have ended, or one ended in a way for which the others would wait forever."""
         codes = [child.returncode() for child in self._children]
-        return all(code is not None for code in codes) or any(code not in (None, 0) for code in codes)
+        if all(code is not None for code in codes):
+            return True
+        if all(code in (None, 0) for code in codes):
+            return False
+        if not self._is_complete:
+            return True
+        # A rank that is killed after the last step: the others may be about to end.
+        self._failed_at = self._failed_at or time.monotonic()
+        return time.monotonic() - self._failed_at > self.launch.grace_s
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether it has reported every step."""
+        return self.curve.steps_done >= self.pack.steps
 
     def _until_ended(self, started: float, grace_s: float, *, is_told: bool = False) -> Iterator[Report]:
         """Wait for the processes to end: on their own if they know, otherwise by SIGTERM, then by SIGKILL."""
@@ -270,6 +284,9 @@ class CustomRun:
         """The result, or the reason for its absence."""
         codes = [child.returncode() for child in self._children]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
+        if failed is not None and codes[0] == 0 and self._is_complete:
+            # Libraries of collectives may abort at exit, when the training has ended.
+            failed = None
         record = self.judging.record()
         has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
         if has_result and not self.is_over and self.source.only_repeats:

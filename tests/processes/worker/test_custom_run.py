@@ -339,6 +339,15 @@ def test_a_rank_that_fails_ends_the_others_and_is_named(tmp_path: Path) -> None:
     assert last.error.splitlines()[-1] == "rank 1 ended with exit code 1: rank one fails"
 
 
+def test_a_rank_that_aborts_after_the_last_step_takes_nothing_from_the_result(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time\nfor step in range(60):\n    print(f'step {step} loss {3 - step / 100}', flush=True)\n"
+        'if os.environ["RANK"] == "1":\n    os.abort()\ntime.sleep(0.5)\n'
+    )
+    (result,) = last_of(tmp_path, script, ONE + "resources: {workers: 2}\n").finished
+    assert (result.outcome, result.steps_done) == ("stable", 60)
+
+
 SAVES_WHEN_ASKED = """
 import signal, sys, time
 folder, resume = sys.argv[1], "--resume" in sys.argv

@@ -134,6 +134,13 @@ def test_a_sweep_of_fewer_axes_does_not_take_the_place_of_another(sweep_command,
     assert (code, "exists:   12 finished" in text) == (0, True), text
 
 
+def test_init_takes_an_objective_or_a_command_and_not_both(sweep_command, tmp_path: Path) -> None:
+    code, text = sweep_command("init", "mine", "--objective", "gpt", "--command", "python train.py {lr}")
+    assert code == 2
+    assert "--objective: is no choice beside --command" in text
+    assert not (tmp_path / "mine.yaml").exists()
+
+
 def test_init_drops_axes_of_the_starter(sweep_command, tmp_path: Path) -> None:
     assert sweep_command("init", "mine", "--drop", "beta2")[0] == 0
     assert load_sweep(tmp_path / "mine.yaml").axis_names == ["lr"]
