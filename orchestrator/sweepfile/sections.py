@@ -180,7 +180,7 @@ class TrackingConfig(BaseModel):
     uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
     experiment: str = Field("sweep", min_length=1, max_length=250, description="MLflow experiment")
     every: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto", description="log every n-th step; auto for about 50 points a curve. The ledger has them all"
+        "auto", description="log every n-th step; auto for at most about 200 points a curve, every peak among them"
     )
 
 

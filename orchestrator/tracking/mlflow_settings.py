@@ -10,16 +10,22 @@ _LEVEL = "tags.`sweep.level`"
 # What a sweep's runs have been given so far, a tag of its own run.
 _GIVEN = "sweep.told_apart_by"
 _NEVER = ("sweep", "seed")
+_OBJECTIVE = "objective"
 
 
 def tell_apart(client: Any, experiment_id: str, sign_of_life: Callable[[], None]) -> None:
     """Give the runs of cells and trials the settings that are not equal in all sweeps of the experiment.
 
-    A sweep's axes are params of them already. Nothing is written where nothing new differs.
+    Sweeps of other objectives have other settings: only the objective itself tells them apart. A sweep's axes are
+    params of its runs already. Nothing is written where nothing new differs.
     """
     sweeps = list(_runs(client, experiment_id, f"{_LEVEL} = 'sweep'"))
-    names = sorted(differing(run.data.params for run in sweeps))
+    of_objective: dict[str, list[Any]] = {}
     for sweep in sweeps:
+        of_objective.setdefault(sweep.data.params.get(_OBJECTIVE, ""), []).append(sweep)
+    for sweep in sweeps:
+        alike = of_objective[sweep.data.params.get(_OBJECTIVE, "")]
+        names = sorted(differing(run.data.params for run in alike) | ({_OBJECTIVE} if len(of_objective) > 1 else set()))
         given = sweep.data.tags.get(_GIVEN, "")
         # Trials that came since then have nothing yet: without a list of them all are looked at while it trains.
         if given == _text(names, sweep) or not names:

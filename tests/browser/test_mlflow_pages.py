@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,22 +13,41 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, TimeoutError, expect
 from sweep_cases import QUADRATIC
 
 SWEEP = Path(sys.executable).with_name("sweep")
 EDGE = QUADRATIC.replace("tracking: {enabled: false}\n", "")
+FIT = """
+name: fit
+objective: function_fit
+steps: 300
+seeds: [0, 1]
+axes:
+  lr: {log: [1e-3, 3], num: 7}
+  beta2: {log1m: [0.9, 0.999], num: 3}
+fixed: {warmup: 60}
+"""
+SWEEPS = {
+    "edge": EDGE,
+    "fit": FIT,
+    "fit_cosine": FIT.replace("name: fit", "name: fit_cosine").replace("warmup: 60", "warmup: 60, schedule: cosine"),
+}
+CELL = re.compile(r"^lr=\S+ beta1=\S+$")
 TRIAL = re.compile(r"^lr=\S+ beta1=\S+ seed=\d$")
 
 
 @pytest.fixture(scope="module")
-def runs_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of the runs, as `sweep ui` says it, of a sweep of twelve trials of which two diverged."""
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Addresses as `sweep ui` says them, of a sweep of twelve trials of which two diverged, and of two alike."""
     folder = tmp_path_factory.mktemp("mlflow")
-    (folder / "edge.yaml").write_text(EDGE)
-    subprocess.run([SWEEP, "run", "edge.yaml", "--executor", "inline"], cwd=folder, check=True, capture_output=True)
+    for name, text in SWEEPS.items():
+        (folder / f"{name}.yaml").write_text(text)
+        command = [SWEEP, "run", f"{name}.yaml", "--executor", "inline"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -35,9 +55,9 @@ def runs_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         lines = iter(server.stdout.readline, "")
-        address = next(line for line in lines if line.startswith("runs of sweep: ")).split(": ", 1)[1].strip()
+        said = {line[:4]: line[line.index("http") :].strip() for line in [next(lines) for _ in range(3)]}
         wait_for(f"http://127.0.0.1:{port}/health")
-        yield address
+        yield {"sweeps": said["swee"], "maps": said["thei"]}
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.stdout.close()
@@ -56,27 +76,40 @@ def wait_for(url: str) -> None:
 
 
 @pytest.fixture
-def runs(page: Page, runs_page: str) -> Iterator[Page]:
-    """The table of runs with the sweep opened; a picture of every test's end goes to SCREENSHOTS."""
+def opened(page: Page, pages: dict[str, str]) -> Iterator[Page]:
+    """A page of usual size; a picture of every test's end goes to SCREENSHOTS."""
     page.set_default_timeout(30_000)
     expect.set_options(timeout=30_000)
     page.set_viewport_size({"width": 1600, "height": 1000})
-    page.goto(runs_page)
-    open_sweep(page)
     yield page
     if folder := os.environ.get("SCREENSHOTS"):
         name = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0]
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def open_sweep(page: Page) -> None:
-    sweep = page.get_by_role("link", name="edge", exact=True).first
-    sweep.wait_for()
-    assistant = page.get_by_role("button", name="Close", exact=True)
-    if assistant.count():
-        assistant.first.click()
-    page.get_by_role("gridcell").filter(has=sweep).first.get_by_role("button").first.click()
+@pytest.fixture
+def runs(opened: Page, pages: dict[str, str]) -> Page:
+    """The trials of one sweep, as its tag finds them in the search box."""
+    query = quote("tags.`sweep.level` = 'trial' and params.sweep = 'edge'")
+    opened.goto(f"{pages['sweeps'].split('&viewStateShareKey')[0]}&startTime=ALL&searchFilter={query}")
+    open_cells(opened)
+    return opened
+
+
+def open_cells(page: Page) -> None:
+    """MLflow nests the trials that it finds in their cells."""
+    expect(page.get_by_role("link", name=CELL).first).to_be_visible()
+    close_assistant(page)
+    for name in page.get_by_role("link", name=CELL).all_inner_texts():
+        cell = page.get_by_role("link", name=name, exact=True)
+        page.get_by_role("gridcell").filter(has=cell).first.get_by_role("button").first.click()
     expect(trials(page).first).to_be_visible()
+
+
+def close_assistant(page: Page) -> None:
+    """MLflow opens it beside the page, some time after the page."""
+    with contextlib.suppress(TimeoutError):
+        page.get_by_role("button", name="Close", exact=True).first.click(timeout=5000)
 
 
 def trials(page: Page):
@@ -93,9 +126,8 @@ def show_column(page: Page, name: str) -> None:
 
 def test_trials_are_listed_in_the_sweep_s_order_with_their_outcomes(runs: Page) -> None:
     expect(trials(runs)).to_have_count(12)
-    assert trials(runs).all_inner_texts()[:3] == [
-        "lr=0.1 beta1=0 seed=0", "lr=0.1 beta1=0 seed=1", "lr=0.1 beta1=0.5 seed=0",
-    ]  # fmt: skip
+    names = trials(runs).all_inner_texts()
+    assert [name[-1] for name in names] == ["0", "1"] * 6, "the seeds of a cell in their order"
     show_column(runs, "outcome")
     expect(runs.get_by_role("gridcell", name="stable", exact=True)).to_have_count(10)
     expect(runs.get_by_role("gridcell", name="diverged", exact=True)).to_have_count(2)
@@ -115,9 +147,9 @@ def test_chosen_trials_are_compared_over_the_axes(runs: Page) -> None:
         row.first.get_by_role("checkbox").first.check()
     runs.get_by_role("button", name="Compare").click()
     expect(runs.get_by_role("heading", name="Comparing 12 Runs from 1 Experiment")).to_be_visible()
-    # Parallel coordinates, with the axes and the seed chosen already.
+    # Parallel coordinates, with the axes chosen already, also on their scale.
     axes = runs.locator(".parcoords .axis-title, .parcoords text")
-    for name in ("beta1", "lr", "seed"):
+    for name in ("beta1", "log10_lr", "lr"):
         expect(axes.get_by_text(name, exact=True).first).to_be_visible()
     if folder := os.environ.get("SCREENSHOTS"):
         runs.screenshot(path=Path(folder) / "parallel_coordinates.png")
@@ -127,7 +159,54 @@ def test_chosen_trials_are_compared_over_the_axes(runs: Page) -> None:
     expect(runs.get_by_text("doesn't have enough unique data points")).to_have_count(0)
 
 
-def test_the_sweep_has_its_heatmap_and_its_report_as_artifacts(runs: Page) -> None:
+def test_sweeps_are_ranked_by_their_stable_fraction_with_their_edges(opened: Page, pages: dict[str, str]) -> None:
+    opened.goto(pages["sweeps"])
+    close_assistant(opened)
+    named = opened.get_by_role("link", name=re.compile("^(edge|fit|fit_cosine)$"))
+    expect(named).to_have_count(3)
+    assert named.all_inner_texts() == ["edge", "fit_cosine", "fit"], "the wider stable region stands first"
+    for column in ("stable_fraction", "edge_low", "edge_high", "lr_sensitivity"):
+        expect(opened.get_by_role("columnheader", name=column).first).to_be_visible()
+    row = opened.get_by_role("row").filter(has_text="0.8333")
+    expect(row.first).to_be_visible()
+
+
+def test_maps_of_two_sweeps_stand_side_by_side(opened: Page, pages: dict[str, str]) -> None:
+    opened.goto(pages["maps"])
+    close_assistant(opened)
+    expect(opened.get_by_text(re.compile(r"stable fraction of cells:\s+fit_cosine\s+\|\s+fit"))).to_be_visible()
+    titles = opened.get_by_text(re.compile("^log10_lr vs. log10_one_minus_beta2 vs. stable_fraction/fit"))
+    expect(titles).to_have_count(2)
+    opened.get_by_text(re.compile("fit_cosine.*fit")).first.evaluate("each => each.scrollIntoView({block: 'start'})")
+    left, right = (title.bounding_box() for title in titles.all())
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] < right["x"]
+    expect(opened.locator(".contourlayer .contour path").first).to_be_attached()
+
+
+def test_a_trial_stands_below_its_cell_and_that_below_its_sweep(opened: Page, pages: dict[str, str]) -> None:
+    query = quote("params.sweep = 'edge'")
+    opened.goto(f"{pages['sweeps'].split('&viewStateShareKey')[0]}&startTime=ALL&searchFilter={query}")
+    sweep = opened.get_by_role("link", name="edge", exact=True).first
+    sweep.wait_for()
+    close_assistant(opened)
+    opened.get_by_role("gridcell").filter(has=sweep).first.get_by_role("button").first.click()
+    cell = opened.get_by_role("link", name="lr=3 beta1=0", exact=True).first
+    expect(cell).to_be_visible()
+    opened.get_by_role("gridcell").filter(has=cell).first.get_by_role("button").first.click()
+    expect(opened.get_by_role("link", name="lr=3 beta1=0 seed=1", exact=True).first).to_be_visible()
+
+
+def test_the_curve_of_a_diverged_trial_shows_its_whole_height(runs: Page) -> None:
+    runs.get_by_role("link", name="lr=3 beta1=0 seed=0", exact=True).first.click()
+    expect(runs.get_by_text("Run ID").first).to_be_visible()
+    runs.get_by_role("tab", name="Model metrics").click()
+    expect(runs.locator(".js-plotly-plot .scatterlayer path.js-line").first).to_be_attached()
+
+
+def test_the_sweep_has_its_heatmap_and_its_report_as_artifacts(opened: Page, pages: dict[str, str]) -> None:
+    runs = opened
+    runs.goto(pages["sweeps"])
     runs.get_by_role("link", name="edge", exact=True).first.click()
     # Asked for too early, before the run is read, the page would say that there are none.
     expect(runs.get_by_text("Run ID").first).to_be_visible()
