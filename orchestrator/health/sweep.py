@@ -175,7 +175,7 @@ def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
 def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
     """Runs that are RUNNING in MLflow while no driver trains."""
     from orchestrator.tracking.mirror import Mirror
-    from orchestrator.tracking.mlflow import runs_without_driver
+    from orchestrator.tracking.mlflow_reading import runs_without_driver
 
     if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
 

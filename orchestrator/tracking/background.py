@@ -19,6 +19,9 @@ from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mirror import PATIENCE_S, Mirror, is_current
 from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
 
+_LIVE_S = 3.0  # between two looks at trials that still train, if nothing else happens
+_SHARE = 20.0  # times as long as a look takes
+
 
 class BackgroundMirror:
     """Mirrors trials as they finish, in a thread, while workers train. An observer of the run.
@@ -114,7 +117,17 @@ class BackgroundMirror:
         self._mirror = self._new_mirror()
         with LedgerReader(self.folder / LEDGER) as ledger:
             # Once the run waits for it, the rest is written by a thread with normal priority.
-            while (trial_id := self._waiting.get()) is not None and not self._is_ending:
+            pause_s = _LIVE_S
+            while not self._is_ending:
+                try:
+                    trial_id = self._waiting.get(timeout=pause_s)
+                except queue.Empty:
+                    began = time.monotonic()
+                    self._mirror.mirror_running(ledger, lambda: self._is_ending or not self._waiting.empty())
+                    pause_s = max(_LIVE_S, _SHARE * (time.monotonic() - began))
+                    continue
+                if trial_id is None:
+                    return
                 self._mirror.mirror_trials(ledger, [trial_id])
 
     def _complete(self, artifacts: Sequence[Path]) -> None:

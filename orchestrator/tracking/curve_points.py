@@ -54,6 +54,23 @@ def kept_rows(step_N: np.ndarray, value_N: np.ndarray, episodes: Episodes) -> np
     return np.array(sorted(kept))
 
 
+def complete_rows(step_N: np.ndarray, value_N: np.ndarray, num_steps: int, after: int) -> tuple[np.ndarray, int]:
+    """The rows to show of a curve that still grows, and how many rows they stand for.
+
+    These are the lowest, the highest and the last of each interval of ``num_steps`` / 40 that is complete, beyond the
+    first ``after`` rows.
+    """
+    size = max(1, -(-num_steps // _BUCKETS))
+    kept: set[int] = set()
+    while after + size <= len(step_N):
+        value_S = value_N[after : after + size]
+        if np.isfinite(value_S).any():
+            lowest = np.where(np.isfinite(value_S), value_S, np.inf).argmin()
+            kept |= {after + int(lowest), after + int(_low_if_missing(value_S).argmax()), after + size - 1}
+        after += size
+    return np.array(sorted(kept), dtype=int), after
+
+
 def _rows_of(step_N: np.ndarray, onset: int, recovery: int | None) -> tuple[int, int]:
     """The rows of an episode, its end excluded."""
     end = len(step_N) if recovery is None else int(np.searchsorted(step_N, recovery))

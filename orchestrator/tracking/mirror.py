@@ -17,7 +17,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.space import Axis
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.records import sweep_record, trial_record, version_of
+from orchestrator.tracking.records import running_record, sweep_record, trial_record, version_of
 from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
 
 # How long the end of a run waits for a store that does not respond, or for another process that writes.
@@ -42,6 +42,7 @@ class Mirror:
         """
         self.folder, self.tracking = folder, tracking
         self._axes: Mapping[str, Axis] | None = None
+        self._shown_rows: dict[tuple[str, str | None], int] = {}  # of curves that still grow, by trial and attempt
         make = tracker or tracker_class()
         make.load()
         sign_of_life()
@@ -75,11 +76,31 @@ class Mirror:
         for trial_id in trial_ids:
             row = ledger.trial(trial_id)
             if self.tracker.known.get(trial_id) != version_of(row):
-                if self._axes is None:  # reading them takes all rows
-                    self._axes = {axis.name: axis for axis in sweep_axes(ledger)}
                 own = (shares or {}).get(trial_id, {})
-                record = trial_record(ledger, row, self.tracking.every, self._axes, name, own)
+                record = trial_record(ledger, row, self.tracking.every, self._axes_of(ledger), name, own)
                 self.tracker.write_trial(record)
+
+    def mirror_running(self, ledger: LedgerReader, wants_end: Callable[[], bool]) -> None:
+        """Write what is new of trials that still train, until all are written or it ``wants_end``.
+
+        Raises TrackingError.
+        """
+        name = ledger.facts().get("name", "")
+        for trial_id in [trial_id for trial_id, (status, _) in ledger.statuses().items() if status == "running"]:
+            if wants_end():
+                return
+            row = ledger.trial(trial_id)
+            after = self._shown_rows.get((trial_id, row.pack_id), 0)
+            record, until = running_record(ledger, row, self._axes_of(ledger), name, after)
+            if row.status == "running" and until > after:
+                self.tracker.write_running(record)
+                self._shown_rows[trial_id, row.pack_id] = until
+
+    def _axes_of(self, ledger: LedgerReader) -> Mapping[str, Axis]:
+        """The axes of the sweep; reading them takes all rows."""
+        if self._axes is None:
+            self._axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        return self._axes
 
     def mirror_sweep(self, artifacts: Sequence[Path]) -> None:
         """Write what is missing of all trials, and the sweep as a whole with ``artifacts``. Raises TrackingError."""

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +31,8 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     tracking_uri,
 )
-from orchestrator.tracking.records import shown_value
-from orchestrator.tracking.tracker import CellKey, CellRecord, SweepRecord, TrackingError, TrialRecord
+from orchestrator.tracking.records import attempt_of, shown_value
+from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrackingError, TrialRecord
 
 if TYPE_CHECKING:
     from mlflow.entities import Param
@@ -45,6 +44,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 _LONGEST_PARAM = 500  # characters
+_ATTEMPT = "sweep.attempt"  # tag: which attempt at training the points are of
 _MAX_METRICS = 800  # in one call of log_batch, which accepts 1000 entries
 _PAGE = 1000
 _COLLECT_AFTER = 200_000
@@ -74,6 +74,7 @@ class MlflowTracker:
         self.run_of_trial: dict[str, str] = {}
         self.run_of_cell: dict[str, str] = {}
         self._params: dict[str, dict[str, str]] = {}  # of each run that is there
+        self._attempt: dict[str, str] = {}  # of the trials' runs
         self._status: dict[str, str] = {}  # of the runs of cells
         self._metrics: dict[str, dict[str, float]] = {}  # of the runs of cells and of the sweep
         self._complete: dict[str, str] = {}  # of the same trials
@@ -109,6 +110,14 @@ class MlflowTracker:
         """Write a trial's run."""
         with self._told_as_tracking_errors():
             self._write_trial(trial)
+
+    def write_running(self, trial: TrialRecord) -> None:
+        """Add points to a trial's run, which is made with the first ones."""
+        with self._told_as_tracking_errors():
+            run_id = self._run_of_attempt(trial)
+            self._log(run_id, trial, trial.points, {"status": trial.status})
+            self._still_running.add(run_id)
+            self._sign_of_life()
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the parent run, FINISHED when the sweep is over and KILLED otherwise, and end stray runs."""
@@ -200,6 +209,8 @@ class MlflowTracker:
                         self._status[run_id] = run.info.status
                 else:
                     self._shares[trial_id] = run.data.metrics
+                    if _ATTEMPT in tags:
+                        self._attempt[trial_id] = tags[_ATTEMPT]
                     # A run whose writing was interrupted before its last call is RUNNING, with all data in it.
                     is_running = run.info.status == "RUNNING"
                     self._complete[trial_id] = "" if is_running else tags.get("sweep.mirrored", "")
@@ -219,24 +230,12 @@ class MlflowTracker:
         return run.info.run_id
 
     def _write_trial(self, trial: TrialRecord) -> None:
-        run_id = self.run_of_trial.get(trial.trial_id) or self._create_child(trial)
-        entities = self._entities
-        started_ms = int(1000 * (trial.started_s or 0))
-        metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in trial.points]
+        run_id = self._run_of_attempt(trial)
         # Those that the run has already are changed by ``_write_shares``: two values at one time would be ambiguous.
         known = self._shares.get(trial.trial_id, {})
         new = {name: value for name, value in trial.shares.items() if name not in known}
-        metrics += [entities.Metric(name, value, started_ms, 0) for name, value in new.items()]
-        parent = {"mlflow.parentRunId": self._cell_run(trial.cell), "sweep.level": "trial"}
-        tags = {"sweep.mirrored": trial.version, **parent, **trial.tags}
-        params = self._new_params(run_id, trial.values)
-        # One call writes all of an ordinary trial; a call costs as much as forty points.
-        last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
-        for start in range(0, last, _MAX_METRICS):
-            self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
-            self._sign_of_life()
-        shown = [entities.RunTag(key, value) for key, value in tags.items()]
-        self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=shown)
+        shares = [Point(name, value, 0) for name, value in new.items()]
+        self._log(run_id, trial, [*trial.points, *shares], {"sweep.mirrored": trial.version, **trial.tags})
         ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
         # No other process writes these runs, so one that MLflow lists as running would stay so after a crash.
         self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
@@ -244,6 +243,31 @@ class MlflowTracker:
         self._complete[trial.trial_id] = trial.version
         self._shares[trial.trial_id] = {**new, **known}
         self._sign_of_life()
+
+    def _log(self, run_id: str, trial: TrialRecord, points: Sequence[Point], tags: Mapping[str, str]) -> None:
+        """Write points of a trial, with its params and ``tags``."""
+        entities, started_ms = self._entities, int(1000 * (trial.started_s or 0))
+        metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in points]
+        place = {"mlflow.parentRunId": self._cell_run(trial.cell), "sweep.level": "trial", _ATTEMPT: attempt_of(trial)}
+        params = self._new_params(run_id, trial.values)
+        # One call writes all of an ordinary trial; a call costs as much as forty points.
+        last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
+        for start in range(0, last, _MAX_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
+            self._sign_of_life()
+        shown = [entities.RunTag(key, value) for key, value in {**place, **tags}.items()]
+        self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=shown)
+        self._attempt[trial.trial_id] = attempt_of(trial)
+
+    def _run_of_attempt(self, trial: TrialRecord) -> str:
+        """The run of a trial, a new one where it has points of another attempt: MLflow cannot remove points."""
+        trial_id = trial.trial_id
+        if self._attempt.get(trial_id, attempt_of(trial)) != attempt_of(trial):
+            old = self.run_of_trial.pop(trial_id)
+            self._still_running.discard(old)
+            self._shares.pop(trial_id, None)
+            self._client.delete_run(old)
+        return self.run_of_trial.get(trial_id) or self._create_child(trial)
 
     def _create_child(self, trial: TrialRecord) -> str:
         tags = {**self._owner, "sweep.trial_id": trial.trial_id, "sweep.level": "trial"}
@@ -340,31 +364,6 @@ class MlflowTracker:
             self._client.set_tag(run_id, "mlflow.parentRunId", self.parent_id)
             self._sign_of_life()
         self._client.delete_run(old)
-
-
-def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
-    """Number of runs of the sweep in ``folder`` that MLflow lists as RUNNING; call it when no driver has the sweep.
-
-    0 where there is no store, or none that can be read. Creates and changes no store.
-    """
-    uri, tag = tracking_uri(tracking, folder.parent), folder_tag(folder)
-    try:
-        if (path := sqlite_file(uri)) is not None:
-            # MLflow would create, or migrate, what is only to be read.
-            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-                query = (
-                    "SELECT COUNT(*) FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.folder'"
-                    " AND tags.value = ? AND runs.status = 'RUNNING' AND runs.lifecycle_stage = 'active'"
-                )
-                return database.execute(query, (tag,)).fetchone()[0]
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=uri)
-        found = client.get_experiment_by_name(tracking.experiment)
-        query = f"tags.`sweep.folder` = '{tag}' and attributes.status = 'RUNNING'"
-        return len(client.search_runs([found.experiment_id], query, max_results=_PAGE)) if found is not None else 0
-    except Exception:
-        return 0
 
 
 def _cause(error: Exception) -> str:

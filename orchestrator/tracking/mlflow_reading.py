@@ -1,15 +1,19 @@
-"""The log in an MLflow run's metrics."""
+"""What is read from an MLflow store: the log in a run's metrics, and runs that were left behind."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow_store import shown_uri, tracking_uri
+from orchestrator.tracking.mlflow_store import folder_tag, shown_uri, sqlite_file, tracking_uri
+
+_PAGE = 1000
 
 
 def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
@@ -34,3 +38,28 @@ def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
         cause = str(error).splitlines()[0]
         raise InputError(Problem(name, "", shown_uri(cause), f"looked in {shown_uri(uri)}")) from None
     return make_log(name, table, wanted)
+
+
+def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
+    """Number of runs of the sweep in ``folder`` that MLflow lists as RUNNING; call it when no driver has the sweep.
+
+    0 where there is no store, or none that can be read. Creates and changes no store.
+    """
+    uri, tag = tracking_uri(tracking, folder.parent), folder_tag(folder)
+    try:
+        if (path := sqlite_file(uri)) is not None:
+            # MLflow would create, or migrate, what is only to be read.
+            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                query = (
+                    "SELECT COUNT(*) FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.folder'"
+                    " AND tags.value = ? AND runs.status = 'RUNNING' AND runs.lifecycle_stage = 'active'"
+                )
+                return database.execute(query, (tag,)).fetchone()[0]
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        found = client.get_experiment_by_name(tracking.experiment)
+        query = f"tags.`sweep.folder` = '{tag}' and attributes.status = 'RUNNING'"
+        return len(client.search_runs([found.experiment_id], query, max_results=_PAGE)) if found is not None else 0
+    except Exception:
+        return 0

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -22,7 +23,7 @@ from orchestrator.messages import CUSTOM_KINDS, DEGRADED, PackRow, TrialRow
 from orchestrator.replay.audit import Audit, audit
 from orchestrator.space import Axis, Trial, canonical_json, format_value, is_number
 from orchestrator.sweepfile.settings import settings_of
-from orchestrator.tracking.curve_points import curve_points, reading_points
+from orchestrator.tracking.curve_points import complete_rows, curve_points, reading_points
 from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrialRecord
 
 # Raised when a trial's record gets other content: then trackers write all trials once more.
@@ -46,6 +47,11 @@ _WIDE = 30.0  # ratio of the ends of a list of values from which their logarithm
 def version_of(row: TrialRow) -> str:
     """What changes whenever a trial's record does."""
     return f"{_VERSION}:{row.status}:{row.pack_id}"
+
+
+def attempt_of(trial: TrialRecord) -> str:
+    """Which attempt at training a record is of."""
+    return trial.version.rpartition(":")[2]
 
 
 def trial_record(
@@ -75,6 +81,19 @@ def trial_record(
         finished_s=row.finished_at,
         position=row.position or 0,
     )
+
+
+def running_record(
+    ledger: LedgerReader, row: TrialRow, axes: Mapping[str, Axis], sweep: str, after: int
+) -> tuple[TrialRecord, int]:
+    """The record of a trial that still trains, with the points beyond its first ``after`` rows, and the next such."""
+    trace = ledger.trace(row.trial_id)
+    points, until = [], after
+    for name, value_N in trace.items():
+        if name != "step":
+            kept, until = complete_rows(trace["step"], value_N, row.steps, after)
+            points += [Point(name, float(value_N[i]), int(trace["step"][i])) for i in kept if math.isfinite(value_N[i])]
+    return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), until
 
 
 def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str) -> CellKey:

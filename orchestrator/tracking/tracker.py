@@ -112,6 +112,9 @@ class Tracker(Protocol):
     def write_trial(self, trial: TrialRecord) -> None:
         """Write a whole trial, replacing what the store has of it."""
 
+    def write_running(self, trial: TrialRecord) -> None:
+        """Add the points of a trial that still trains; `write_trial` follows at its end. May do nothing."""
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the parent with ``artifacts`` and the trials' ``shares``, and end stray runs.
 

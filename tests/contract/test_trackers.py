@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +16,22 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.space import format_value
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.background import BackgroundMirror
 from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.tracker import TRACKERS, SweepRecord, Tracker, TrackingError, TrialRecord, tracker_class
+from orchestrator.tracking.records import running_record
+from orchestrator.tracking.tracker import (
+    TRACKERS,
+    Point,
+    SweepRecord,
+    Tracker,
+    TrackingError,
+    TrialRecord,
+    tracker_class,
+)
+from orchestrator.worker.packed_run import Pace
 
 NAME = "edge"
 
@@ -70,6 +80,13 @@ class MemoryTracker:
         self._check()
         self._store["trials"][trial.trial_id] = trial
         self._sign_of_life()
+
+    def write_running(self, trial: TrialRecord) -> None:
+        self._check()
+        before = self._store["trials"].get(trial.trial_id)
+        is_same = before is not None and before.version == trial.version
+        points = [*before.points, *trial.points] if is_same else trial.points
+        self._store["trials"][trial.trial_id] = replace(trial, points=points)
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         self._check()
@@ -283,6 +300,62 @@ def test_trials_one_by_one_and_the_rest_later_are_the_same_as_all_at_once(case: 
     case.lose(results)
     mirror_all(case, results)
     assert case.stored(results) == piecewise
+
+
+class Live:
+    """Mirrors what trains at every change of a run, and keeps what the store then has."""
+
+    def __init__(self, case: Case, results: Path, mirror: Mirror) -> None:
+        self.case, self.results, self.mirror = case, results, mirror
+        self.seen: list[dict[str, dict[str, Any]]] = []
+
+    def began(self, progress: Any) -> None: ...
+
+    def changed(self, progress: Any, finished: Sequence[Any]) -> None:
+        with LedgerReader(self.results / NAME / LEDGER) as ledger:
+            self.mirror.mirror_running(ledger, lambda: False)
+        self.seen.append(self.case.stored(self.results).trials)
+
+    def ended(self, progress: Any) -> None: ...
+
+
+def test_the_curve_of_a_trial_grows_while_it_trains_and_is_whole_in_the_end(case: Case, tmp_path: Path) -> None:
+    results, sweep = tmp_path / "results", sweep_with("steps=200", "axes={lr: {values: [0.1]}}", "seeds=[0]")
+    (results / NAME).mkdir(parents=True)
+    with Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror:
+        live = Live(case, results, mirror)
+        run_sweep(sweep, results / NAME, lambda: InlineExecutor(Pace(report_s=0.0)), [live])
+        lengths = [len(trial["loss"]) for trials in live.seen for trial in trials.values()]
+        assert 0 < lengths[0] < lengths[len(lengths) // 2] < lengths[-1]
+        assert {trial["status"] for trials in live.seen for trial in trials.values()} == {"running"}
+        mirror.mirror_sweep([])
+    grown = case.stored(results)
+    with LedgerReader(results / NAME / LEDGER) as ledger:
+        (row,) = ledger.trials()
+        trace = ledger.trace(row.trial_id)
+    curve = list(zip(trace["step"].tolist(), trace["loss"].tolist(), strict=True))
+    assert all(set(trial["loss"]) <= set(curve) for trials in live.seen for trial in trials.values())
+    assert grown.trials[row.trial_id]["loss"] == curve
+    assert grown.trials[row.trial_id]["status"] == "finished"
+    case.lose(results)
+    mirror_all(case, results)
+    assert case.stored(results) == grown
+
+
+def test_points_of_an_attempt_that_was_lost_do_not_stay(case: Case, results: Path) -> None:
+    mirror_all(case, results)
+    before = case.stored(results)
+    with (
+        LedgerReader(results / NAME / LEDGER) as ledger,
+        Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror,
+    ):
+        row = ledger.trials()[0]
+        axes = {axis.name: axis for axis in sweep_axes(ledger)}
+        record, _ = running_record(ledger, replace(row, status="running", pack_id="another"), axes, NAME, 0)
+        mirror.tracker.write_running(replace(record, points=[Point("loss", 123.0, 0)]))
+        assert case.stored(results).trials[row.trial_id]["loss"] == [(0, 123.0)]
+    mirror_all(case, results)
+    assert case.stored(results) == before
 
 
 def test_a_store_that_was_lost_is_written_again(case: Case, results: Path) -> None:

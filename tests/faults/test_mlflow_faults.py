@@ -27,8 +27,8 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.mlflow import runs_without_driver
 from orchestrator.tracking.mlflow_pages import server_command
+from orchestrator.tracking.mlflow_reading import runs_without_driver
 from orchestrator.tracking.tracker import TrackingError
 
 pytestmark = pytest.mark.faults
