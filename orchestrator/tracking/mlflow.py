@@ -31,6 +31,7 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     tracking_uri,
 )
+from orchestrator.tracking.mlflow_table import log_table
 from orchestrator.tracking.records import attempt_of, shown_value
 from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrackingError, TrialRecord
 
@@ -353,6 +354,7 @@ class MlflowTracker:
         self._write_metrics(self.parent_id, sweep.metrics, now_ms)
         if (place := local_folder(self._client.get_run(self.parent_id).info.artifact_uri)) is not None:
             make_folder(place)  # MLflow would create it with the umask's permissions
+        log_table(self._client, self.parent_id, sweep.cells)
         for path in artifacts:
             self._client.log_artifact(self.parent_id, str(path))
             self._sign_of_life()

@@ -156,7 +156,7 @@ def in_mlflow(results: Path) -> Stored:
     }
     if not parents:
         return Stored(trials)
-    artifacts = [item.path for item in client.list_artifacts(parents[0].info.run_id)]
+    artifacts = [item.path for item in client.list_artifacts(parents[0].info.run_id) if item.path != "cells.json"]
     is_over = {"FINISHED": True, "KILLED": False}.get(parents[0].info.status)
     of_cells = {run.info.run_name: (run.data.params, run.data.metrics.get("stable_fraction")) for run in cells.values()}
     return Stored(trials, is_over, parents[0].data.metrics, artifacts, parents[0].data.params, of_cells)

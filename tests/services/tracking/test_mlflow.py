@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -70,6 +71,10 @@ def all_runs(results: Path):
     return client, parents, children
 
 
+def cells_of(client: MlflowClient) -> list:
+    return client.search_runs(["1"], "tags.`sweep.level` = 'cell'")
+
+
 def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert train_and_mirror(tracked_sweep(), results) == 0
     client, (parent,), children = all_runs(results)
@@ -95,8 +100,13 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
                 history = client.get_metric_history(child.info.run_id, name)
                 assert [(m.step, m.value) for m in history] == list(zip(trace["step"], trace[name], strict=True))
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {
-        "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html",
+        "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html", "cells.json",
     }  # fmt: skip
+    table = json.loads(Path(client.download_artifacts(parent.info.run_id, "cells.json")).read_text())
+    at = table["columns"].index("stable_fraction")
+    fractions = [cell.data.metrics["stable_fraction"] for cell in cells_of(client)]
+    assert sorted(row[at] for row in table["data"]) == sorted(fractions)
+    assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "cells.json", "type": "table"}]
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["num_diverged"] == sum(row.outcome == "diverged" for row in rows)
     assert parent.data.tags["environment.torch"]
