@@ -14,13 +14,14 @@ from orchestrator.tracking.tracker import Point
 
 MOST_POINTS = 200  # of a column, but for the peaks of episodes, all of which are kept
 _BUCKETS = 40  # each with its lowest, highest and last value
+_SPIKY, _FEW = ("loss", "grad_norm"), 50  # columns with spikes; points of the others
 _AROUND = 10  # steps kept at the beginning and at the end of an episode off the trend
 
 Episodes = Sequence[tuple[int, int | None]]  # onset and recovery
 
 
 def curve_points(trace: Trace, episodes: Episodes, every: int | str) -> list[Point]:
-    """Finite numbers of every ``every``-th step; with "auto" those of `kept_rows`.
+    """Finite numbers of every ``every``-th step; with "auto" those of `kept_rows`, and fewer of what does not spike.
 
     A tracker would store infinity as 1.8e308 and hide NaN.
     """
@@ -31,7 +32,12 @@ def curve_points(trace: Trace, episodes: Episodes, every: int | str) -> list[Poi
     for name, value_N in trace.items():
         if name == "step":
             continue
-        kept = np.flatnonzero(step_N % every == 0) if isinstance(every, int) else kept_rows(step_N, value_N, episodes)
+        if isinstance(every, int):
+            kept = np.flatnonzero(step_N % every == 0)
+        elif name in _SPIKY or len(step_N) <= MOST_POINTS:
+            kept = kept_rows(step_N, value_N, episodes)
+        else:
+            kept = np.unique(np.linspace(0, len(step_N) - 1, _FEW).astype(int))
         points += [Point(name, float(value_N[i]), int(step_N[i])) for i in kept if math.isfinite(value_N[i])]
     return points
 

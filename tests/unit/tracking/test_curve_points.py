@@ -62,6 +62,12 @@ def test_steps_that_were_asked_for_are_taken_as_they_are() -> None:
     assert curve_points({}, [], "auto") == []
 
 
+def test_columns_without_spikes_have_fewer_points_the_first_and_the_last_among_them() -> None:
+    trace = {"step": np.arange(2000), "lr": np.linspace(1.0, 0.0, 2000)}
+    steps = [point.step for point in curve_points(trace, [(5, 9)], "auto")]
+    assert (len(steps), steps[0], steps[-1]) == (50, 0, 1999)
+
+
 @pytest.mark.parametrize("num", [1, 200])
 def test_a_short_curve_is_kept_whole(num: int) -> None:
     assert kept_rows(np.arange(num), np.ones(num), []).tolist() == list(range(num))
