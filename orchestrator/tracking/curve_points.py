@@ -14,7 +14,7 @@ from orchestrator.tracking.tracker import Point
 
 MOST_POINTS = 200  # of a column, but for the peaks of episodes, all of which are kept
 _BUCKETS = 40  # each with its lowest, highest and last value
-_SPIKY, _FEW = ("loss", "grad_norm"), 50  # columns with spikes; points of the others
+SPIKY, _FEW = ("loss", "grad_norm"), 50  # columns with spikes; points of the others
 _AROUND = 10  # steps kept at the beginning and at the end of an episode off the trend
 
 Episodes = Sequence[tuple[int, int | None]]  # onset and recovery
@@ -34,7 +34,7 @@ def curve_points(trace: Trace, episodes: Episodes, every: int | str) -> list[Poi
             continue
         if isinstance(every, int):
             kept = np.flatnonzero(step_N % every == 0)
-        elif name in _SPIKY or len(step_N) <= MOST_POINTS:
+        elif name in SPIKY or len(step_N) <= MOST_POINTS:
             kept = kept_rows(step_N, value_N, episodes)
         else:
             kept = np.unique(np.linspace(0, len(step_N) - 1, _FEW).astype(int))

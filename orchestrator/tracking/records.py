@@ -23,7 +23,7 @@ from orchestrator.messages import CUSTOM_KINDS, DEGRADED, PackRow, TrialRow
 from orchestrator.replay.audit import Audit, audit
 from orchestrator.space import Axis, Trial, canonical_json, format_value, is_number
 from orchestrator.sweepfile.settings import settings_of
-from orchestrator.tracking.curve_points import complete_rows, curve_points, reading_points
+from orchestrator.tracking.curve_points import SPIKY, complete_rows, curve_points, reading_points
 from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrialRecord
 
 # Raised when a trial's record gets other content: then trackers write all trials once more.
@@ -89,10 +89,10 @@ def running_record(
     """The record of a trial that still trains, with the points beyond its first ``after`` rows, and the next such."""
     trace = ledger.trace(row.trial_id)
     points, until = [], after
-    for name, value_N in trace.items():
-        if name != "step":
-            kept, until = complete_rows(trace["step"], value_N, row.steps, after)
-            points += [Point(name, float(value_N[i]), int(trace["step"][i])) for i in kept if math.isfinite(value_N[i])]
+    for name in set(SPIKY) & set(trace):
+        value_N = trace[name]
+        kept, until = complete_rows(trace["step"], value_N, row.steps, after)
+        points += [Point(name, float(value_N[i]), int(trace["step"][i])) for i in kept if math.isfinite(value_N[i])]
     return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), until
 
 

@@ -299,7 +299,7 @@ def test_a_store_that_was_deleted_is_written_again(with_store: Path) -> None:
     output, _ = end_of(start(with_store))
     assert "warning" not in output
     before = runs_in(store(with_store))
-    assert len(before) == 5
+    assert len(before) == 7, "four trials, two cells and the sweep"
     store(with_store).unlink()
     assert runs_without_driver(with_store / "results" / NAME, TrackingConfig()) == 0
     assert not store(with_store).exists(), "looking makes no store"
@@ -365,7 +365,7 @@ def test_eight_processes_may_use_a_fresh_folder_at_once(place: Path) -> None:
         assert "warning" not in output
         assert "Traceback" not in output
         assert {status for status, _ in runs_in(store(place), name).values()} == {"FINISHED"}
-        assert len(runs_in(store(place), name)) == 3
+        assert len(runs_in(store(place), name)) == 5, "two trials, two cells and the sweep"
     with contextlib.closing(sqlite3.connect(store(place))) as database:
         assert database.execute("SELECT COUNT(*) FROM experiments WHERE name = 'sweep'").fetchone() == (1,)
         assert database.execute("SELECT COUNT(*) FROM runs").fetchone() == (24,)
@@ -454,5 +454,5 @@ def test_a_sync_waits_for_a_run_that_is_still_writing_and_makes_nothing_twice(mi
     writer.close()
     assert other.wait(60) == 0
     other.communicate()
-    assert len(runs_in(store(mirrored))) == 5
+    assert len(runs_in(store(mirrored))) == 7
     assert_sync_completes(mirrored)
