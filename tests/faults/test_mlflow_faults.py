@@ -368,7 +368,7 @@ def test_eight_processes_may_use_a_fresh_folder_at_once(place: Path) -> None:
         assert len(runs_in(store(place), name)) == 5, "two trials, two cells and the sweep"
     with contextlib.closing(sqlite3.connect(store(place))) as database:
         assert database.execute("SELECT COUNT(*) FROM experiments WHERE name = 'sweep'").fetchone() == (1,)
-        assert database.execute("SELECT COUNT(*) FROM runs").fetchone() == (24,)
+        assert database.execute("SELECT COUNT(*) FROM runs").fetchone() == (40,)
 
 
 # --- drivers that die ----------------------------------------------------------------------------
