@@ -41,7 +41,8 @@ class Stored:
 class MemoryTracker:
     """A tracker whose store is a dictionary."""
 
-    title = "memory"
+    name = title = "memory"
+    library = "json"
     stores: ClassVar[dict[str, dict]] = {}
     is_down: ClassVar[bool] = False
 

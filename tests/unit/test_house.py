@@ -66,6 +66,7 @@ FLOOR_PLAN = (
     "orchestrator.environment",
     "orchestrator.columns",
     "orchestrator.search",
+    "orchestrator.tracking.catalogue",
     "orchestrator.logs",
     "orchestrator.detection",
     "orchestrator.watch",
