@@ -3,4 +3,7 @@
 from __future__ import annotations
 
 # The class of each, as MODULE:CLASS. Imported only when a sweep uses it, since trackers are slow to import.
-TRACKERS = {"mlflow": "orchestrator.tracking.mlflow:MlflowTracker"}
+TRACKERS = {
+    "mlflow": "orchestrator.tracking.mlflow:MlflowTracker",
+    "tensorboard": "orchestrator.tracking.tensorboard:TensorBoardTracker",
+}

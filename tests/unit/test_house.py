@@ -34,7 +34,11 @@ IMPORTERS = {
     },
     "optuna": {"orchestrator.search.sampled"},
     "submitit": {"orchestrator.executors.slurm"},
-    "tensorboardX": {"orchestrator.logs.event_files"},
+    "tensorboardX": {
+        "orchestrator.logs.event_files",
+        "orchestrator.tracking.event_writing",
+        "orchestrator.tracking.tensorboard",
+    },
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
