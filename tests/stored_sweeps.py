@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,6 @@ def read_events(folder: Path) -> EventFolder:
 
 
 def in_tensorboard(folder: Path) -> Stored:
-    import json
-
     store = folder / "tensorboard"
     trials = {}
     for place in store.glob("trials/*"):
@@ -106,3 +105,83 @@ def as_in_event_files(value: float) -> float:
     """A number with 32 bits; infinite beyond them."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
+
+
+def in_wandb(folder: Path) -> Stored:
+    """What runs that were written offline hold."""
+    runs = [read_run(path) for path in (folder / "wandb").glob("offline-run-*/*.wandb")]
+    assert len({run["id"] for run in runs}) == len(runs), "a trial has one run"
+    assert {run["group"] for run in runs} <= {folder.name}
+    trials, parents = {}, [run for run in runs if run["kind"] == "sweep"]
+    assert len(parents) <= 1
+    tables = parents[0]["tables"] if parents else {}
+    shares = {row["trial_id"]: row.get("learned_share") for row in tables.get("trials", [])}
+    for run in runs:
+        if run["kind"] == "trial":
+            values = {name: str(value) for name, value in run["config"].items() if not name.startswith("_")}
+            trial_id, cell = values.pop("trial_id"), values.pop("cell")
+            trials[trial_id] = {
+                "status": run["summary"].get("status"),
+                "outcome": run["summary"].get("outcome"),
+                "values": values,
+                "cell": cell,
+                "loss": [(step, row["loss"]) for step, row in run["history"] if "loss" in row],
+                "learned_share": shares.get(trial_id),
+            }
+    if not parents:
+        return Stored(trials)
+    cells = {
+        row["cell"]: ({name: str(value) for name, value in row.items()}, row["stable_fraction"])
+        for row in tables["map"]
+    }
+    summary = parents[0]["summary"]
+    counts = {name: value for name, value in summary.items() if name[0] != "_"}  # those are the library's own
+    return Stored(trials, counts.pop("is_over"), counts, parents[0]["files"], parents[0]["config"], cells)
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The records of a run's file."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found: dict[str, Any] = {"config": {}, "summary": {}, "history": []}
+    for content in records(path.read_bytes()):
+        record = Record.FromString(content)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            found |= {"id": record.run.run_id, "group": record.run.run_group, "kind": record.run.job_type}
+            found["config"] |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        elif kind == "history":
+            row = plain(record.history.item)
+            found["history"].append((record.history.step.num, row))
+            found["summary"] |= row
+        elif kind == "summary":
+            found["summary"] |= plain(record.summary.update)
+    files = path.parent / "files"
+    found["tables"] = {
+        table.name.split("_")[0]: [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
+        for table in (files / "media" / "table").glob("*.table.json")
+        for content in [json.loads(table.read_text())]
+    }
+    found["files"] = sorted(file.name for file in files.glob("*") if file.is_file())
+    return found
+
+
+def plain(items: Sequence[Any]) -> dict[str, Any]:
+    """The values that are no mapping, as those of pictures and tables are."""
+    made = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in items if len(item.nested_key) < 2}
+    return {name: value for name, value in made.items() if not isinstance(value, dict)}
+
+
+def records(content: bytes) -> Iterator[bytes]:
+    """The records of a file of Weights & Biases: blocks of 32 KiB with parts of records, as in LevelDB's logs."""
+    at, parts = 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # too little for the head of a part
+            at += 32768 - at % 32768
+            continue
+        length, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield parts
+            parts = b""

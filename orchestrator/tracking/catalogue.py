@@ -6,4 +6,5 @@ from __future__ import annotations
 TRACKERS = {
     "mlflow": "orchestrator.tracking.mlflow:MlflowTracker",
     "tensorboard": "orchestrator.tracking.tensorboard:TensorBoardTracker",
+    "wandb": "orchestrator.tracking.wandb:WandbTracker",
 }

@@ -18,7 +18,7 @@ from orchestrator.errors import SweepError
 from orchestrator.files import atomic_write, refuse_links
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.event_writing import FAILURE, RUNNING, SUCCESS, EventFile
-from orchestrator.tracking.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord
+from orchestrator.tracking.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord, with_numbers
 
 STORE = "tensorboard"  # in the folder of a sweep
 MARKER = "sweep.json"
@@ -76,7 +76,7 @@ class TensorBoardTracker:
             started_s, ended_s = trial.started_s or 0.0, trial.finished_s or trial.started_s or 0.0
             events = EventFile(started_s)
             events.add_session(
-                {"level": "trial", **trial.values}, started_s, _STATUS.get(trial.status, RUNNING), ended_s
+                {"level": "trial", **with_numbers(trial.values)}, started_s, _STATUS.get(trial.status, RUNNING), ended_s
             )
             events.add_texts({"cell": trial.cell.name, **trial.tags})
             events.add_points(trial.points)
@@ -131,7 +131,9 @@ class TensorBoardTracker:
         key, started_s = cell.key, cell.key.started_s or 0.0
         events = EventFile(started_s)
         status = SUCCESS if cell.is_over else RUNNING
-        events.add_session({"level": "cell", **key.values}, started_s, status, max(started_s, cell.finished_s))
+        events.add_session(
+            {"level": "cell", **with_numbers(key.values)}, started_s, status, max(started_s, cell.finished_s)
+        )
         events.add_texts({"cell": key.name})
         events.add_points([Point(name, float(value), 0) for name, value in cell.metrics.items()])
         self._write(self._place("cells", key.name, key.cell_id), "main", events, {"level": "cell"})

@@ -133,6 +133,11 @@ class Tracker(Protocol):
         """Whether the store may have content, as far as known without connecting."""
 
 
+def with_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a record, with the logarithms that are among them as numbers."""
+    return {name: float(value) if name.startswith("log10_") else value for name, value in values.items()}
+
+
 def tracker_class(name: str = "mlflow") -> type[Tracker]:
     """The class of a tracker in ``TRACKERS``. Raises InputError for an unknown name, and without its library."""
     if name not in TRACKERS:

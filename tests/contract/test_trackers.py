@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from stored_sweeps import Stored, as_in_event_files, in_tensorboard
+from stored_sweeps import Stored, as_in_event_files, in_tensorboard, in_wandb
 from sweep_cases import sweep_with
 
 from orchestrator.driver.runner import run_sweep
@@ -182,11 +182,17 @@ def tensorboard_case() -> Case:
     return files_case("tensorboard", in_tensorboard, as_in_event_files)
 
 
-CASES = {"memory": memory_case, "mlflow": mlflow_case, "tensorboard": tensorboard_case}
+def wandb_case() -> Case:
+    return files_case("wandb", in_wandb)
 
 
-@pytest.fixture(params=["memory", pytest.param("mlflow", marks=pytest.mark.services), "tensorboard"])
-def case(request: pytest.FixtureRequest) -> Case:
+CASES = {"memory": memory_case, "mlflow": mlflow_case, "tensorboard": tensorboard_case, "wandb": wandb_case}
+OWN_MARKS = {"mlflow": [pytest.mark.services], "wandb": [pytest.mark.trackers]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=OWN_MARKS.get(name, [])) for name in CASES])
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setenv("WANDB_MODE", "offline")
     return CASES[request.param]()
 
 

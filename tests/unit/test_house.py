@@ -39,6 +39,7 @@ IMPORTERS = {
         "orchestrator.tracking.event_writing",
         "orchestrator.tracking.tensorboard",
     },
+    "wandb": {"orchestrator.tracking.wandb"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
