@@ -141,10 +141,11 @@ def with_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
 def tracker_class(name: str = "mlflow") -> type[Tracker]:
     """The class of a tracker in ``TRACKERS``. Raises InputError for an unknown name, and without its library."""
     if name not in TRACKERS:
-        raise InputError(Problem("", "tracker", f"{name!r} is unknown", f"choose from {', '.join(TRACKERS)}"))
+        raise InputError(Problem("", "tracking.to", f"{name!r} is unknown", f"choose from {', '.join(TRACKERS)}"))
     module, _, attribute = TRACKERS[name].partition(":")
     found: type[Tracker] = getattr(importlib.import_module(module), attribute)
     if importlib.util.find_spec(found.library) is None:
         remedy = f"pip install 'sweep-stability[{name}]', or remove it from tracking.to"
-        raise InputError(Problem("", "tracker", f"{name} needs {found.library}, which is not installed", remedy))
+        what = f"{found.title} needs the package {found.library}, which is not installed"
+        raise InputError(Problem("", "tracking.to", what, remedy))
     return found

@@ -23,6 +23,7 @@ from orchestrator.tracking.tracker import SweepRecord, TrackingError, TrialRecor
 
 STORE = "wandb"  # in the folder of a sweep; the library chooses the name
 WRITTEN = "sweep.jsonl"  # in it: a line for each trial that was written
+_DATA = "data"  # in it: the library's copies of tables, which an upload needs
 _HEATMAP = "heatmap.png"
 _TIMEOUT_S = 20  # of a connection: shorter than the mirror's patience, so that the library's own error is shown
 
@@ -101,6 +102,7 @@ class WandbTracker:
         with self._told_as_tracking_errors():
             import wandb
 
+            shutil.rmtree(self._store / _DATA, ignore_errors=True)  # of the run that is replaced
             config = {**sweep.settings, **({"git_commit": sweep.git_commit} if sweep.git_commit else {})}
             with self._run(self._run_id("sweep"), self.folder.name, "sweep", config, ["sweep"]) as run:
                 tables = {"map": _map_table(sweep), "trials": _shares_table(sweep)}
@@ -114,7 +116,8 @@ class WandbTracker:
                     if path.name == _HEATMAP:
                         shown["heatmap"] = wandb.Image(str(path))
                 if shown:
-                    run.log(shown)
+                    with self._copies_beside_the_runs():
+                        run.log(shown)
                 run.summary.update({**sweep.metrics, "is_over": sweep.is_over})
             self._sign_of_life()
             wandb.teardown()
@@ -149,6 +152,7 @@ class WandbTracker:
         """A run that is written from the start; offline it replaces the one with this id."""
         import wandb
 
+        wandb.setup(settings=_settings())  # else it says where it found a key
         for old in self._store.glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(old)
         run = wandb.init(
@@ -171,6 +175,18 @@ class WandbTracker:
             run.finish(exit_code=1)
             raise
         run.finish()
+
+    @contextlib.contextmanager
+    def _copies_beside_the_runs(self) -> Iterator[None]:
+        """Lets the library put copies of tables into the store: from the home folder they would not move with it."""
+        own = not os.environ.get("WANDB_DATA_DIR")
+        if own:
+            os.environ["WANDB_DATA_DIR"] = str(self._store / _DATA)
+        try:
+            yield
+        finally:
+            if own:
+                del os.environ["WANDB_DATA_DIR"]
 
     def _add_file(self, run: Any, path: Path) -> None:
         """A copy, so that a run can be uploaded after the sweep has changed."""
