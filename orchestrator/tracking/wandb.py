@@ -120,7 +120,7 @@ class WandbTracker:
                         run.log(shown)
                 run.summary.update({**sweep.metrics, "is_over": sweep.is_over})
             self._sign_of_life()
-            wandb.teardown()
+            _end_service()
 
     @contextlib.contextmanager
     def _told_as_tracking_errors(self) -> Iterator[None]:
@@ -130,6 +130,8 @@ class WandbTracker:
         except TrackingError:
             raise
         except Exception as error:
+            with contextlib.suppress(Exception):
+                _end_service()  # it may still hold the run, and refuse the next attempt
             cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise TrackingError(f"{self.title} at {self.where}: {cause}") from error
 
@@ -212,6 +214,14 @@ def _settings() -> Any:
         x_disable_machine_info=True,
         x_save_requirements=False,
     )
+
+
+def _end_service() -> None:
+    """End the library's process, unless a run of the user's needs it; otherwise it ends with this process."""
+    import wandb
+
+    if wandb.run is None:
+        wandb.teardown()
 
 
 def _server() -> str:
