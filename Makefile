@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes bench knobs lint \
-	help
+.PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes test-trackers bench \
+	knobs lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
 	@echo "make test-peers  products with the Hessian beside those of curvlinops"
 	@echo "make test-recipes  the recipe for JAX and optax, which it installs"
+	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lint       check style and types"
@@ -32,7 +33,7 @@ run: $(READY)
 # The longest files come first, so that neither worker is left with one of them in the end.
 test: $(READY)
 	$(BIN)/python -m pytest \
-		-m "not slow and not services and not slurm and not faults and not soak and not peers and not recipes" \
+		-m "not slow and not services and not slurm and not faults and not soak and not peers and not recipes and not trackers" \
 		-n 2 --dist loadfile --no-loadscope-reorder \
 		tests/end_to_end tests/faults tests/contract tests/processes tests/unit
 
@@ -67,6 +68,12 @@ test-peers: $(READY)
 test-recipes: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[recipes]'
 	$(BIN)/python -m pytest -m recipes
+
+# As these.
+test-trackers: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet \
+		--editable '.[tensorboard,wandb]'
+	$(BIN)/python -m pytest -m trackers
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py --json results/throughput.json

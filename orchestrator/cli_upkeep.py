@@ -35,11 +35,12 @@ def sync(
     name: NameArgument,
     results: ResultsOption = RESULTS,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
+    to: Annotated[list[str] | None, typer.Option(help="a tracker instead of those of tracking.to; repeatable")] = None,
 ) -> None:
-    """Write a sweep's missing results to MLflow."""
+    """Write a sweep's missing results to its trackers: MLflow, TensorBoard, Weights & Biases."""
     from orchestrator.commands.sync import sync as command
 
-    finish(command(sweep_folder(name, results), tracking_uri))
+    finish(command(sweep_folder(name, results), tracking_uri, to or ()))
 
 
 @upkeep.command()

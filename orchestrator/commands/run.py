@@ -29,36 +29,41 @@ def run(
 
     from orchestrator.pictures.exports import are_current, existing_exports, export_all
     from orchestrator.tracking.background import BackgroundMirror
+    from orchestrator.tracking.tracker import tracker_class
 
     folder = results / sweep.name
     refuse_what_cannot_run(sweep, folder)
-    mirror = BackgroundMirror(folder, sweep.tracking) if sweep.tracking.enabled else None
-    observers: list[Observer] = [LiveView(Console()), *([mirror] if mirror else [])]
+    trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
+    mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
+    observers: list[Observer] = [LiveView(Console()), *mirrors]
     yield f"{sweep.name}: {len(sweep.trials)} trials of {sweep.objective.name}, {sweep.steps} steps each"
 
     def announced() -> Executor:
         print("starting workers ...", flush=True)
         start = load_executor()
-        if mirror is not None:
+        for mirror in mirrors:
             mirror.start()  # its first seconds of work overlap with the start of the workers
         return start()
 
     summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
     yield f"trained for {summary.seconds:.0f} s" if summary.trained else "nothing to train: every trial has run"
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
-    warning = None
-    if mirror is not None and not mirror.is_current():
-        yield "mirroring to MLflow ..."
-        warning = mirror.finish([folder / FROZEN_SWEEP, *written])
+    warnings = []
+    for tracker, mirror in zip(trackers, mirrors, strict=True):
+        if not mirror.is_current():
+            yield f"mirroring to {tracker.title} ..."
+            if (warning := mirror.finish([folder / FROZEN_SWEEP, *written])) is not None:
+                own = "" if len(trackers) == 1 else f" --to {tracker.name}"
+                remedy = f"`sweep sync {sweep.name}{own}` writes what is missing"
+                warnings.append(f"warning: {warning}\n    remedy: {remedy}")
     yield from _end(sweep, folder, summary, written)
-    if warning is not None:
-        yield f"warning: {warning}\n    remedy: `sweep sync {sweep.name}` writes what is missing"
+    yield from warnings
     return summary.exit_code
 
 
 def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> Answer:
     """Outcomes, where results are, and what to do next."""
-    from orchestrator.tracking.mlflow_store import shown_uri, tracking_uri
+    from orchestrator.tracking.tracker import tracker_class
 
     yield ""
     with LedgerReader(folder / LEDGER) as ledger:
@@ -70,8 +75,9 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
         yield f"{repeats_text(len(repeats))}: does the command pass {{seed}} on?"
     for path in [*written, folder / LEDGER]:
         yield f"{path.stem:>8}: {path}"
-    if sweep.tracking.enabled:
-        yield f"{'mlflow':>8}: {shown_uri(tracking_uri(sweep.tracking, folder.parent))}  (sweep ui)"
+    for name in sweep.tracking.to if sweep.tracking.enabled else ():
+        hint = "  (sweep ui)" if name == "mlflow" else ""
+        yield f"{name:>8}: {tracker_class(name).shown_store(folder, sweep.tracking)}{hint}"
     if summary.stopped_by is not None:
         yield "stopped; the same command resumes the sweep"
     if summary.counts["errored"]:

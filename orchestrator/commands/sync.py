@@ -1,7 +1,8 @@
-"""`sweep sync`: write a sweep's missing results to MLflow."""
+"""`sweep sync`: write a sweep's missing results to its trackers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.commands.printing import Answer
@@ -10,16 +11,28 @@ from orchestrator.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.pictures.exports import export_all
 from orchestrator.sweepfile.spec import load_sections
 from orchestrator.tracking.mirror import Mirror
+from orchestrator.tracking.tracker import TrackingError, tracker_class
 
 
-def sync(folder: Path, tracking_uri: str | None) -> Answer:
-    """Write missing results of the sweep in ``folder`` to MLflow. Raises InputError while a driver has the sweep."""
+def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Answer:
+    """Write missing results of the sweep in ``folder`` to the trackers ``to``, or those of its file.
+
+    A tracker that fails does not keep the others from being written. Raises InputError while a driver has the sweep.
+    """
     tracking = load_sections(folder / FROZEN_SWEEP).tracking
     if tracking_uri is not None:
         tracking = tracking.model_copy(update={"uri": tracking_uri})
+    trackers = [tracker_class(name) for name in dict.fromkeys(to or tracking.to)]
+    failures: list[str] = []
     with sweep_lock(folder):
         artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
-        with Mirror(folder, tracking) as mirror:
-            mirror.mirror_sweep(artifacts)
-    yield f"{len(mirror.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
+        for tracker in trackers:
+            try:
+                with Mirror(folder, tracking, tracker=tracker) as mirror:
+                    mirror.mirror_sweep(artifacts)
+                yield f"{len(mirror.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
+            except TrackingError as error:
+                failures.append(str(error))
+    if failures:
+        raise TrackingError("\n".join(failures))
     return EXIT_OK

@@ -177,7 +177,8 @@ def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
     from orchestrator.tracking.mirror import Mirror
     from orchestrator.tracking.mlflow_reading import runs_without_driver
 
-    if tracking.enabled and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
+    is_mirrored = tracking.enabled and "mlflow" in tracking.to
+    if is_mirrored and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
 
         def mirror() -> None:
             with Mirror(folder, tracking) as store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.search.sampled import METHODS
+from orchestrator.tracking.catalogue import TRACKERS
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
@@ -30,12 +31,26 @@ class AxisSection(BaseModel):
 
 
 def _known_method(name: str) -> str:
-    if name not in METHODS:
-        *some, last = map(repr, METHODS)
+    return _one_of(METHODS, name, "unknown_method")
+
+
+def _known_tracker(name: str) -> str:
+    return _one_of(TRACKERS, name, "unknown_tracker")
+
+
+def _one_of(names: Iterable[str], name: str, kind: Literal["unknown_method", "unknown_tracker"]) -> str:
+    if name not in names:
+        *some, last = map(repr, names)
         raise PydanticCustomError(
-            "unknown_method", "Input should be {known}", {"known": f"{', '.join(some)} or {last}"}
+            kind, "Input should be {known}", {"known": f"{', '.join(some)} or {last}" if some else last}
         )
     return name
+
+
+def _each_once(names: list[str]) -> list[str]:
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise PydanticCustomError("twice", "{name} stands there twice", {"name": repr(min(twice))})
+    return names
 
 
 class SampleSection(BaseModel):
@@ -173,12 +188,17 @@ class TelemetryConfig(BaseModel):
 
 
 class TrackingConfig(BaseModel):
-    """Where MLflow mirrors the ledger."""
+    """Which trackers mirror the ledger, and where."""
 
     model_config = _STRICT
-    enabled: bool = Field(True, description="mirror the ledger to MLflow")
+    enabled: bool = Field(True, description="mirror the ledger")
+    to: Annotated[list[Annotated[str, AfterValidator(_known_tracker)]], AfterValidator(_each_once)] = Field(
+        ["mlflow"], min_length=1, description="the trackers: any of mlflow, tensorboard and wandb"
+    )
     uri: str | None = Field(None, description="MLflow tracking URI; null for mlflow.db beside the results")
-    experiment: str = Field("sweep", min_length=1, max_length=250, description="MLflow experiment")
+    experiment: str = Field(
+        "sweep", min_length=1, max_length=250, description="MLflow experiment, and project of Weights & Biases"
+    )
     every: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto", description="log every n-th step; auto for at most about 200 points a curve, every peak among them"
     )

@@ -25,6 +25,11 @@ PATIENCE_S = 30.0
 _WRITER_LOCK = "mirror.lock"
 
 
+def own_file(file: str, tracker: type[Tracker]) -> str:
+    """The name of ``file`` for this tracker; MLflow's have no addition, since MLflow was the first."""
+    return file if tracker.name == "mlflow" else f"{file}.{tracker.name}"
+
+
 class Mirror:
     """One sweep's copy in a tracker, written only by the driver."""
 
@@ -48,7 +53,7 @@ class Mirror:
         sign_of_life()
         self._holds = contextlib.ExitStack()
         # Two writers that look for a run and find none would both create it.
-        self._holds.enter_context(_only_writer(folder / _WRITER_LOCK, make.title, patience_s))
+        self._holds.enter_context(_only_writer(folder / own_file(_WRITER_LOCK, make), make.title, patience_s))
         try:
             self.tracker = make(folder, tracking, sign_of_life)
         except BaseException:
@@ -112,7 +117,7 @@ class Mirror:
             self.mirror_trials(ledger, there, sweep.shares)
             self.tracker.write_sweep(sweep, artifacts)
             state = ledger.state()
-        atomic_write(self.folder / MIRRORED, f"{self.tracker.where} {state}")
+        atomic_write(self.folder / own_file(MIRRORED, type(self.tracker)), f"{self.tracker.where} {state}")
 
     @property
     def known(self) -> Mapping[str, str]:
@@ -122,7 +127,7 @@ class Mirror:
 
 def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -> bool:
     """Whether the store has everything in the ledger, as far as known without connecting."""
-    marker = folder / MIRRORED
+    marker = folder / own_file(MIRRORED, tracker)
     if not marker.is_file() or not tracker.is_there(folder, tracking):
         return False
     with LedgerReader(folder / LEDGER) as ledger:

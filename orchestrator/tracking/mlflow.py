@@ -65,6 +65,7 @@ _UNUSABLE = re.compile(
 class MlflowTracker:
     """One sweep's runs in MLflow; ``Tracker`` describes the methods."""
 
+    name = library = "mlflow"
     title = "MLflow"
 
     def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:

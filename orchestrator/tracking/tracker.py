@@ -1,21 +1,21 @@
-"""The interface of an experiment tracker, and the table of trackers.
+"""The interface of an experiment tracker.
 
-A tracker is a class with the methods of ``Tracker`` in a module of this room, and a line in ``TRACKERS``.
+A tracker is a class with the methods of ``Tracker`` in a module of this room, and a line in the table of
+``catalogue.py``.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from orchestrator.errors import SweepError
+from orchestrator.errors import InputError, Problem, SweepError
 from orchestrator.sweepfile.sections import TrackingConfig
-
-# The class of each, as MODULE:CLASS. Imported only when a sweep uses it, since trackers are slow to import.
-TRACKERS = {"mlflow": "orchestrator.tracking.mlflow:MlflowTracker"}
+from orchestrator.tracking.catalogue import TRACKERS
 
 
 class TrackingError(SweepError):
@@ -95,7 +95,9 @@ class Tracker(Protocol):
     The mirror ensures that one process at a time writes a sweep. Writing the same thing twice stores it once.
     """
 
+    name: ClassVar[str]  # in a sweep file, and of the extra that installs it
     title: ClassVar[str]  # its name in messages
+    library: ClassVar[str]  # what it imports
     where: str  # the store, for display: without passwords
 
     def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
@@ -134,7 +136,19 @@ class Tracker(Protocol):
         """Whether the store may have content, as far as known without connecting."""
 
 
+def with_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a record, with the logarithms that are among them as numbers."""
+    return {name: float(value) if name.startswith("log10_") else value for name, value in values.items()}
+
+
 def tracker_class(name: str = "mlflow") -> type[Tracker]:
-    """The class of a tracker in ``TRACKERS``."""
-    module, _, found = TRACKERS[name].partition(":")
-    return getattr(importlib.import_module(module), found)
+    """The class of a tracker in ``TRACKERS``. Raises InputError for an unknown name, and without its library."""
+    if name not in TRACKERS:
+        raise InputError(Problem("", "tracking.to", f"{name!r} is unknown", f"choose from {', '.join(TRACKERS)}"))
+    module, _, attribute = TRACKERS[name].partition(":")
+    found: type[Tracker] = getattr(importlib.import_module(module), attribute)
+    if importlib.util.find_spec(found.library) is None:
+        remedy = f"pip install 'sweep-stability[{name}]', or remove it from tracking.to"
+        what = f"{found.title} needs the package {found.library}, which is not installed"
+        raise InputError(Problem("", "tracking.to", what, remedy))
+    return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from stored_sweeps import Stored, as_in_event_files, in_tensorboard, in_wandb
 from sweep_cases import sweep_with
 
 from orchestrator.driver.runner import run_sweep
@@ -36,22 +37,11 @@ from orchestrator.worker.packed_run import Pace
 NAME = "edge"
 
 
-@dataclass
-class Stored:
-    """What a store holds of a sweep, in words that all trackers share."""
-
-    trials: dict[str, dict[str, Any]]  # by id: status, outcome, values, curve of the loss
-    is_over: bool | None = None  # of the parent; None where there is none
-    counts: Mapping[str, float] = field(default_factory=dict)
-    artifacts: Sequence[str] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    cells: Mapping[str, tuple[Mapping[str, str], float | None]] = field(default_factory=dict)  # values, stable fraction
-
-
 class MemoryTracker:
     """A tracker whose store is a dictionary."""
 
-    title = "memory"
+    name = title = "memory"
+    library = "json"
     stores: ClassVar[dict[str, dict]] = {}
     is_down: ClassVar[bool] = False
 
@@ -175,6 +165,7 @@ class Case:
     stored: Callable[[Path], Stored]
     lose: Callable[[Path], None]
     break_store: Callable[[Path], None]
+    number: Callable[[float], float] = float  # as the store has it
 
 
 def memory_case() -> Case:
@@ -189,11 +180,45 @@ def mlflow_case() -> Case:
     return Case(tracker_class("mlflow"), in_mlflow, lambda results: (results / "mlflow.db").unlink(), break_mlflow)
 
 
-CASES = {"memory": memory_case, "mlflow": mlflow_case}
+def files_case(name: str, stored: Callable[[Path], Stored], number: Callable[[float], float] = float) -> Case:
+    """The case of a tracker that writes files in a folder of its name, in that of the sweep."""
+
+    def break_store(results: Path) -> None:
+        (results / NAME / name).write_text("this is no folder")
+
+    return Case(
+        tracker_class(name),
+        lambda results: stored(results / NAME),
+        lambda results: shutil.rmtree(results / NAME / name),
+        break_store,
+        number,
+    )
 
 
-@pytest.fixture(params=["memory", pytest.param("mlflow", marks=pytest.mark.services)])
-def case(request: pytest.FixtureRequest) -> Case:
+def tensorboard_case() -> Case:
+    return files_case("tensorboard", in_tensorboard, as_in_event_files)
+
+
+def wandb_case() -> Case:
+    return files_case("wandb", in_wandb)
+
+
+CASES = {"memory": memory_case, "mlflow": mlflow_case, "tensorboard": tensorboard_case, "wandb": wandb_case}
+OWN_MARKS = {"mlflow": [pytest.mark.services], "wandb": [pytest.mark.trackers]}
+
+
+# The others write a trial whole when it ends.
+LIVE = ("memory", "mlflow")
+
+
+@pytest.fixture(params=[pytest.param(name, marks=OWN_MARKS.get(name, [])) for name in LIVE])
+def live_case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]()
+
+
+@pytest.fixture(params=[pytest.param(name, marks=OWN_MARKS.get(name, [])) for name in CASES])
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setenv("WANDB_MODE", "offline")
     return CASES[request.param]()
 
 
@@ -232,13 +257,14 @@ def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
         assert len(trials) == 12
         for trial_id, found in stored.trials.items():
             row, trace = rows[trial_id], ledger.trace(trial_id)
-            assert found["learned_share"] == row.learned_share
+            assert found["learned_share"] == (None if row.learned_share is None else case.number(row.learned_share))
             assert (found["status"], found["outcome"]) == (row.status, row.outcome)
             own = {**row.cell, "seed": row.seed, "sweep": NAME}
             assert {key: str(value) for key, value in own.items()}.items() <= found["values"].items()
             assert set(found["values"]) - set(own) <= {"log10_lr"}, "what varies, which MLflow's plots begin with"
             assert found["cell"] == " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
-            pairs = zip(trace["step"].tolist(), trace["loss"].tolist(), strict=True)
+            losses = [case.number(loss) for loss in trace["loss"].tolist()]
+            pairs = zip(trace["step"].tolist(), losses, strict=True)
             assert found["loss"] == [(step, loss) for step, loss in pairs if math.isfinite(loss)]
     assert stored.is_over is True
     assert stored.counts["num_trials"] == 12
@@ -255,7 +281,7 @@ def test_cells_stand_between_the_sweep_and_its_trials_with_what_a_map_shows_of_t
     for (x, y), cell in made.cells.items():
         values, fraction = stored.cells[f"{made.x.name}={format_value(x)} {made.y.name}={format_value(y)}"]
         assert (values[made.x.name], values["sweep"]) == (str(x), NAME)
-        assert fraction == cell.fraction_stable
+        assert fraction == case.number(cell.fraction_stable)
     fractions = [cell.fraction_stable for cell in made.cells.values()]
     assert stored.counts["stable_fraction"] == pytest.approx(sum(fractions) / len(fractions))
     assert stored.counts["edge_low"] < stored.counts["edge_high"]
@@ -319,7 +345,8 @@ class Live:
     def ended(self, progress: Any) -> None: ...
 
 
-def test_the_curve_of_a_trial_grows_while_it_trains_and_is_whole_in_the_end(case: Case, tmp_path: Path) -> None:
+def test_the_curve_of_a_trial_grows_while_it_trains_and_is_whole_in_the_end(live_case: Case, tmp_path: Path) -> None:
+    case = live_case
     results, sweep = tmp_path / "results", sweep_with("steps=200", "axes={lr: {values: [0.1]}}", "seeds=[0]")
     (results / NAME).mkdir(parents=True)
     with Mirror(results / NAME, TrackingConfig(every=1), tracker=case.tracker) as mirror:
@@ -342,7 +369,8 @@ def test_the_curve_of_a_trial_grows_while_it_trains_and_is_whole_in_the_end(case
     assert case.stored(results) == grown
 
 
-def test_points_of_an_attempt_that_was_lost_do_not_stay(case: Case, results: Path) -> None:
+def test_points_of_an_attempt_that_was_lost_do_not_stay(live_case: Case, results: Path) -> None:
+    case = live_case
     mirror_all(case, results)
     before = case.stored(results)
     with (

@@ -81,7 +81,7 @@ def test_commands_and_options() -> None:
         "audit": {"--results"},
         "doctor": {"--strict", "--fix", "--results"},
         "gc": {"--exports", "--dry-run", "--results"},
-        "sync": {"--results", "--tracking-uri"},
+        "sync": {"--results", "--tracking-uri", "--to"},
         "ui": {"--results", "--tracking-uri", "--port"},
     }
     heatmap = commands["export"].commands["heatmap"]
@@ -119,7 +119,7 @@ def test_keys_of_a_sweep_file() -> None:
     } == GIVEN  # fmt: skip
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
-    assert list(TrackingConfig.model_fields) == ["enabled", "uri", "experiment", "every"]
+    assert list(TrackingConfig.model_fields) == ["enabled", "to", "uri", "experiment", "every"]
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
         "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience", "stall_drop", "stall_steps",

@@ -1,0 +1,173 @@
+"""Sweeps as TensorBoard's event files: a folder for each trial, for each cell, and for the sweep.
+
+A folder has one event file, whose name depends on its content, and a JSON file that says what it is. The JSON file is
+written last, so that a trial counts as complete only with all of its events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import SweepError
+from orchestrator.files import atomic_write, refuse_links
+from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.tracking.event_writing import FAILURE, RUNNING, SUCCESS, EventFile
+from orchestrator.tracking.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord, with_numbers
+
+STORE = "tensorboard"  # in the folder of a sweep
+MARKER = "sweep.json"
+_SHARES = "shares"  # beside a trial's events: its results that change as others finish
+_LONGEST_NAME = 150  # of a folder
+_STATUS = {"finished": SUCCESS, "errored": FAILURE, "lost": FAILURE}
+
+
+class TensorBoardTracker:
+    """One sweep's event files; ``Tracker`` describes the methods."""
+
+    name = "tensorboard"
+    title = "TensorBoard"
+    library = "tensorboardX"
+
+    def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
+        """Read what is there. Raises TrackingError."""
+        self.where = self.shown_store(folder, tracking)
+        self._store = folder / STORE
+        self._sign_of_life = sign_of_life
+        self._known: dict[str, str] = {}
+        self._folder_of: dict[str, Path] = {}
+        self._started_s: dict[str, float] = {}
+        with self._told_as_tracking_errors():
+            refuse_links(self._store)
+            if self._store.exists() and not self._store.is_dir():
+                raise TrackingError(f"{self.title} at {self.where}: is no folder; remove it")
+            for marker in self._store.glob(f"trials/*/{MARKER}"):
+                self._take(marker)
+
+    @classmethod
+    def load(cls) -> None:
+        """Import the format of events now."""
+        with contextlib.suppress(Exception):
+            from tensorboardX.proto import event_pb2  # noqa: F401
+
+    @classmethod
+    def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
+        """The folder that ``tensorboard --logdir`` takes."""
+        return str(folder / STORE)
+
+    @classmethod
+    def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
+        """Whether there is such a folder."""
+        return (folder / STORE).is_dir()
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """Trials with a folder, and the version of each complete one."""
+        return self._known
+
+    def write_trial(self, trial: TrialRecord) -> None:
+        """Write a trial's folder."""
+        with self._told_as_tracking_errors():
+            started_s, ended_s = trial.started_s or 0.0, trial.finished_s or trial.started_s or 0.0
+            events = EventFile(started_s)
+            events.add_session(
+                {"level": "trial", **with_numbers(trial.values)}, started_s, _STATUS.get(trial.status, RUNNING), ended_s
+            )
+            events.add_texts({"cell": trial.cell.name, **trial.tags})
+            events.add_points(trial.points)
+            place = self._folder_of.get(trial.trial_id) or self._place("trials", trial.name, trial.trial_id)
+            facts = {"level": "trial", "trial_id": trial.trial_id, "version": trial.version, "started_s": started_s}
+            self._write(place, "main", events, facts)
+            self._folder_of[trial.trial_id], self._known[trial.trial_id] = place, trial.version
+            self._started_s[trial.trial_id] = started_s
+            self._write_shares(trial.trial_id, trial.shares)
+
+    def write_running(self, trial: TrialRecord) -> None:
+        """Nothing: a trial is written whole when it ends."""
+
+    def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
+        """Write the folders of the sweep and of its cells; of ``artifacts`` the pictures, since it shows no others."""
+        with self._told_as_tracking_errors():
+            for trial_id, shares in sweep.shares.items():
+                self._write_shares(trial_id, shares)
+            for cell in sweep.cells:
+                self._write_cell(cell)
+            events = EventFile(sweep.finished_s)
+            rows = "".join(f"| {key} | {_in_table(value)} |\n" for key, value in sweep.settings.items())
+            events.add_texts({"settings": f"| setting | value |\n| --- | --- |\n{rows}"})
+            metrics = {**sweep.metrics, "is_over": float(sweep.is_over)}
+            events.add_points([Point(name, float(value), 0) for name, value in metrics.items()])
+            for path in artifacts:
+                if path.suffix == ".png":
+                    events.add_picture(path.name, path.read_bytes())
+            self._write(self._store / "sweep", "main", events, {"level": "sweep"})
+            self._sign_of_life()
+
+    @contextlib.contextmanager
+    def _told_as_tracking_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TrackingError:
+            raise
+        except (SweepError, OSError, ValueError) as error:
+            raise TrackingError(f"{self.title} at {self.where}: {str(error).splitlines()[0]}") from error
+
+    def _take(self, marker: Path) -> None:
+        """What the trial with ``marker`` is; one without its events, or with a damaged marker, is written again."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            facts = json.loads(marker.read_text())
+            trial_id, is_whole = str(facts["trial_id"]), (marker.parent / str(facts["events"])).is_file()
+            self._folder_of[trial_id], self._started_s[trial_id] = marker.parent, float(facts["started_s"])
+            self._known[trial_id] = str(facts["version"]) if is_whole else ""
+
+    def _place(self, kind: str, name: str, key: str) -> Path:
+        """A folder whose name says what it is, and differs where names do not."""
+        shown = re.sub(r"[^\w.=+ -]", "_", name)[:_LONGEST_NAME]
+        return self._store / kind / f"{shown} {key[:8]}"
+
+    def _write_cell(self, cell: CellRecord) -> None:
+        key, started_s = cell.key, cell.key.started_s or 0.0
+        events = EventFile(started_s)
+        status = SUCCESS if cell.is_over else RUNNING
+        events.add_session(
+            {"level": "cell", **with_numbers(key.values)}, started_s, status, max(started_s, cell.finished_s)
+        )
+        events.add_texts({"cell": key.name})
+        events.add_points([Point(name, float(value), 0) for name, value in cell.metrics.items()])
+        self._write(self._place("cells", key.name, key.cell_id), "main", events, {"level": "cell"})
+
+    def _write_shares(self, trial_id: str, shares: Mapping[str, float]) -> None:
+        if shares and (place := self._folder_of.get(trial_id)) is not None:
+            events = EventFile(self._started_s[trial_id])
+            events.add_points([Point(name, value, 0) for name, value in shares.items()])
+            self._write_events(place, _SHARES, events)
+        self._sign_of_life()
+
+    def _write(self, place: Path, kind: str, events: EventFile, facts: Mapping[str, Any]) -> None:
+        name = self._write_events(place, kind, events)
+        marker, text = place / MARKER, json.dumps({**facts, "events": name}, indent=1)
+        if not marker.is_file() or marker.read_text() != text:
+            atomic_write(marker, text)
+
+    def _write_events(self, place: Path, kind: str, events: EventFile) -> str:
+        """Replace a folder's event file of a ``kind``; a reader sees the old one or the new one. Returns its name.
+
+        TensorBoard reads on where it stopped in a file, so another content needs another name.
+        """
+        content = events.content()
+        name = f"events.out.tfevents.{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
+        if not (place / name).is_file():
+            atomic_write(place / name, content)
+        for old in place.glob(f"events.out.tfevents.*.{kind}"):
+            if old.name != name:
+                old.unlink()
+        return name
+
+
+def _in_table(text: str) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")
