@@ -1,6 +1,6 @@
 """Files under results/, private to their owner: atomic writes and locks; and output files named by the user.
 
-Apart from this module only SQLite, MLflow and the trials of custom trainers write under results/.
+Apart from this module only SQLite, MLflow, Weights & Biases and the trials of custom trainers write under results/.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 EXPORTED = "exported"  # the state of the ledger that the exports show
-MIRRORED = "mirrored"  # the MLflow store that has the sweep, and the state of the ledger in it
+MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
 
 

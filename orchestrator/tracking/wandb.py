@@ -42,6 +42,7 @@ class WandbTracker:
         self.folder, self._project = folder, tracking.experiment
         self.where = self.shown_store(folder, tracking)
         self._store, self._is_online = folder / STORE, _is_online()
+        self._place = self.where if self._is_online else "offline"  # also after the folder was moved
         self._sign_of_life = sign_of_life
         self._known: dict[str, str] = {}
         with self._told_as_tracking_errors():
@@ -88,9 +89,9 @@ class WandbTracker:
                 for step in sorted(by_step):
                     run.log(by_step[step], step=step)
                 run.summary.update(dict(trial.tags))
-            line = {"where": self.where, "trial_id": trial.trial_id, "version": trial.version}
+            line = {"where": self._place, "trial_id": trial.trial_id, "version": trial.version}
             with open_private(self._store / WRITTEN, "a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(f"\n{json.dumps(line)}")  # apart from a line whose writer died
             self._known[trial.trial_id] = trial.version
         self._sign_of_life()
 
@@ -142,9 +143,9 @@ class WandbTracker:
         there = {path.name.rpartition("-")[2] for path in self._store.glob("offline-run-*")}
         with contextlib.suppress(FileNotFoundError):
             for line in (self._store / WRITTEN).read_text().splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a line whose writer died
+                with contextlib.suppress(ValueError, KeyError, TypeError):
                     facts = json.loads(line)
-                    if facts["where"] == self.where:
+                    if facts["where"] == self._place:
                         is_there = self._is_online or self._run_id(facts["trial_id"]) in there
                         self._known[facts["trial_id"]] = facts["version"] if is_there else ""
 

@@ -217,8 +217,9 @@ def live_case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture(params=[pytest.param(name, marks=OWN_MARKS.get(name, [])) for name in CASES])
-def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
     return CASES[request.param]()
 
 

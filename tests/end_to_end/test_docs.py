@@ -21,6 +21,7 @@ from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRA
 from orchestrator.commands.live import text_map
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import ResourcesConfig, TelemetryConfig, TrackingConfig
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
@@ -137,7 +138,7 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+?) \|", SWEEP_FILE, re.MULTILINE))
     for name, field in section.model_fields.items():
         shown = rows[prefix + name]
-        assert parse_scalar(shown) == field.default, name
+        assert parse_set(f"{name}={shown}")[1] == field.default, name
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import psutil
@@ -51,6 +53,34 @@ def test_without_a_key_runs_stay_in_the_folder_nothing_is_printed_and_no_process
     assert sweep["files"] == ["heatmap.png", "map.csv"]
     assert len(list(folder.glob("wandb/offline-run-*/files/media/images/heatmap_*.png"))) == 1
     assert "WANDB_DATA_DIR" not in os.environ
+
+
+def test_a_run_that_is_lost_or_was_not_written_to_its_end_is_written_again(folder: Path) -> None:
+    mirror_to("wandb", folder)
+
+    def trials() -> dict[str, Path]:
+        runs = {path.parent: read_run(path) for path in folder.glob("wandb/offline-run-*/*.wandb")}
+        return {run["config"]["trial_id"]: place for place, run in runs.items() if run["kind"] == "trial"}
+
+    before = trials()
+    listed = folder / "wandb" / "sweep.jsonl"
+    cut, lost = (json.loads(line)["trial_id"] for line in listed.read_text().splitlines()[-1:-3:-1])
+    listed.write_text(listed.read_text()[:-20])  # the writer died in its last line
+    shutil.rmtree(before[lost])
+    mirror_to("wandb", folder)
+    after = trials()
+    assert set(after) == set(before)
+    assert {trial for trial in before if after[trial] != before[trial]} <= {cut, lost}
+    assert {json.loads(line)["trial_id"] for line in listed.read_text().splitlines()[-2:]} == {cut, lost}
+
+
+def test_runs_are_known_after_their_folder_was_moved(folder: Path, tmp_path: Path) -> None:
+    mirror_to("wandb", folder)
+    (tmp_path / "elsewhere").mkdir()
+    moved = folder.rename(tmp_path / "elsewhere" / "edge")
+    versions = tracker_class("wandb")(moved, TrackingConfig(), lambda: None).known.values()
+    assert len(versions) == 12
+    assert "" not in versions
 
 
 def test_a_run_of_the_users_own_in_this_process_goes_on(folder: Path, tmp_path: Path) -> None:
