@@ -64,7 +64,7 @@ def sweeps_view() -> dict[str, Any]:
 def maps_view(sweeps: Sequence[Any]) -> dict[str, Any]:
     """A chart of the stable fraction for each of the runs ``sweeps``, over the axes that its tag names.
 
-    They stand in pairs, since MLflow titles a chart by its axes and a section as it is told.
+    They come in pairs with the names of the sweeps above them, since MLflow titles a chart by its axes alone.
     """
     named = [
         (str(sweep.info.run_name), [axis for axis in sweep.data.tags.get(MAP_AXES, "").split(",") if axis])
