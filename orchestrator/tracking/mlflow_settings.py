@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -32,12 +33,13 @@ def tell_apart(client: Any, experiment_id: str, sign_of_life: Callable[[], None]
             continue
         folder = sweep.data.tags.get("sweep.folder", "")
         wanted = {name: sweep.data.params[name] for name in names if name in sweep.data.params}
-        for run in _runs(client, experiment_id, f"{_LEVEL} != 'sweep' and tags.`sweep.folder` = '{folder}'"):
-            missing = {name: value for name, value in wanted.items() if name not in run.data.params}
-            for name, value in missing.items():
-                client.log_param(run.info.run_id, name, value, synchronous=True)
-            sign_of_life()
-        client.set_tag(sweep.info.run_id, _GIVEN, _text(names, sweep))
+        # Another process may write the same at this moment, which MLflow refuses; then it is there.
+        with contextlib.suppress(Exception):
+            for run in _runs(client, experiment_id, f"{_LEVEL} != 'sweep' and tags.`sweep.folder` = '{folder}'"):
+                for name in wanted.keys() - run.data.params.keys():
+                    client.log_param(run.info.run_id, name, wanted[name], synchronous=True)
+                sign_of_life()
+            client.set_tag(sweep.info.run_id, _GIVEN, _text(names, sweep))
 
 
 def differing(settings: Iterable[Mapping[str, str]]) -> set[str]:
