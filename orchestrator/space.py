@@ -58,6 +58,16 @@ class Axis:
             return float(f"{1 - float(f'{distance:.12g}'):.15g}")
         return self._rounded(low + (high - low) * unit)
 
+    def unit(self, value: Any) -> float:
+        """The place of ``value`` in [0, 1] of the axis, where ``at`` gives it back; outside for one beyond the ends.
+
+        In a list of values it is the middle of the value's share. Raises ValueError for one that is not listed.
+        """
+        if self.ends is None:
+            return (self.values.index(value) + 0.5) / len(self.values)
+        low, high = map(self.position, self.ends)
+        return (self.position(value) - low) / (high - low)
+
     def grid(self, num: int) -> tuple[Any, ...]:
         """``num`` values evenly spaced on the axis's scale, including both ends; fewer where integers coincide.
 

@@ -70,6 +70,25 @@ def test_the_middle_of_an_axis_is_the_middle_of_its_scale(axis: Axis, middle) ->
     assert axis.at(0.5) == (pytest.approx(middle) if isinstance(middle, float) else middle)
 
 
+@given(st.floats(0, 1))
+@pytest.mark.parametrize(
+    "axis",
+    [
+        Axis("lr", "log", (), (1e-4, 1.0)),
+        Axis("beta2", "log1m", (), (0.9, 0.99999)),
+        Axis("momentum", "linear", (), (-1.0, 1.0)),
+    ],
+    ids=lambda axis: axis.name,
+)
+def test_the_place_of_a_value_on_its_axis_gives_the_value_back(axis: Axis, unit: float) -> None:
+    assert axis.unit(axis.at(unit)) == pytest.approx(unit, abs=1e-9)
+
+
+def test_the_places_of_listed_values_give_them_back() -> None:
+    axis = Axis("clip", "values", (0.1, 1.0, None))
+    assert [axis.at(axis.unit(value)) for value in axis.values] == [0.1, 1.0, None]
+
+
 def test_places_on_an_axis_are_even_where_its_values_are() -> None:
     for axis in (
         Axis("x", "log", (), (1e-6, 1.0)),
