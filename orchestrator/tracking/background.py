@@ -119,6 +119,7 @@ class BackgroundMirror:
             # Once the run waits for it, the rest is written by a thread with normal priority.
             pause_s = _LIVE_S
             while not self._is_ending:
+                self._mirror.mirror_machine()
                 try:
                     trial_id = self._waiting.get(timeout=pause_s)
                 except queue.Empty:

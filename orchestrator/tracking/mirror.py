@@ -17,7 +17,8 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.space import Axis
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.records import running_record, sweep_record, trial_record, version_of
+from orchestrator.tracking.records import running_record, trial_record, version_of
+from orchestrator.tracking.sweep_records import sweep_record
 from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
 
 # How long the end of a run waits for a store that does not respond, or for another process that writes.
@@ -100,6 +101,10 @@ class Mirror:
             if row.status == "running" and until > after:
                 self.tracker.write_running(record)
                 self._shown_rows[trial_id, row.pack_id] = until
+
+    def mirror_machine(self) -> None:
+        """Write the load of this machine. Raises TrackingError."""
+        self.tracker.write_machine()
 
     def _axes_of(self, ledger: LedgerReader) -> Mapping[str, Axis]:
         """The axes of the sweep; reading them takes all rows."""

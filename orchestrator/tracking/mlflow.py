@@ -13,13 +13,17 @@ import logging
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import SweepError
-from orchestrator.files import make_folder
+from orchestrator.files import FROZEN_SWEEP, make_folder
 from orchestrator.sweepfile.sections import TrackingConfig
+from orchestrator.tracking.mlflow_attachments import log_map, log_table, log_texts
+from orchestrator.tracking.mlflow_machine import MachineReadings
+from orchestrator.tracking.mlflow_runs import ATTEMPT, MIRRORED, find_runs
 from orchestrator.tracking.mlflow_settings import tell_apart
 from orchestrator.tracking.mlflow_store import (
     artifacts_folder,
@@ -31,7 +35,6 @@ from orchestrator.tracking.mlflow_store import (
     sqlite_file,
     tracking_uri,
 )
-from orchestrator.tracking.mlflow_table import log_table
 from orchestrator.tracking.records import attempt_of, shown_value
 from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrackingError, TrialRecord
 
@@ -45,9 +48,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 _LONGEST_PARAM = 500  # characters
-_ATTEMPT = "sweep.attempt"  # tag: which attempt at training the points are of
 _MAX_METRICS = 800  # in one call of log_batch, which accepts 1000 entries
-_PAGE = 1000
 _COLLECT_AFTER = 200_000
 _FINAL_STATUS = {
     "errored": "FAILED",
@@ -73,15 +74,7 @@ class MlflowTracker:
         self.folder, self.tracking = folder, tracking
         self.uri = tracking_uri(tracking, folder.parent)
         self.where = shown_uri(self.uri)
-        self.run_of_trial: dict[str, str] = {}
-        self.run_of_cell: dict[str, str] = {}
-        self._params: dict[str, dict[str, str]] = {}  # of each run that is there
-        self._attempt: dict[str, str] = {}  # of the trials' runs
-        self._status: dict[str, str] = {}  # of the runs of cells
-        self._metrics: dict[str, dict[str, float]] = {}  # of the runs of cells and of the sweep
-        self._complete: dict[str, str] = {}  # of the same trials
-        self._shares: dict[str, Mapping[str, float]] = {}  # metrics of theirs that depend on other trials
-        self._still_running: set[str] = set()
+        self._machine: MachineReadings | None = None
         self._sign_of_life = sign_of_life
         with self._told_as_tracking_errors():
             self._connect()
@@ -106,7 +99,7 @@ class MlflowTracker:
     @property
     def known(self) -> Mapping[str, str]:
         """Trials that have a run, and the version of each complete one."""
-        return self._complete
+        return self._runs.complete
 
     def write_trial(self, trial: TrialRecord) -> None:
         """Write a trial's run."""
@@ -118,8 +111,20 @@ class MlflowTracker:
         with self._told_as_tracking_errors():
             run_id = self._run_of_attempt(trial)
             self._log(run_id, trial, trial.points, {"status": trial.status})
-            self._still_running.add(run_id)
+            self._runs.running.add(run_id)
             self._sign_of_life()
+
+    def write_machine(self) -> None:
+        """Add MLflow's system metrics to the sweep's run, every ten seconds."""
+        with self._told_as_tracking_errors():
+            self._machine = self._machine or MachineReadings()
+            now_ms = int(1000 * time.time())
+            # The seconds since the sweep's run was made: steps that also grow over a restart.
+            step = (now_ms - self._runs.parent_made_ms) // 1000
+            metrics = [self._entities.Metric(name, value, now_ms, step) for name, value in self._machine.due().items()]
+            if metrics:
+                self._client.log_batch(self._runs.parent_id, metrics=metrics)
+                self._sign_of_life()
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the parent run, FINISHED when the sweep is over and KILLED otherwise, and end stray runs."""
@@ -129,9 +134,9 @@ class MlflowTracker:
             self._write_parent(sweep, artifacts)
             for cell in sweep.cells:
                 self._write_cell(cell)
-            for run_id in [run_id for run_id, status in self._status.items() if status == "RUNNING"]:
+            for run_id in [run_id for run_id, status in self._runs.status.items() if status == "RUNNING"]:
                 self._client.set_terminated(run_id, status="KILLED")  # the sweep no longer has this cell
-                self._status[run_id] = "KILLED"
+                self._runs.status[run_id] = "KILLED"
             tell_apart(self._client, self._experiment_id, self._sign_of_life)
 
     @contextlib.contextmanager
@@ -187,70 +192,35 @@ class MlflowTracker:
     def _find_runs(self) -> None:
         folder = folder_tag(self.folder)
         self._owner = {"sweep.folder": folder, "mlflow.user": getpass.getuser()}
-        query, token = f"tags.`sweep.folder` = '{folder}'", None
-        self.parent_id, surplus = "", []
-        while True:
-            page = self._client.search_runs([self._experiment_id], query, max_results=_PAGE, page_token=token)
-            for run in page:
-                run_id, tags = run.info.run_id, run.data.tags
-                trial_id, cell_id = tags.get("sweep.trial_id"), tags.get("sweep.cell_id")
-                if trial_id is not None:
-                    known = self.run_of_trial.setdefault(trial_id, run_id)
-                elif cell_id is not None:
-                    known = self.run_of_cell.setdefault(cell_id, run_id)
-                else:
-                    known = self.parent_id = self.parent_id or run_id
-                if known != run_id:
-                    # A request to create a run was repeated, because its answer came too late.
-                    surplus.append(run_id)
-                    continue
-                self._params[run_id] = dict(run.data.params)
-                if trial_id is None:
-                    self._metrics[run_id] = dict(run.data.metrics)
-                    if cell_id is not None:
-                        self._status[run_id] = run.info.status
-                else:
-                    self._shares[trial_id] = run.data.metrics
-                    if _ATTEMPT in tags:
-                        self._attempt[trial_id] = tags[_ATTEMPT]
-                    # A run whose writing was interrupted before its last call is RUNNING, with all data in it.
-                    is_running = run.info.status == "RUNNING"
-                    self._complete[trial_id] = "" if is_running else tags.get("sweep.mirrored", "")
-                    self._still_running |= {run_id} if is_running else set()
-            self._sign_of_life()
-            token = page.token
-            if not token:
-                break
-        for run_id in surplus:
-            self._client.delete_run(run_id)
-        if not self.parent_id:
-            self.parent_id = self._create_parent()
+        self._runs = find_runs(self._client, self._experiment_id, folder, self._sign_of_life)
+        if not self._runs.parent_id:
+            self._create_parent()
 
-    def _create_parent(self) -> str:
+    def _create_parent(self) -> None:
         tags = {**self._owner, "sweep.level": "sweep"}
         run = self._client.create_run(self._experiment_id, tags=tags, run_name=self.folder.name)
-        return run.info.run_id
+        self._runs.parent_id, self._runs.parent_made_ms = run.info.run_id, run.info.start_time
 
     def _write_trial(self, trial: TrialRecord) -> None:
         run_id = self._run_of_attempt(trial)
         # Those that the run has already are changed by ``_write_shares``: two values at one time would be ambiguous.
-        known = self._shares.get(trial.trial_id, {})
+        known = self._runs.shares.get(trial.trial_id, {})
         new = {name: value for name, value in trial.shares.items() if name not in known}
         shares = [Point(name, value, 0) for name, value in new.items()]
-        self._log(run_id, trial, [*trial.points, *shares], {"sweep.mirrored": trial.version, **trial.tags})
+        self._log(run_id, trial, [*trial.points, *shares], {MIRRORED: trial.version, **trial.tags})
         ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
         # No other process writes these runs, so one that MLflow lists as running would stay so after a crash.
         self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
-        self._still_running.discard(run_id)
-        self._complete[trial.trial_id] = trial.version
-        self._shares[trial.trial_id] = {**new, **known}
+        self._runs.running.discard(run_id)
+        self._runs.complete[trial.trial_id] = trial.version
+        self._runs.shares[trial.trial_id] = {**new, **known}
         self._sign_of_life()
 
     def _log(self, run_id: str, trial: TrialRecord, points: Sequence[Point], tags: Mapping[str, str]) -> None:
         """Write points of a trial, with its params and ``tags``."""
         entities, started_ms = self._entities, int(1000 * (trial.started_s or 0))
         metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in points]
-        place = {"mlflow.parentRunId": self._cell_run(trial.cell), "sweep.level": "trial", _ATTEMPT: attempt_of(trial)}
+        place = {"mlflow.parentRunId": self._cell_run(trial.cell), "sweep.level": "trial", ATTEMPT: attempt_of(trial)}
         params = self._new_params(run_id, trial.values)
         # One call writes all of an ordinary trial; a call costs as much as forty points.
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
@@ -259,44 +229,44 @@ class MlflowTracker:
             self._sign_of_life()
         shown = [entities.RunTag(key, value) for key, value in {**place, **tags}.items()]
         self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=shown)
-        self._attempt[trial.trial_id] = attempt_of(trial)
+        self._runs.attempt[trial.trial_id] = attempt_of(trial)
 
     def _run_of_attempt(self, trial: TrialRecord) -> str:
         """The run of a trial, a new one where it has points of another attempt: MLflow cannot remove points."""
         trial_id = trial.trial_id
-        if self._attempt.get(trial_id, attempt_of(trial)) != attempt_of(trial):
-            old = self.run_of_trial.pop(trial_id)
-            self._still_running.discard(old)
-            self._shares.pop(trial_id, None)
+        if self._runs.attempt.get(trial_id, attempt_of(trial)) != attempt_of(trial):
+            old = self._runs.of_trial.pop(trial_id)
+            self._runs.running.discard(old)
+            self._runs.shares.pop(trial_id, None)
             self._client.delete_run(old)
-        return self.run_of_trial.get(trial_id) or self._create_child(trial)
+        return self._runs.of_trial.get(trial_id) or self._create_child(trial)
 
     def _create_child(self, trial: TrialRecord) -> str:
         tags = {**self._owner, "sweep.trial_id": trial.trial_id, "sweep.level": "trial"}
         # MLflow lists the newest first, and trials of a pack start at one moment: milliseconds make the order.
         started_ms = int(1000 * trial.started_s) - trial.position if trial.started_s else None
         run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
-        run_id = self.run_of_trial[trial.trial_id] = run.info.run_id
-        self._complete[trial.trial_id] = ""
+        run_id = self._runs.of_trial[trial.trial_id] = run.info.run_id
+        self._runs.complete[trial.trial_id] = ""
         return run_id
 
     def _cell_run(self, cell: CellKey) -> str:
         """The run of a cell, which is made if there is none."""
-        if cell.cell_id not in self.run_of_cell:
+        if cell.cell_id not in self._runs.of_cell:
             tags = {**self._owner, "sweep.cell_id": cell.cell_id, "sweep.level": "cell"}
-            tags["mlflow.parentRunId"] = self.parent_id
+            tags["mlflow.parentRunId"] = self._runs.parent_id
             started_ms = int(1000 * cell.started_s) - cell.position if cell.started_s else None
             run = self._client.create_run(
                 self._experiment_id, start_time=started_ms, tags=tags, run_name=cell.name[:250]
             )
-            self.run_of_cell[cell.cell_id] = run_id = run.info.run_id
-            self._status[run_id] = "RUNNING"
+            self._runs.of_cell[cell.cell_id] = run_id = run.info.run_id
+            self._runs.status[run_id] = "RUNNING"
             self._client.log_batch(run_id, params=self._new_params(run_id, cell.values))
-        return self.run_of_cell[cell.cell_id]
+        return self._runs.of_cell[cell.cell_id]
 
     def _new_params(self, run_id: str, values: Mapping[str, object]) -> list[Param]:
         """The params that a run lacks: only what varies, since MLflow's plots start with the name that sorts first."""
-        known = self._params.setdefault(run_id, {})
+        known = self._runs.params.setdefault(run_id, {})
         new = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in values.items() if key not in known}
         known.update(new)
         return [self._entities.Param(key, value) for key, value in new.items()]
@@ -305,14 +275,14 @@ class MlflowTracker:
         run_id, ended_ms = self._cell_run(cell.key), int(1000 * cell.finished_s)
         self._write_metrics(run_id, cell.metrics, ended_ms)
         status = "FINISHED" if cell.is_over else "KILLED"
-        if self._status.get(run_id) != status:
+        if self._runs.status.get(run_id) != status:
             self._client.set_terminated(run_id, status=status, end_time=ended_ms or None)
-            self._status[run_id] = status
+            self._runs.status[run_id] = status
         self._sign_of_life()
 
     def _write_metrics(self, run_id: str, metrics: Mapping[str, float], now_ms: int) -> None:
         """Write the metrics of a cell or a sweep that have changed; those that no longer apply stay as they were."""
-        known = self._metrics.setdefault(run_id, {})
+        known = self._runs.metrics.setdefault(run_id, {})
         changed = {name: value for name, value in metrics.items() if known.get(name) != value and math.isfinite(value)}
         if changed:
             made = [self._entities.Metric(name, float(value), now_ms, 0) for name, value in changed.items()]
@@ -321,50 +291,55 @@ class MlflowTracker:
 
     def _end_strays(self) -> None:
         """End the runs of trials that are not in the ledger: it was deleted, and the sweep was changed."""
-        for run_id in self._still_running:
+        for run_id in self._runs.running:
             self._client.set_terminated(run_id, status="KILLED")
-        self._still_running.clear()
+        self._runs.running.clear()
 
     def _write_shares(self, sweep: SweepRecord) -> None:
         """Write the metrics that depend on other trials, where they have changed."""
         now_ms = int(1000 * sweep.finished_s)
         for trial_id, shares in sweep.shares.items():
-            run_id, known = self.run_of_trial.get(trial_id), self._shares.get(trial_id, {})
+            run_id, known = self._runs.of_trial.get(trial_id), self._runs.shares.get(trial_id, {})
             changed = {name: value for name, value in shares.items() if known.get(name) != value}
             if run_id is None or not changed:
                 continue
             metrics = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
             self._client.log_batch(run_id, metrics=metrics)
-            self._shares[trial_id] = {**known, **shares}
+            self._runs.shares[trial_id] = {**known, **shares}
             self._sign_of_life()
 
     def _write_parent(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         wanted = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in sweep.settings.items()}
-        known = self._params.get(self.parent_id, {})
+        known = self._runs.params.get(self._runs.parent_id, {})
         if any(wanted.get(key) != value for key, value in known.items()):
             self._replace_parent()  # the user has edited the sweep, and params of a run cannot change
-        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.name": f"sweep run {self.folder.name}"}
-        tags |= {"mlflow.source.type": "LOCAL"}
+        tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL"}
+        tags["mlflow.source.name"] = f"sweep run {self.folder / FROZEN_SWEEP}"  # with the command line's changes
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         entities, now_ms = self._entities, int(1000 * sweep.finished_s)
         self._client.log_batch(
-            self.parent_id,
-            params=self._new_params(self.parent_id, wanted),
+            self._runs.parent_id,
+            params=self._new_params(self._runs.parent_id, wanted),
             tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
         )
-        self._write_metrics(self.parent_id, sweep.metrics, now_ms)
-        if (place := local_folder(self._client.get_run(self.parent_id).info.artifact_uri)) is not None:
+        self._write_metrics(self._runs.parent_id, sweep.metrics, now_ms)
+        if (place := local_folder(self._client.get_run(self._runs.parent_id).info.artifact_uri)) is not None:
             make_folder(place)  # MLflow would create it with the umask's permissions
-        log_table(self._client, self.parent_id, sweep.cells)
+        log_texts(self._client, self._runs.parent_id, sweep.texts)
+        log_table(self._client, self._runs.parent_id, sweep.cells)
         for path in artifacts:
-            self._client.log_artifact(self.parent_id, str(path))
+            self._client.log_artifact(self._runs.parent_id, str(path))
             self._sign_of_life()
-        self._client.set_terminated(self.parent_id, status="FINISHED" if sweep.is_over else "KILLED")
+            if path.suffix == ".png":
+                log_map(self._client, self._runs.parent_id, path, sweep.num_finished)
+                self._sign_of_life()
+        self._client.set_terminated(self._runs.parent_id, status="FINISHED" if sweep.is_over else "KILLED")
 
     def _replace_parent(self) -> None:
-        old, self.parent_id = self.parent_id, self._create_parent()
-        for run_id in self.run_of_cell.values():
-            self._client.set_tag(run_id, "mlflow.parentRunId", self.parent_id)
+        old = self._runs.parent_id
+        self._create_parent()
+        for run_id in self._runs.of_cell.values():
+            self._client.set_tag(run_id, "mlflow.parentRunId", self._runs.parent_id)
             self._sign_of_life()
         self._client.delete_run(old)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.tracking.mlflow_store import artifacts_folder
-from orchestrator.tracking.records import MAP_AXES
+from orchestrator.tracking.sweep_records import MAP_AXES
 
 _VIEW = "mlflow.sharedViewState."
 # As many as a page of usual width shows; MLflow orders them by name.

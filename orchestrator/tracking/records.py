@@ -1,47 +1,33 @@
-"""What a tracker gets of a sweep, from its ledger: the records of its trials and cells, and that of the sweep."""
+"""What a tracker gets of a trial, from the ledger, and the key of its cell."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from orchestrator.columns import TRIAL_COLUMNS, names
-from orchestrator.detection.outcomes import OUTCOMES, cell_state
-from orchestrator.errors import InputError
+from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import boundary, distance_to_edge
 from orchestrator.maps.curve_metrics import also_of
-from orchestrator.maps.recommendation import recommend
-from orchestrator.maps.sensitivity import lr_sensitivity
-from orchestrator.maps.stability import MapCell, distinct_runs, map_cell, stability_map, sweep_axes
-from orchestrator.messages import CUSTOM_KINDS, DEGRADED, PackRow, TrialRow
-from orchestrator.replay.audit import Audit, audit
-from orchestrator.space import Axis, Trial, canonical_json, format_value, is_number
-from orchestrator.sweepfile.settings import settings_of
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.space import Axis, Trial, canonical_json, format_value
+from orchestrator.tracking.companions import on_scales, with_companions
 from orchestrator.tracking.curve_points import SPIKY, complete_rows, curve_points, reading_points
-from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrialRecord
+from orchestrator.tracking.tracker import CellKey, Point, TrialRecord
 
 # Raised when a trial's record gets other content: then trackers write all trials once more.
 _VERSION = 2
-MAP_AXES = "sweep.map_axes"  # tag: the params of cells over which a map can be drawn, by commas
 _RESULTS = names(column for column in TRIAL_COLUMNS if column.is_in_mlflow)
-_UNFINISHED = ("planned", "running", "interrupted", "lost")
-_MEDIANS = ("final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "onset_step")
-# A loss of so many times the initial one is drawn at that height, so that one blow-up does not flatten the rest.
-_CAP = 2.0
 # Columns of telemetry that say the most, by the names that a tracker shows.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
     "attention_logit": "attention_logit", "noise_scale": "noise_scale",
 }  # fmt: skip
 _MOST_READINGS = 40
-_MOST_ROWS = 20  # whose edges are metrics of the sweep
-_WIDE = 30.0  # ratio of the ends of a list of values from which their logarithms are given too
 
 
 def version_of(row: TrialRow) -> str:
@@ -73,7 +59,7 @@ def trial_record(
         status=row.status,
         cell=cell_key(row, axes, sweep),
         # Settings that do not vary are recorded on the sweep.
-        values={**_with_companions(row.cell, axes), "seed": row.seed, "sweep": sweep},
+        values={**with_companions(row.cell, axes), "seed": row.seed, "sweep": sweep},
         tags={key: str(value) for key, value in tags.items() if value is not None},
         points=[*_curves(ledger, row, every), *_results(row)] if is_finished else [],
         shares=shares or {},
@@ -103,53 +89,15 @@ def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str) -> CellKey:
     return CellKey(
         cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
         name=" ".join(f"{key}={format_value(value)}" for key, value in row.cell.items()) or "all seeds",
-        values={**_with_companions(row.cell, axes), "sweep": sweep},
+        values={**with_companions(row.cell, axes), "sweep": sweep},
         started_s=row.started_at,
         position=row.position or 0,
-    )
-
-
-def sweep_record(ledger: LedgerReader) -> SweepRecord:
-    """The tracker's record of the sweep of ``ledger``."""
-    facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
-    environment = packs[-1].environment if packs else {}
-    axes = sweep_axes(ledger)
-    fixed = _fixed(rows)
-    tags = {
-        "objective": facts.get("objective", ""),
-        "sweep_version": facts.get("sweep_version", ""),
-        MAP_AXES: ",".join(_map_axes(axes)),
-        **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
-        **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
-    }
-    cells = _cells(ledger, rows, axes)
-    return SweepRecord(
-        tags=tags,
-        git_commit=facts.get("git_commit", ""),
-        shares={
-            row.trial_id: {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
-            for row in rows
-            if row.learned_share is not None
-        },
-        settings={
-            "sweep": facts.get("name", ""),
-            "objective": facts.get("objective", ""),
-            **{axis.name: _range_text(axis) for axis in axes},
-            **{key: shown_value(value) for key, value in fixed.items()},
-        },
-        metrics={**_counts(rows), **_of_map(ledger, rows, cells), **_costs(rows, packs)},
-        cells=cells,
-        finished_s=max((row.finished_at or 0 for row in rows), default=0),
-        is_over=not any(row.status in _UNFINISHED for row in rows),
     )
 
 
 def shown_value(value: Any) -> str:
     """The value of a field as text."""
     return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
-
-
-# --- a trial ---------------------------------------------------------------------------------------
 
 
 def _curves(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point]:
@@ -169,226 +117,5 @@ def _curves(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point
 def _results(row: TrialRow) -> list[Point]:
     values = {name: value for name in _RESULTS if (value := getattr(row, name)) is not None}
     values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
-    values |= _on_scales(row.final_loss, row.initial_loss, is_over=row.outcome == "diverged")
+    values |= on_scales(row.final_loss, row.initial_loss, is_over=row.outcome == "diverged")
     return [Point(name, float(value), 0) for name, value in values.items()]
-
-
-def _on_scales(final: float | None, initial: float | None, *, is_over: bool) -> dict[str, float]:
-    """The final loss on scales on which a blow-up leaves the others visible."""
-    found = {}
-    if final is not None and final > 0:
-        found["log10_loss"] = math.log10(final)
-    if initial is not None and initial > 0:
-        cap = _CAP * initial
-        if final is not None or is_over:
-            found["loss_capped"] = cap if final is None else min(final, cap)
-    return found
-
-
-def _with_companions(cell: Mapping[str, Any], axes: Mapping[str, Axis]) -> dict[str, Any]:
-    """The values of a cell, with the logarithms of those on a logarithmic scale."""
-    values = dict(cell)
-    for name, value in cell.items():
-        companion = _companion(axes[name]) if name in axes else None
-        if companion is not None and value is not None:
-            shown, transform = companion
-            values[shown] = f"{transform(value):.6g}"
-    return values
-
-
-def _companion(axis: Axis) -> tuple[str, Callable[[float], float]] | None:
-    """The name and the function of an axis's second scale; None where a linear one is right."""
-    numbers = [value for value in axis.values if value is not None]
-    if not numbers or not all(is_number(value) for value in numbers):
-        return None
-    if axis.scale == "log1m" and max(numbers) < 1:
-        return f"log10_one_minus_{axis.name}", lambda value: math.log10(1 - value)
-    is_wide = min(numbers) > 0 and (axis.scale == "log" or max(numbers) >= _WIDE * min(numbers))
-    return (f"log10_{axis.name}", math.log10) if is_wide else None
-
-
-def _map_axes(axes: Sequence[Axis]) -> list[str]:
-    """The params of cells along the first two axes of numbers."""
-    found = []
-    for axis in axes:
-        companion = _companion(axis)
-        if companion is not None or all(map(is_number, axis.values)):
-            found.append(axis.name if companion is None else companion[0])
-    return found[:2]
-
-
-# --- cells -----------------------------------------------------------------------------------------
-
-
-def _cells(ledger: LedgerReader, rows: Sequence[TrialRow], axes: Sequence[Axis]) -> list[CellRecord]:
-    by_name, name = {axis.name: axis for axis in axes}, ledger.facts().get("name", "")
-    members: dict[str, list[TrialRow]] = {}
-    keys: dict[str, CellKey] = {}
-    for row in rows:
-        key = cell_key(row, by_name, name)
-        keys.setdefault(key.cell_id, key)
-        members.setdefault(key.cell_id, []).append(row)
-    made = {cell_id: map_cell(None, None, trials, "final_loss", {}) for cell_id, trials in members.items()}
-    states = {tuple(trials[0].cell.values()): made[cell_id].state for cell_id, trials in members.items()}
-    sensitivity = _sensitivities(ledger)
-    return [
-        CellRecord(
-            key=keys[cell_id],
-            metrics={
-                **_cell_metrics(made[cell_id], trials, name),
-                **_distance(trials[0].cell, axes, states),
-                **sensitivity(trials[0].cell),
-            },
-            finished_s=max((row.finished_at or 0 for row in trials), default=0),
-            is_over=not any(row.status in _UNFINISHED for row in trials),
-        )
-        for cell_id, trials in members.items()
-        if any(row.status != "planned" for row in trials)
-    ]
-
-
-def _cell_metrics(cell: MapCell, rows: Sequence[TrialRow], sweep: str) -> dict[str, float]:
-    found: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
-    found["num_stable"] += cell.outcomes.get(DEGRADED, 0)
-    found |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
-    if cell.fraction_stable is not None and cell.interval is not None:
-        low, high = cell.interval
-        # Once more with the sweep's name: MLflow's charts show one metric of all runs that have it.
-        found |= {"stable_fraction": cell.fraction_stable, f"stable_fraction/{sweep}": cell.fraction_stable}
-        found |= {"stable_fraction_low": low, "stable_fraction_high": high}
-    found |= {name: value for name in _MEDIANS if (value := cell.medians[name]) is not None}
-    initial = [row.initial_loss for row in rows if row.initial_loss is not None]
-    is_over = cell.outcomes.get("diverged", 0) * 2 > cell.num_finished
-    on_scales = _on_scales(cell.medians["final_loss"], median(initial) if initial else None, is_over=is_over)
-    return found | on_scales
-
-
-def _distance(cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> dict[str, float]:
-    distance = distance_to_edge(cell, axes, states)
-    return {} if distance is None else {"distance_to_edge": distance}
-
-
-def _sensitivities(ledger: LedgerReader) -> Callable[[Mapping[str, Any]], dict[str, float]]:
-    """The function from a cell to what a wrong learning rate costs at its other settings, where that is known."""
-    try:
-        found = {tuple(each.setting.items()): each.value for each in lr_sensitivity(ledger, "lr")}
-    except InputError:
-        found = {}
-
-    def of_cell(cell: Mapping[str, Any]) -> dict[str, float]:
-        value = found.get(tuple((name, value) for name, value in cell.items() if name != "lr"))
-        return {} if value is None else {"lr_sensitivity": value}
-
-    return of_cell
-
-
-# --- the sweep -------------------------------------------------------------------------------------
-
-
-def _counts(rows: Sequence[TrialRow]) -> dict[str, float]:
-    counts: dict[str, float] = {f"num_{outcome}": sum(row.outcome == outcome for row in rows) for outcome in OUTCOMES}
-    counts[f"num_{DEGRADED}"] = sum(row.is_degraded for row in rows)
-    return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
-
-
-def _of_map(ledger: LedgerReader, rows: Sequence[TrialRow], cells: Sequence[CellRecord]) -> dict[str, float]:
-    """The size of the stable region, the edge, the setting to take, and what a wrong learning rate costs."""
-    found: dict[str, float] = {}
-    known = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
-    if known:
-        found["stable_fraction"] = sum(known) / len(known)
-        states = [cell_state([row.label for row in trials]) for trials in _by_cell(rows)]
-        found["stable_cells"] = sum(state == "stable" for state in states) / len(states)
-    found |= _edges(ledger)
-    try:
-        chosen = recommend(ledger).chosen
-    except InputError:
-        chosen = None
-    if chosen is not None:
-        found |= {f"recommended_{name}": float(v) for name, v in chosen.setting.items() if is_number(v)}
-        found["recommended_loss"] = chosen.loss
-        if math.isfinite(chosen.margin):
-            found["recommended_margin"] = chosen.margin
-    costs = [cell.metrics["lr_sensitivity"] for cell in cells if "lr_sensitivity" in cell.metrics]
-    return found | ({"lr_sensitivity": median(costs)} if costs else {})
-
-
-def _by_cell(rows: Iterable[TrialRow]) -> list[list[TrialRow]]:
-    cells: dict[tuple[Any, ...], list[TrialRow]] = {}
-    for row in distinct_runs(list(rows)):
-        cells.setdefault(tuple(row.cell.items()), []).append(row)
-    return list(cells.values())
-
-
-def _edges(ledger: LedgerReader) -> dict[str, float]:
-    """The bracket of each row's outermost edge along the first axis, and their medians on its scale."""
-    try:
-        stability = stability_map(ledger)
-        rows = boundary(stability)
-    except InputError:
-        return {}
-    brackets = {
-        row.y: sorted((float(edge.stable), float(edge.not_stable)))
-        for row in rows
-        for edge in row.edges[-1:]
-        if is_number(edge.stable) and is_number(edge.not_stable)
-    }
-    if not brackets:
-        return {}
-    found = {}
-    for place, name in enumerate(("edge_low", "edge_high")):
-        found[name] = _middle([bracket[place] for bracket in brackets.values()], stability.x)
-        if stability.y is not None and len(brackets) <= _MOST_ROWS:
-            of_rows = {y: bracket[place] for y, bracket in brackets.items()}
-            found |= {f"{name}/{stability.y.name} {format_value(y)}": value for y, value in of_rows.items()}
-    return found
-
-
-def _middle(values: Sequence[float], axis: Axis) -> float:
-    """The median on the axis's scale: halfway between two values in the middle is so on that scale."""
-    ordered = sorted(values)
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return low if low == high else axis.between(low, high) or (low + high) / 2
-
-
-def _costs(rows: Sequence[TrialRow], packs: Sequence[PackRow]) -> dict[str, float]:
-    """Steps trained, seconds of all workers together, and seconds in which any worker trained."""
-    found = {"steps_trained": float(sum(pack.member_steps for pack in packs))}
-    found["worker_seconds"] = sum(pack.seconds for pack in packs)
-    spans = sorted((pack.started_at, pack.ended_at) for pack in packs if pack.ended_at is not None)
-    total, end = 0.0, -math.inf
-    for start, stop in spans:
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    return found | {"wall_seconds": total}
-
-
-def _audit_counts(balance: Audit) -> dict[str, float]:
-    """What early stopping saved, and how often it was wrong, where known."""
-    counts: dict[str, float] = {
-        "num_audited": balance.num_judged,
-        "steps_saved": balance.steps_saved,
-        "steps_audited": balance.steps_audited,
-    }
-    if balance.wrong_rate is not None and balance.wrong_interval is not None:
-        counts |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
-        counts |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))
-    return counts
-
-
-def _fixed(rows: Sequence[TrialRow]) -> dict[str, Any]:
-    """The settings that are not axes and so equal in all trials."""
-    if not rows:
-        return {}
-    settings = settings_of(rows[0].objective, rows[0].config)
-    return {key: value for key, value in settings.items() if key not in rows[0].cell}
-
-
-def _range_text(axis: Axis) -> str:
-    """The values of an axis in short."""
-    values = axis.values
-    if not values:
-        return "" if axis.ends is None else f"{axis.ends[0]:g} .. {axis.ends[1]:g}"
-    if len(values) <= 3:
-        return ", ".join(map(format_value, values))
-    return f"{format_value(values[0])} .. {format_value(values[-1])} ({len(values)} values)"

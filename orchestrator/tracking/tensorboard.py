@@ -90,6 +90,9 @@ class TensorBoardTracker:
     def write_running(self, trial: TrialRecord) -> None:
         """Nothing: a trial is written whole when it ends."""
 
+    def write_machine(self) -> None:
+        """Nothing: TensorBoard has no place for it."""
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the folders of the sweep and of its cells; of ``artifacts`` the pictures, since it shows no others."""
         with self._told_as_tracking_errors():

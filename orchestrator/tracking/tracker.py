@@ -72,6 +72,14 @@ class TrialRecord:
     shares: Mapping[str, float] = field(default_factory=dict)  # see SweepRecord, as far as known
 
 
+class Text(NamedTuple):
+    """A text that trials were trained on: its name, the SHA-256 of its bytes, and how many."""
+
+    name: str
+    sha256: str
+    num_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
     """All that a tracker gets of a sweep as a whole. ``metrics`` are counts, the edge and what follows from it.
@@ -86,6 +94,8 @@ class SweepRecord:
     cells: Sequence[CellRecord]
     finished_s: float  # when its last trial so far ended, since 1970; 0 before any
     is_over: bool  # whether no trial is left to train
+    num_finished: int = 0  # trials
+    texts: Sequence[Text] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
@@ -116,6 +126,9 @@ class Tracker(Protocol):
 
     def write_running(self, trial: TrialRecord) -> None:
         """Add the points of a trial that still trains; `write_trial` follows at its end. May do nothing."""
+
+    def write_machine(self) -> None:
+        """Add the load of this machine, which trains the sweep now. May do nothing."""
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the parent with ``artifacts`` and the trials' ``shares``, and end stray runs.

@@ -98,6 +98,9 @@ class WandbTracker:
     def write_running(self, trial: TrialRecord) -> None:
         """Nothing: a trial is written whole when it ends."""
 
+    def write_machine(self) -> None:
+        """Nothing: the run of the sweep is written when it ends."""
+
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         """Write the run of the sweep, and end the library's process.
 

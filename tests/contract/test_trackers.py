@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from PIL import Image
 from stored_sweeps import Stored, as_in_event_files, in_tensorboard, in_wandb
 from sweep_cases import sweep_with
 
@@ -77,6 +78,9 @@ class MemoryTracker:
         is_same = before is not None and before.version == trial.version
         points = [*before.points, *trial.points] if is_same else trial.points
         self._store["trials"][trial.trial_id] = replace(trial, points=points)
+
+    def write_machine(self) -> None:
+        self._check()
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         self._check()
@@ -146,7 +150,8 @@ def in_mlflow(results: Path) -> Stored:
     }
     if not parents:
         return Stored(trials)
-    artifacts = [item.path for item in client.list_artifacts(parents[0].info.run_id) if item.path != "cells.json"]
+    own = ("cells.json", "images")
+    artifacts = [item.path for item in client.list_artifacts(parents[0].info.run_id) if item.path not in own]
     is_over = {"FINISHED": True, "KILLED": False}.get(parents[0].info.status)
     of_cells = {run.info.run_name: (run.data.params, run.data.metrics.get("stable_fraction")) for run in cells.values()}
     return Stored(trials, is_over, parents[0].data.metrics, artifacts, parents[0].data.params, of_cells)
@@ -248,7 +253,7 @@ def test_every_tracker_that_ships_is_tested_here() -> None:
 
 def test_the_store_says_what_the_ledger_says(case: Case, results: Path) -> None:
     picture = results / "picture.png"
-    picture.write_bytes(b"a picture")
+    Image.new("RGB", (2, 2)).save(picture)
     mirror_all(case, results, [picture])
     stored = case.stored(results)
     with LedgerReader(results / NAME / LEDGER) as ledger:

@@ -30,7 +30,8 @@ ROOMS = {
 IMPORTERS = {
     "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_tune"},
     "mlflow": {
-        f"orchestrator.tracking.{name}" for name in ("mlflow", "mlflow_pages", "mlflow_reading", "mlflow_store")
+        f"orchestrator.tracking.{name}"
+        for name in ("mlflow", "mlflow_attachments", "mlflow_machine", "mlflow_pages", "mlflow_reading", "mlflow_store")
     },
     "optuna": {"orchestrator.search.sampled"},
     "submitit": {"orchestrator.executors.slurm"},

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,15 +22,20 @@ from sweep_cases import QUADRATIC, finished
 from orchestrator.commands.printing import show
 from orchestrator.commands.run import run
 from orchestrator.commands.sync import sync
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
+from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
+from orchestrator.messages import Completed, Report
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.tracking.background import BackgroundMirror
+from orchestrator.tracking.curve_points import MOST_POINTS
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.mlflow_pages import server_command
 from orchestrator.tracking.mlflow_reading import read_run
@@ -100,7 +106,7 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
                 history = client.get_metric_history(child.info.run_id, name)
                 assert [(m.step, m.value) for m in history] == list(zip(trace["step"], trace[name], strict=True))
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {
-        "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html", "cells.json",
+        "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html", "cells.json", "images",
     }  # fmt: skip
     table = json.loads(Path(client.download_artifacts(parent.info.run_id, "cells.json")).read_text())
     at = table["columns"].index("stable_fraction")
@@ -110,6 +116,83 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["num_diverged"] == sum(row.outcome == "diverged" for row in rows)
     assert parent.data.tags["environment.torch"]
+    assert parent.data.tags["mlflow.source.name"] == f"sweep run {results / 'edge' / FROZEN_SWEEP}"
+    assert len(parent.data.tags["mlflow.source.git.commit"].rstrip("+")) == 40
+    assert parent.inputs.dataset_inputs == [], "the quadratic reads no text"
+
+
+def test_a_sweep_says_which_text_it_was_trained_on(results: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 400)
+    body = f"""
+name: reads
+objective: gpt
+steps: 12
+seeds: [0]
+axes: {{lr: {{values: [0.001, 0.002]}}}}
+fixed: {{text: [{text}], width: 8, depth: 1, heads: 1, context: 8, batch_size: 2}}
+tracking: {{to: [mlflow]}}
+"""
+    train_and_mirror(build_sweep(parse_document(body, "reads.yaml")), results)
+    for _ in range(2):  # what is there is not added again
+        _, (parent,), _ = all_runs(results)
+        (found,) = parent.inputs.dataset_inputs
+        assert found.dataset.name == str(text)
+        source = json.loads(found.dataset.source)
+        assert source == {"uri": str(text), "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}
+        assert source["sha256"].startswith(found.dataset.digest)
+        assert json.loads(found.dataset.profile) == {"num_bytes": text.stat().st_size}
+        assert {tag.key: tag.value for tag in found.tags} == {"mlflow.data.context": "training"}
+        show(sync(results / "reads", None))
+
+
+def test_the_map_is_an_image_whose_step_is_the_number_of_results(results: Path) -> None:
+    train_and_mirror(tracked_sweep("seeds=[0]"), results)
+    train_and_mirror(tracked_sweep(), results)
+    show(sync(results / "edge", None))
+    client, (parent,), children = all_runs(results)
+    images = [Path(file.path) for file in client.list_artifacts(parent.info.run_id, "images")]
+    full = {path.name.split("+timestamp")[0] for path in images if path.suffix == ".png"}
+    assert f"heatmap+step+{len(children)}" in full
+    assert len([path for path in images if path.suffix == ".png"]) == len(full), "no image is written twice"
+
+
+def test_the_load_of_the_machine_is_written_while_it_trains(results: Path) -> None:
+    sweep = tracked_sweep("tracking.enabled=false")
+    train_and_mirror(sweep, results)
+    with Mirror(results / "edge", sweep.tracking) as mirror:
+        mirror.mirror_machine()
+        mirror.mirror_machine()
+    client, (parent,), _ = all_runs(results)
+    (memory,) = client.get_metric_history(parent.info.run_id, "system/system_memory_usage_percentage")
+    assert 0 < memory.value <= 100, "the second reading would have come too soon"
+    assert "system/cpu_utilization_percentage" in parent.data.metrics
+
+
+def test_every_spike_is_as_high_in_mlflow_as_in_the_ledger(results: Path) -> None:
+    sweep, folder = tracked_sweep(), results / "edge"
+    folder.mkdir()
+    heights: dict[str, dict[int, float]] = {}
+    with LedgerWriter(folder / LEDGER) as ledger:
+        ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+        for number, trial in enumerate(sweep.trials):
+            (pack,) = make_packs(sweep, [trial], 1)
+            ledger.start_pack(pack, "test")
+            spikes = heights[trial.trial_id] = {50 + number + 97 * i: 5.0 + i * i for i in range(20)}
+            loss_N = 3.0 - np.arange(2000) / 2000
+            loss_N[list(spikes)] = list(spikes.values())
+            episodes = tuple((step, step + 1) for step in spikes)
+            result = finished(trial.trial_id, "spiked", num_spikes=20, steps_done=2000, episodes=episodes)
+            curve = {"step": np.arange(2000), "loss": loss_N}
+            ledger.record(Report(pack.pack_id, 2000, 0, 0.5, {trial.trial_id: curve}, (result,), Completed()))
+    with Mirror(folder, sweep.tracking) as mirror:
+        mirror.mirror_sweep([])
+    client, _, children = all_runs(results)
+    for trial_id, spikes in heights.items():
+        history = client.get_metric_history(children[trial_id].info.run_id, "loss")
+        assert len(history) <= MOST_POINTS, "the curve is thinned"
+        shown = {metric.step: metric.value for metric in history}
+        assert {step: shown.get(step) for step in spikes} == spikes
 
 
 def test_syncing_again_adds_nothing_and_a_deleted_store_is_made_again(results: Path) -> None:

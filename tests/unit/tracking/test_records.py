@@ -7,7 +7,8 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.tracking.mlflow_settings import differing
-from orchestrator.tracking.records import sweep_record, trial_record
+from orchestrator.tracking.records import trial_record
+from orchestrator.tracking.sweep_records import sweep_record
 
 ROW = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 10], num: 5}}\n"
 LABELS = ["stable", "stable", "stable", "stable", "stable", "spiked", "diverged", "diverged", "diverged", "diverged"]
