@@ -114,6 +114,8 @@ _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COL
 
 # What a map can show of a cell besides its fraction of stable seeds, with the title of the median.
 METRICS: Mapping[str, str] = {name: _BY_NAME[name].title for name in _MAPPED}
+# The numbers of a finished trial.
+RESULTS = tuple(column.name for column in TRIAL_COLUMNS if column.is_in_mlflow)
 FRACTION_TITLE = "fraction of stable seeds"
 
 # The columns of map.csv and `load().map()` after those of the axes; one row per cell.

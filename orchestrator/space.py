@@ -68,6 +68,12 @@ class Axis:
         low, high = map(self.position, self.ends)
         return (self.position(value) - low) / (high - low)
 
+    def has(self, value: Any) -> bool:
+        """Whether ``value`` lies on the axis: one of its values, or within its range where it has none."""
+        if self.values or self.ends is None:
+            return value in self.values
+        return is_number(value) and self.ends[0] <= value <= self.ends[1]
+
     def grid(self, num: int) -> tuple[Any, ...]:
         """``num`` values evenly spaced on the axis's scale, including both ends; fewer where integers coincide.
 

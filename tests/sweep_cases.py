@@ -32,6 +32,18 @@ axes:
 fixed: {optimizer: sgd}
 tracking: {enabled: false}
 """
+SEARCH = """
+name: sought
+objective: quadratic
+steps: 40
+axes:
+  lr: {log: [0.01, 10.0]}
+  beta1: {linear: [0.0, 0.9]}
+fixed: {optimizer: sgd}
+search: {method: tpe, trials: 24, batch: 4}
+resources: {pack: 4}
+tracking: {enabled: false}
+"""
 BASE = "name: case\nobjective: quadratic\nsteps: 20\n"
 
 
@@ -134,6 +146,11 @@ def peak_bytes(action: Callable[[], Any]) -> int:
 def sweep_with(*sets: str) -> Sweep:
     """The small quadratic sweep with settings of `--set`."""
     return build_sweep(parse_document(QUADRATIC, "edge.yaml"), Overrides(sets=sets))
+
+
+def search_with(*sets: str) -> Sweep:
+    """A small search over the quadratic's learning rate and momentum, in batches, with settings of `--set`."""
+    return build_sweep(parse_document(SEARCH, "search.yaml"), Overrides(sets=sets))
 
 
 def trial_row(**fields: Any) -> TrialRow:

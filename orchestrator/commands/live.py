@@ -22,6 +22,7 @@ from orchestrator.space import Axis, Trial
 _SECONDS_PER_LINE = 10.0
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; a larger one is not shown
 _MAX_HEAD = 24
+_LEAST_FILLED = 6  # a map is shown where one place in so many has a cell
 
 
 class LiveView:
@@ -37,7 +38,8 @@ class LiveView:
     def began(self, progress: Progress) -> None:
         """Training starts."""
         workers = f"{progress.workers} worker{'s' if progress.workers != 1 else ''}"
-        self._console.print(f"training {progress.to_train} trials on {workers}", highlight=False)
+        what = f"{progress.to_train} trials" + (f" of at most {most}" if (most := progress.sweep.most_trials) else "")
+        self._console.print(f"training {what} on {workers}", highlight=False)
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
@@ -52,7 +54,7 @@ class LiveView:
             return
         if self._live is not None:
             self._next = now + self._frame_s
-            map_text = text_map([_row(progress, trial) for trial in progress.sweep.trials])
+            map_text = text_map([_row(progress, trial) for trial in progress.trials.values()])
             line = Text(progress_line(progress))
             self._live.update(Group(map_text, line) if map_text else line, refresh=True)
         else:
@@ -71,7 +73,8 @@ def progress_line(progress: Progress) -> str:
     """One line: trials done, outcomes, throughput, time left."""
     counts = progress.counts
     done = len(progress.outcomes)
-    words = [f"{done}/{len(progress.statuses)} trials"]
+    most = progress.sweep.most_trials
+    words = [f"{done}/{len(progress.statuses)} trials" + (f" (at most {most})" if most else "")]
     words += [f"{name} {counts[name]}" for name in (*OUTCOMES, "errored", "lost") if counts[name]]
     if progress.num_risen:
         words.append(f"gradient norm up in {progress.num_risen}")
@@ -97,7 +100,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def text_map(rows: Sequence[TrialRow]) -> Text | None:
-    """The stability map over the first two axes as text of at most 80 columns, or None if it does not fit.
+    """The stability map over the first two axes as text of at most 80 columns.
+
+    None where it does not fit, or would be nearly empty.
 
     Over further axes it shows the worst cell.
     """
@@ -113,6 +118,8 @@ def text_map(rows: Sequence[TrialRow]) -> Text | None:
         return None
     axes = {name: Axis(name, "values", of_axis) for name, of_axis in values.items()}
     y_name = names[1] if len(names) > 1 else None
+    if len({tuple(row.cell.values()) for row in rows}) * _LEAST_FILLED < len(xs) * len(ys):
+        return None  # scattered cells: nearly every row and column has one
     stability = make_map(rows, axes, names[0], y_name, "final_loss", "worst", "")
     text = Text(no_wrap=True)
     if y_name is not None:

@@ -10,8 +10,8 @@ from objectives.base import Way
 from orchestrator.commands.live import format_seconds
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
+from orchestrator.driver.proposing import missing_trials
 from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
-from orchestrator.driver.runner import missing_trials
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -33,11 +33,12 @@ def plan(sweep: Sweep, results: Path) -> Answer:
         with LedgerReader(path) as ledger:
             statuses = ledger.statuses(removed=True)
             speed = ledger.member_steps_per_second()
-    missing = missing_trials(sweep, statuses)
+    trials = _trials(sweep, path)
+    missing = missing_trials(trials, statuses)
     workers = planned_workers(sweep)
     packs = make_packs(sweep, missing, workers)
     yield from _question_lines(sweep)
-    yield from _existing_lines(sweep, statuses)
+    yield from _existing_lines(trials, statuses)
     sizes = Counter(len(pack.members) for pack in packs)
     shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True))
     yield f"to train: {len(missing)} trials in {len(packs)} packs" + (f" ({shown} members)" if packs else "")
@@ -59,9 +60,19 @@ def plan(sweep: Sweep, results: Path) -> Answer:
     elif speed is None:
         yield "time:     known once the first pack has been timed"
     else:
-        seconds = len(missing) * sweep.steps / (speed * min(workers, len(packs)))
+        num_trials = len(missing) + max(0, (sweep.most_trials or 0) - len(trials))
+        seconds = num_trials * sweep.steps / (speed * min(workers, len(packs)))
         yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s per worker)"
     return EXIT_OK
+
+
+def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
+    """The trials of ``sweep`` as far as they are known: those that a search has proposed, or would propose first."""
+    if not sweep.is_open or not path.is_file():
+        return sweep.trials
+    with LedgerReader(path) as ledger:
+        rows = ledger.trials(removed=True)
+    return [trial for row in rows if (trial := sweep.trial_like(row)) is not None] or sweep.trials
 
 
 def _question_lines(sweep: Sweep) -> Iterator[str]:
@@ -70,7 +81,10 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
     for axis in sweep.axes:
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
         yield f"axis:     {axis.name} [{axis.scale}] {shown}"
-    yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+    if sweep.is_open:
+        yield f"trials:   at most {sweep.most_trials}, chosen while results come in; {num_cells} cells come first"
+    else:
+        yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
     own = sweep.objective
     if isinstance(own, CustomTrainer) and len(sweep.seeds) > 1 and not own.uses("seed"):
         yield f"          no {{seed}} in the command: the {len(sweep.seeds)} seeds of a cell train the same run, unless"
@@ -81,9 +95,9 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained anyway"
 
 
-def _existing_lines(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> Iterator[str]:
-    wanted = {trial.trial_id for trial in sweep.trials}
-    existing = Counter(statuses[trial.trial_id][0] for trial in sweep.trials if trial.trial_id in statuses)
+def _existing_lines(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]]) -> Iterator[str]:
+    wanted = {trial.trial_id for trial in trials}
+    existing = Counter(statuses[trial.trial_id][0] for trial in trials if trial.trial_id in statuses)
     yield "exists:   " + (", ".join(f"{count} {status}" for status, count in existing.items()) or "nothing yet")
     if removed := len(statuses.keys() - wanted):
         yield f"removed:  {removed} trials in the ledger are no longer in the sweep; the map leaves them out"

@@ -36,7 +36,8 @@ def run(
     trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     observers: list[Observer] = [LiveView(Console()), *mirrors]
-    yield f"{sweep.name}: {len(sweep.trials)} trials of {sweep.objective.name}, {sweep.steps} steps each"
+    num = f"at most {sweep.most_trials}" if sweep.is_open else len(sweep.trials)
+    yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {sweep.steps} steps each"
 
     def announced() -> Executor:
         print("starting workers ...", flush=True)
@@ -46,7 +47,10 @@ def run(
         return start()
 
     summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
-    yield f"trained for {summary.seconds:.0f} s" if summary.trained else "nothing to train: every trial has run"
+    if summary.trained:
+        yield f"trained for {summary.seconds:.0f} s"
+    elif summary.used_up is None:
+        yield "nothing to train: every trial has run"
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
     for tracker, mirror in zip(trackers, mirrors, strict=True):
@@ -78,6 +82,8 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
     for name in sweep.tracking.to if sweep.tracking.enabled else ():
         hint = "  (sweep ui)" if name == "mlflow" else ""
         yield f"{name:>8}: {tracker_class(name).shown_store(folder, sweep.tracking)}{hint}"
+    if summary.used_up is not None and summary.stopped_by is None:
+        yield f"stopped: {summary.used_up} is used up; the same command with a larger budget goes on"
     if summary.stopped_by is not None:
         yield "stopped; the same command resumes the sweep"
     if summary.counts["errored"]:

@@ -67,7 +67,16 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
         return sweep.resources.pack
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
-    return best_eager(known, len(sweep.trials)).way.width if known else _EXPECTED_WIDTH
+    num_trials = max(len(sweep.trials), sweep.most_trials or 0)
+    return best_eager(known, num_trials).way.width if known else _EXPECTED_WIDTH
+
+
+def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
+    """The trials of a whole pack, and those that ``slots`` workers train together."""
+    if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
+        return 1, slots
+    width = expected_width(sweep, sweep.trials[0])
+    return width, slots * width
 
 
 def _sizes(num_trials: int, width: int, workers: int) -> list[int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.messages import Finished, Report
+from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 
 
@@ -17,6 +18,7 @@ class Progress:
     """The state of a run; observers read it, only the runner writes it."""
 
     sweep: Sweep
+    trials: Mapping[str, Trial]  # by id, in the order of the sweep; a search that is open adds to them
     statuses: dict[str, str]
     outcomes: dict[str, str]
     to_train: int
@@ -34,16 +36,22 @@ class Progress:
         return Counter(self.outcomes.get(trial_id, status) for trial_id, status in self.statuses.items())
 
     @property
+    def num_over(self) -> int:
+        """Trials for which no other result will come."""
+        return sum(status in ("finished", "errored") for status in self.statuses.values())
+
+    @property
     def num_risen(self) -> int:
         """Trials in training whose gradient norm is up by half against its last steps."""
         return sum(report.num_risen for report in self.running.values())
 
     @property
     def steps_left(self) -> int:
-        """Member-steps still to train, if no member is lost."""
+        """Member-steps still to train at most: if no member is lost, and a search uses all its trials."""
         unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
         done = sum(report.steps_in_hand for report in self.running.values())
-        return max(0, unfinished * self.sweep.steps - done)
+        unknown = max(0, (self.sweep.most_trials or 0) - len(self.trials))
+        return max(0, (unfinished + unknown) * self.sweep.steps - done)
 
     @property
     def seconds(self) -> float:
@@ -77,6 +85,7 @@ class Summary:
     trained: int
     seconds: float
     stopped_by: int | None  # a signal's number
+    used_up: str | None = None  # the part of the budget that ended the run
 
     @property
     def exit_code(self) -> int:

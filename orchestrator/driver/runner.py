@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.driver.budget import Budget
 from orchestrator.driver.fail_fast import FailFast
-from orchestrator.driver.packing import make_packs, pack_of
+from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time
 from orchestrator.driver.progress import Observer, Progress, Summary
+from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.driver.resuming import resumed_pack
+from orchestrator.driver.signals import stop_signals
 from orchestrator.errors import StorageError
 from orchestrator.executors import Executor
 from orchestrator.files import (
@@ -46,7 +47,6 @@ from orchestrator.messages import (
     Report,
     StackedPack,
 )
-from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.trial_folder import TRIALS
 
@@ -79,18 +79,13 @@ def run_sweep(
     """
     with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
-        ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+        proposer = Proposer(sweep, ledger)
+        proposer.begin(driver_facts(sweep))
         ledger.release_abandoned()
         withdraw_jobs(folder)
         if retry_errored:
             ledger.release_errored()
-        return _Run(sweep, folder, ledger, observers, clock).train(make_executor)
-
-
-def missing_trials(sweep: Sweep, statuses: dict[str, tuple[str, int]]) -> list[Trial]:
-    """Trials that a run would train: planned, interrupted or lost, and not given up."""
-    again = ("planned", "interrupted", "lost")
-    return [t for t in sweep.trials if statuses.get(t.trial_id, ("planned", 0))[0] in again]
+        return _Run(sweep, folder, ledger, proposer, observers, clock, wall_clock).train(make_executor)
 
 
 class _Run:
@@ -101,11 +96,13 @@ class _Run:
         sweep: Sweep,
         folder: Path,
         ledger: LedgerWriter,
+        proposer: Proposer,
         observers: Sequence[Observer],
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
         self.sweep, self.folder, self.ledger, self.observers = sweep, folder, ledger, observers
-        self.clock = clock
+        self.proposer, self.clock = proposer, clock
         self.packs: dict[str, Pack] = {}
         self.queued: list[Pack] = []
         self.started: set[str] = set()
@@ -115,29 +112,35 @@ class _Run:
         self.losses: Counter[str] = Counter()
         self.furthest: Counter[str] = Counter()
         self.stopped_by: int | None = None
+        self.budget = Budget.of(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
         self.fail_fast = FailFast()
+        self.over_when_asked: int | None = None  # trials that were over when the search had no more to propose
         statuses = ledger.statuses()
-        missing = missing_trials(sweep, statuses)
-        self.waiting = {trial.trial_id: trial for trial in missing}
+        self.waiting = self.budget.affordable(missing_trials(proposer.trials.values(), statuses))
         self.progress = Progress(
             sweep,
+            proposer.trials,
             {trial_id: status for trial_id, (status, _) in statuses.items()},
             ledger.outcomes(),
-            len(missing),
+            len(self.waiting),
             clock,
             clock(),
         )
 
     def train(self, make_executor: Callable[[], Executor]) -> Summary:
+        if self._is_used_up():
+            self.waiting.clear()
+            self.progress.to_train = 0
         if self.waiting:
             executor = make_executor()
             try:
                 # After the executor has started: it may install signal handlers of its own.
-                with _signals(self._request_stop):
+                with stop_signals(self._request_stop):
                     self._loop(executor)
             finally:
                 executor.close()
-        return Summary(self.progress.counts, self.progress.to_train, self.progress.seconds, self.stopped_by)
+        counts, seconds = self.progress.counts, self.progress.seconds
+        return Summary(counts, self.progress.to_train, seconds, self.stopped_by, self.budget.used_up)
 
     def _loop(self, executor: Executor) -> None:
         progress = self.progress
@@ -147,8 +150,9 @@ class _Run:
         try:
             for pack_id, trial_ids in self.ledger.resumable().items():
                 self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
-            while self.stopped_by is None:
+            while self.stopped_by is None and not self._is_used_up():
                 progress.workers = executor.slots
+                self._ask_for_more(executor)
                 if self.waiting:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
                     self.waiting.clear()
@@ -165,6 +169,27 @@ class _Run:
                 self._release_running()
             for observer in self.observers:
                 observer.ended(progress)
+
+    def _ask_for_more(self, executor: Executor) -> None:
+        """Ask an open search for trials where there is room for a whole pack of them, or nothing else to wait for."""
+        progress = self.progress
+        over = progress.num_over
+        if not self.sweep.is_open or over == self.over_when_asked or self.fail_fast.reason is not None:
+            return
+        width, at_a_time = trials_at_a_time(self.sweep, executor.slots)
+        under_way = len(progress.statuses) - over
+        if under_way and at_a_time - under_way < width:
+            return
+        new = self.proposer.more(at_a_time - under_way)
+        # A search that waits is asked again when there is another result.
+        self.over_when_asked = over if len(new) < width else None
+        self._set_status([trial.trial_id for trial in new], "planned")
+        affordable = self.budget.affordable(new)
+        progress.to_train += len(affordable)
+        self.waiting |= affordable
+
+    def _is_used_up(self) -> bool:
+        return self.budget.is_used_up(self.progress, len(self.started.intersection(self.packs)))
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
         if isinstance(pack, LaunchedPack):
@@ -329,8 +354,7 @@ class _Run:
 
     def _wait(self, trial_ids: Collection[str]) -> None:
         """Queue trials to be packed again."""
-        wanted = set(trial_ids)
-        self.waiting.update({trial.trial_id: trial for trial in self.sweep.trials if trial.trial_id in wanted})
+        self.waiting.update({trial_id: self.proposer.trials[trial_id] for trial_id in trial_ids})
 
     def _look_for_hung(self, executor: Executor) -> None:
         """Kill packs whose heartbeat is too old, and treat them as lost."""
@@ -373,18 +397,3 @@ def _last_line(error: str) -> str:
 def _cause(error: str) -> str:
     """The last line of what a worker said went wrong, of a length that can be shown."""
     return _last_line(error)[:_LONGEST_CAUSE]
-
-
-@contextlib.contextmanager
-def _signals(request_stop: Callable[[int], None]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop; a no-op outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, lambda received, _: request_stop(received)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

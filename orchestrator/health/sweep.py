@@ -150,6 +150,8 @@ def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
 
 def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
     wanted = [trial.trial_id for trial in sweep.trials]
+    if sweep.is_open:
+        wanted = [row.trial_id for row in rows if row.position is not None and sweep.trial_like(row) is not None]
     if wanted != [row.trial_id for row in rows if row.position is not None]:
         yield Finding(
             "note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans the missing ones"

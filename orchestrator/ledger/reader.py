@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import sqlite3
 from collections.abc import Collection, Iterator
 from dataclasses import fields
@@ -196,6 +197,18 @@ class LedgerReader:
         with self._reading():
             steps, seconds = self._db.execute("SELECT SUM(member_steps), SUM(seconds) FROM packs").fetchone()
         return steps / seconds if steps and seconds else None
+
+    def training_seconds(self) -> float:
+        """Seconds in which any worker trained: packs that overlap count once."""
+        with self._reading():
+            spans = self._db.execute(
+                "SELECT started_at, ended_at FROM packs WHERE ended_at IS NOT NULL ORDER BY started_at, ended_at"
+            ).fetchall()
+        total, end = 0.0, -math.inf
+        for start, stop in spans:
+            total += max(0.0, stop - max(start, end))
+            end = max(end, stop)
+        return total
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return damage_errors(self.path)

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.files import make_folder, make_private
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
@@ -25,6 +26,11 @@ from orchestrator.messages import Finished, Pack, Report
 from orchestrator.space import Trial, canonical_json
 
 _CHECKPOINTS_KEPT = 2
+_PLAN = (
+    "INSERT INTO trials (trial_id, position, cell, seed, config, objective, steps, status)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, 'planned')"
+    " ON CONFLICT (trial_id) DO UPDATE SET position = excluded.position, cell = excluded.cell"
+)
 
 
 class LedgerWriter(LedgerReader):
@@ -52,19 +58,16 @@ class LedgerWriter(LedgerReader):
 
     def plan(self, objective: str, trials: Sequence[Trial], facts: Mapping[str, str]) -> None:
         """Make the sweep consist of ``trials``: new ones are planned, others leave the map."""
-        rows = [
-            (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
-            for i, t in enumerate(trials)
-        ]
         with self._transaction() as db:
             db.execute("UPDATE trials SET position = NULL")
-            db.executemany(
-                "INSERT INTO trials (trial_id, position, cell, seed, config, objective, steps, status)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, 'planned')"
-                " ON CONFLICT (trial_id) DO UPDATE SET position = excluded.position, cell = excluded.cell",
-                rows,
-            )
+            db.executemany(_PLAN, _planned(objective, trials, 0))
             db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))
+
+    def propose(self, objective: str, trials: Sequence[Trial]) -> None:
+        """Add ``trials`` to the sweep, after those that it has."""
+        with self._transaction() as db:
+            (last,) = db.execute("SELECT COALESCE(MAX(position), -1) FROM trials").fetchone()
+            db.executemany(_PLAN, _planned(objective, trials, last + 1))
 
     def release_abandoned(self) -> int:
         """Mark trials that a dead driver left running as lost; returns their number."""
@@ -263,6 +266,14 @@ class LedgerWriter(LedgerReader):
         with database_errors(self.path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
+
+
+def _planned(objective: str, trials: Sequence[Trial], first: int) -> list[tuple[Any, ...]]:
+    """The values of ``_PLAN`` for each trial; their positions begin at ``first``."""
+    return [
+        (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
+        for i, t in enumerate(trials, first)
+    ]
 
 
 def _finite(value: float | None) -> float | None:

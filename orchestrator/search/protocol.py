@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """One trial of a cell. ``outcome`` is None while it waits or trains.
+    """One trial of a cell. ``outcome`` is None while it waits or trains, and where it was given up.
 
-    ``is_over`` without an outcome: it was given up, and no result will come. ``metrics`` are finite results by name,
-    e.g. ``validation_loss``.
+    ``is_over`` says that no other result will come. ``metrics`` are finite results by name, e.g. ``validation_loss``.
     """
 
     seed: int

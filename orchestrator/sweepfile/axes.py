@@ -79,9 +79,9 @@ def _axis(
     if not math.isfinite(high / low if scale == "log" else high - low):
         return refuse(f"[{low:g}, {high:g}] is too wide for numbers of double precision", "bring its ends nearer")
     unfilled = Axis(name, scale, (), (low, high), is_integer)
-    if file.sample is not None:
-        if section.num is not None:
-            return refuse("num has no meaning when cells are sampled", "remove num, or remove sample")
+    if file.sample is not None and section.num is not None:
+        return refuse("num has no meaning when cells are sampled", "remove num, or remove sample")
+    if section.num is None and (file.sample is not None or file.search is not None):
         return unfilled
     if section.num is None:
         return refuse("num is missing", "say how many values, e.g. num: 7")
@@ -118,6 +118,12 @@ def _repeated(values: Sequence[Any]) -> tuple[str, str] | None:
 
 def refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> None:
     """Raise InputError for more trials than max_trials."""
+    if file.search is not None and file.search.trials > file.max_trials:
+        num = file.search.trials
+        what = f"{num} trials are more than max_trials = {file.max_trials}"
+        raise InputError(Problem(document.place(("search", "trials")), "search.trials", what, f"say max_trials: {num}"))
+    if file.search is not None:
+        return
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
     num_trials = num_cells * len(file.seeds)
     if num_trials > file.max_trials:

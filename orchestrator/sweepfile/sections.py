@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.logs.config import MetricsConfig
+from orchestrator.search.catalogue import SEARCHES
 from orchestrator.search.sampled import METHODS
 from orchestrator.tracking.catalogue import TRACKERS
 
@@ -51,6 +53,43 @@ def _each_once(names: list[str]) -> list[str]:
     if twice := {name for name in names if names.count(name) > 1}:
         raise PydanticCustomError("twice", "{name} stands there twice", {"name": repr(min(twice))})
     return names
+
+
+def _known_search(name: str) -> str:
+    return _one_of(SEARCHES, name, "unknown_method")
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class SearchSection(BaseModel):
+    """Cells that are chosen while results come in, in place of a grid."""
+
+    model_config = _STRICT
+    method: Annotated[str, AfterValidator(_known_search)] = Field(
+        description="edge finds the edge of stability; tpe, gp, cmaes and nsga2 are Optuna's samplers, for a low "
+        "metric; random and qmc learn nothing"
+    )
+    trials: int = Field(ge=1, le=1_000_000, description="trained at most, all seeds counted")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the search's own choices")
+    batch: int | None = Field(
+        None, ge=1, description="trials that are proposed together, when all before have a result: then what is tried "
+        "does not depend on timing; null: whenever workers have room"
+    )  # fmt: skip
+    along: str | None = Field(None, description="edge: the axis along which the edge is sought; null for the first")
+    precision: float | None = Field(
+        None, gt=1, description="edge: end when the edge is known within this factor everywhere"
+    )
+    level: float | None = Field(None, gt=0, lt=1, description="edge: the share of stable seeds on it, 0.5 by default")
+    metric: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
+        None,
+        min_length=1,
+        description="what Optuna's samplers minimise, one name or a list of them; null for final_loss",
+    )
+    stable: float | None = Field(
+        None, gt=0, le=1, description="tpe, gp, nsga2: the share of a cell's seeds that must be stable"
+    )
 
 
 class SampleSection(BaseModel):
@@ -171,6 +210,27 @@ class CheckpointConfig(BaseModel):
     every_steps: int | None = Field(None, ge=1, description="steps; null for never")
 
 
+def _is_time(text: str) -> str:
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise PydanticCustomError("time", "Input should be a time such as 2026-12-24T08:00, in quotes") from None
+    return text
+
+
+class BudgetConfig(BaseModel):
+    """What all runs of the sweep may use together. It ends cleanly on the first that is used up."""
+
+    model_config = _STRICT
+    trials: int | None = Field(None, ge=1, description="trials that are started; null for no limit, as below")
+    member_steps: int | None = Field(None, ge=1, description="steps of all trials together")
+    minutes: float | None = Field(None, gt=0, description="minutes in which any worker trained")
+    gpu_hours: float | None = Field(None, gt=0, description="hours of packs times resources.gpus")
+    until: Annotated[str, AfterValidator(_is_time)] | None = Field(
+        None, description='a time, e.g. "2026-12-24T08:00", of this machine unless it names a zone'
+    )
+
+
 class TelemetryConfig(BaseModel):
     """What is measured during training besides losses and norms. It does not affect results."""
 
@@ -218,6 +278,8 @@ class SweepFile(BaseModel):
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
     sample: SampleSection | None = None
+    search: SearchSection | None = None
+    budget: BudgetConfig = BudgetConfig()
     stopping: StoppingConfig = StoppingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -233,6 +295,8 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,
     ("sample",): SampleSection,
+    ("search",): SearchSection,
+    ("budget",): BudgetConfig,
     ("stopping",): StoppingConfig,
     ("resources",): ResourcesConfig,
     ("checkpoint",): CheckpointConfig,

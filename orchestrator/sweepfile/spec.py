@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from pydantic import ValidationError
 from objectives.base import OBJECTIVES, Objective, load_objective
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import InputError, Problem, did_you_mean
+from orchestrator.messages import TrialRow
+from orchestrator.search.listed import ListedCells
+from orchestrator.search.protocol import Search
 from orchestrator.search.sampled import sample_cells
-from orchestrator.space import Axis, Trial, format_value, frozen, grid_cells, trial_id
+from orchestrator.space import Axis, Trial, format_value, frozen, grid_cells
 from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
 from orchestrator.sweepfile.custom_trainer import (
     CustomTrainer,
@@ -25,8 +28,10 @@ from orchestrator.sweepfile.custom_trainer import (
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
+from orchestrator.sweepfile.searches import corner_cells, first_trials, search_of
 from orchestrator.sweepfile.sections import (
     SECTIONS,
+    BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
     ResourcesConfig,
@@ -35,6 +40,7 @@ from orchestrator.sweepfile.sections import (
     TrackingConfig,
 )
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
+from orchestrator.sweepfile.trials import TrialMaker
 
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
 _BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer")
@@ -58,15 +64,36 @@ class Sweep:
     seeds: tuple[int, ...]
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Any]
-    is_sampled: bool
-    trials: tuple[Trial, ...]
+    is_sampled: bool  # whether its cells are scattered
+    search: Search
+    most_trials: int | None  # that the search may propose; None where all trials are known from the start
+    trials: tuple[Trial, ...]  # what the search proposes first, when nothing is known: all of a grid
+    maker: TrialMaker = field(repr=False)
     stopping: StoppingConfig
     resources: ResourcesConfig
     checkpoint: CheckpointConfig
     telemetry: TelemetryConfig
+    budget: BudgetConfig
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
     idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
+
+    @property
+    def is_open(self) -> bool:
+        """Whether trials are proposed while results come in."""
+        return self.most_trials is not None
+
+    def trial_like(self, row: TrialRow) -> Trial | None:
+        """The trial of a row of the ledger, if it may be a trial of this sweep: same settings, values in the axes."""
+        if list(row.cell) != self.axis_names or row.seed not in self.seeds:
+            return None
+        if not all(axis.has(row.cell[axis.name]) for axis in self.axes):
+            return None
+        try:
+            made = self.maker.trials(row.cell)
+        except ValueError:
+            return None
+        return next((trial for trial in made if trial.trial_id == row.trial_id), None)
 
     @property
     def axis_names(self) -> list[str]:
@@ -127,12 +154,17 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
     refuse_huge(file, axes, document)
-    if file.sample is not None:
-        cells: Iterable[dict[str, Any]] = sample_cells(axes, file.sample.method, file.sample.num, file.sample.seed)
-    else:
-        cells = grid_cells(axes)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
-    trials, idle = _resolve(cells, file, objective, fields, fixed, stopping, document)
+    # Auditing does not change the trial.
+    judged_by = stopping.model_dump(exclude={"audit"})
+    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, judged_by)
+    if file.search is not None:
+        search = search_of(file, axes, document)
+        _, idle = _resolve(corner_cells(axes), file, maker, document)
+        trials = first_trials(search, maker)
+    else:
+        search = _listed(file, axes)
+        trials, idle = _resolve(search.cells, file, maker, document)
     return Sweep(
         name=file.name,
         objective=objective,
@@ -140,12 +172,16 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         seeds=tuple(file.seeds),
         axes=tuple(axes),
         fixed=fixed,
-        is_sampled=file.sample is not None,
+        is_sampled=file.sample is not None or file.search is not None,
+        search=search,
+        most_trials=file.search.trials if file.search is not None else None,
         trials=tuple(trials),
+        maker=maker,
         stopping=stopping,
         resources=file.resources,
         checkpoint=file.checkpoint,
         telemetry=file.telemetry,
+        budget=file.budget,
         tracking=file.tracking,
         text=frozen_text(document, fixed, axes, fields, objective),
         idle=idle,
@@ -270,37 +306,35 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
 
 
 def _resolve(
-    cells: Iterable[dict[str, Any]],
-    file: SweepFile,
-    objective: Objective | CustomTrainer,
-    fields: Fields,
-    fixed: Mapping[str, Any],
-    stopping: StoppingConfig,
-    document: Document,
+    cells: Iterable[Mapping[str, Any]], file: SweepFile, maker: TrialMaker, document: Document
 ) -> tuple[list[Trial], Counter[str]]:
     """Every trial with its configuration, which leaves no acting setting to a later default.
 
     Also the number of cells in which each axis does not act, where there are some. Raises InputError for incompatible
     values, and for a field that acts in no cell.
     """
-    # Auditing does not change the trial.
-    judged_by = stopping.model_dump(exclude={"audit"})
     trials: dict[str, Trial] = {}
     idle: Counter[str] = Counter()
     num_cells = 0
     for cell in cells:
         num_cells += 1
         try:
-            config, inert = fields.resolve(file.steps, fixed, cell)
+            config, inert = maker.fields.resolve(maker.steps, maker.fixed, cell)
         except ValueError as error:
             raise InputError(_combination_problem(error, cell, document)) from None
         idle.update(inert)
-        for seed in file.seeds:
-            identity = trial_id(objective.name, config, seed, judged_by)
-            trials.setdefault(identity, Trial(identity, cell, seed, config))
+        for trial in maker.of_config(cell, config):
+            trials.setdefault(trial.trial_id, trial)
     if wrong := [name for name, number in idle.items() if number == num_cells]:
-        raise InputError(*(_idle_problem(name, fields, file, document) for name in sorted(wrong)[:MAX_PROBLEMS]))
+        raise InputError(*(_idle_problem(name, maker.fields, file, document) for name in sorted(wrong)[:MAX_PROBLEMS]))
     return list(trials.values()), Counter({name: idle[name] for name in file.axes if name in idle})
+
+
+def _listed(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
+    sample = file.sample
+    if sample is None:
+        return ListedCells(list(grid_cells(axes)), len(file.seeds))
+    return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.seeds))
 
 
 def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:

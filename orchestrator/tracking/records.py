@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.columns import TRIAL_COLUMNS, names
+from orchestrator.columns import RESULTS
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of
@@ -21,7 +21,6 @@ from orchestrator.tracking.tracker import CellKey, Point, TrialRecord
 
 # Raised when a trial's record gets other content: then trackers write all trials once more.
 _VERSION = 2
-_RESULTS = names(column for column in TRIAL_COLUMNS if column.is_in_mlflow)
 # Columns of telemetry that say the most, by the names that a tracker shows.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
@@ -115,7 +114,7 @@ def _curves(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point
 
 
 def _results(row: TrialRow) -> list[Point]:
-    values = {name: value for name in _RESULTS if (value := getattr(row, name)) is not None}
+    values = {name: value for name in RESULTS if (value := getattr(row, name)) is not None}
     values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
     values |= on_scales(row.final_loss, row.initial_loss, is_over=row.outcome == "diverged")
     return [Point(name, float(value), 0) for name, value in values.items()]

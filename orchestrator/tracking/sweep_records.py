@@ -56,7 +56,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
             **{axis.name: _range_text(axis) for axis in axes},
             **{key: shown_value(value) for key, value in fixed.items()},
         },
-        metrics={**_counts(rows), **_of_map(ledger, rows, cells), **_costs(rows, packs)},
+        metrics={**_counts(rows), **_of_map(ledger, rows, cells), **_costs(ledger, packs)},
         cells=cells,
         finished_s=max((row.finished_at or 0 for row in rows), default=0),
         is_over=not any(row.status in _UNFINISHED for row in rows),
@@ -198,16 +198,11 @@ def _middle(values: Sequence[float], axis: Axis) -> float:
     return low if low == high else axis.between(low, high) or (low + high) / 2
 
 
-def _costs(rows: Sequence[TrialRow], packs: Sequence[PackRow]) -> dict[str, float]:
+def _costs(ledger: LedgerReader, packs: Sequence[PackRow]) -> dict[str, float]:
     """Steps trained, seconds of all workers together, and seconds in which any worker trained."""
     found = {"steps_trained": float(sum(pack.member_steps for pack in packs))}
     found["worker_seconds"] = sum(pack.seconds for pack in packs)
-    spans = sorted((pack.started_at, pack.ended_at) for pack in packs if pack.ended_at is not None)
-    total, end = 0.0, -math.inf
-    for start, stop in spans:
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    return found | {"wall_seconds": total}
+    return found | {"wall_seconds": ledger.training_seconds()}
 
 
 def _audit_counts(balance: Audit) -> dict[str, float]:

@@ -17,14 +17,17 @@ from orchestrator.detection.outcomes import OUTCOMES, Outcome
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
+from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.sections import (
+    BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
     MetricsConfig,
     ResourcesConfig,
     ResumeConfig,
     SampleSection,
+    SearchSection,
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
@@ -92,10 +95,15 @@ def test_commands_and_options() -> None:
 
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
-        "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "stopping", "resources", "checkpoint",
-        "telemetry", "tracking", "max_trials",
+        "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "search", "budget", "stopping", "resources",
+        "checkpoint", "telemetry", "tracking", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
+    assert list(SearchSection.model_fields) == [
+        "method", "trials", "seed", "batch", "along", "precision", "level", "metric", "stable",
+    ]  # fmt: skip
+    assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
+    assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
     assert list(ResourcesConfig.model_fields) == [
         "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
     ]  # fmt: skip

@@ -33,7 +33,7 @@ IMPORTERS = {
         f"orchestrator.tracking.{name}"
         for name in ("mlflow", "mlflow_attachments", "mlflow_machine", "mlflow_pages", "mlflow_reading", "mlflow_store")
     },
-    "optuna": {"orchestrator.search.sampled"},
+    "optuna": {"orchestrator.search.by_optuna", "orchestrator.search.sampled"},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {
         "orchestrator.logs.event_files",

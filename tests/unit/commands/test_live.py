@@ -76,7 +76,7 @@ def test_the_map_fits_into_eighty_columns_and_says_what_it_pools() -> None:
 
 def test_the_progress_line_counts_the_trials_whose_gradient_norm_is_up() -> None:
     running = {name: Report(name, 10, 10, 1.0, num_risen=num) for name, num in (("a", 2), ("b", 1))}
-    progress = Progress(sweep_of(), {}, {}, 8, clock=lambda: 5.0, started=0.0, running=running)
+    progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0, running=running)
     assert "gradient norm up in 3" in progress_line(progress)
     progress.running.clear()
     assert "gradient norm" not in progress_line(progress)

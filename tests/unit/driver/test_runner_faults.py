@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_cases import numbers, sweep_with
+from sweep_cases import numbers, search_with, sweep_with
 
 from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
@@ -17,16 +17,22 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import Completed, Event, PackLost, PackStarted, Report
 from orchestrator.worker.run import run_pack
 
-WRITES = ("plan", "release_abandoned", "start_pack", "record", "end_pack")
+SWEEPS = {
+    "grid": lambda name: sweep_with(f"name={name}", "resources.pack=4"),
+    "search": lambda name: search_with(f"name={name}", "search.trials=16"),
+}
+WRITES = ("plan", "propose", "release_abandoned", "start_pack", "record", "end_pack")
 
 
 @pytest.mark.parametrize("is_after", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"])
 @pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize("kind", ["grid", "search"])
 def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
-    train, rows, tmp_path: Path, monkeypatch, method: str, is_after: bool
+    train, rows, tmp_path: Path, monkeypatch, method: str, is_after: bool, kind: str
 ) -> None:
     """At the first, the second ... call, before it or after it, until none is left."""
-    train(sweep_with("name=calm", "resources.pack=4"))
+    sweep_named = SWEEPS[kind]
+    train(sweep_named("calm"))
     calm = numbers(rows("calm"))
     original, number = getattr(LedgerWriter, method), 0
     while True:
@@ -41,7 +47,7 @@ def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
                 original(self, *arguments, **options)
             raise StorageError("the disk is gone")
 
-        sweep = sweep_with(f"name=broken{number}", "resources.pack=4")
+        sweep = sweep_named(f"broken{number}")
         monkeypatch.setattr(LedgerWriter, method, failing)
         try:
             train(sweep)
@@ -55,7 +61,7 @@ def test_a_run_that_ends_at_any_write_to_the_ledger_is_completed_by_the_next(
         assert train(sweep).exit_code == 0
         assert numbers(rows(sweep.name)) == calm
         assert [f.text for f in examine_sweep(tmp_path / sweep.name) if f.level in ("fault", "warning")] == []
-    assert number > 1
+    assert number > 1 or (method, kind) == ("propose", "grid"), "a grid is planned at once"
 
 
 class Twice(InlineExecutor):

@@ -1,0 +1,128 @@
+"""The section ``search`` of a sweep file: which settings its method takes, and the search that it describes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.columns import RESULTS
+from orchestrator.errors import InputError, Problem, did_you_mean
+from orchestrator.search.batches import InBatches
+from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
+from orchestrator.search.catalogue import EDGE
+from orchestrator.search.protocol import Proposal, Search
+from orchestrator.space import Axis, Trial, format_value, is_number
+from orchestrator.sweepfile.sections import SearchSection, SweepFile
+from orchestrator.sweepfile.strict_yaml import Document
+from orchestrator.sweepfile.trials import TrialMaker
+
+# The settings that act with some methods only.
+_TAKES: Mapping[str, tuple[str, ...]] = {
+    EDGE: ("along", "precision", "level"),
+    "tpe": ("metric", "stable"),
+    "gp": ("metric", "stable"),
+    "nsga2": ("metric", "stable"),
+    "cmaes": ("metric",),
+    **dict.fromkeys(SPREADS, ()),
+}
+_MOST_CORNERS = 256  # looked at
+_FIRST_ROOM = 16  # trials that are asked for while nothing is known
+_MOST_AXES = 4  # of a search for the edge
+
+
+def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Search:
+    """The search of ``file``, which has one. Raises InputError for settings that do not fit its method or axes."""
+    assert file.search is not None
+    if problems := list(_problems(file, file.search, axes, document)):
+        raise InputError(*problems)
+    search, section = _search(file, file.search, axes), file.search
+    return search if section.batch is None else InBatches(search, section.batch)
+
+
+def corner_cells(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
+    """The cells at the ends of all axes, with every listed word: where values that do not fit together are found."""
+    ends = [
+        dict.fromkeys((axis.values[0], axis.values[-1]) if axis.values and is_number(axis.values[0]) else axis.values)
+        if axis.values
+        else (axis.at(0.0), axis.at(1.0))
+        for axis in axes
+    ]
+    for values in itertools.islice(itertools.product(*ends), _MOST_CORNERS):
+        yield {axis.name: value for axis, value in zip(axes, values, strict=True)}
+
+
+def first_trials(search: Search, maker: TrialMaker) -> list[Trial]:
+    """What ``search`` proposes while nothing is known. Raises InputError where the values of a cell do not fit."""
+    return proposed_trials(search.propose((), _FIRST_ROOM) or [], maker)
+
+
+def proposed_trials(proposals: Iterable[Proposal], maker: TrialMaker) -> list[Trial]:
+    """The trials of ``proposals``, in order. Raises InputError where the values of a cell do not fit together."""
+    trials = []
+    for proposal in proposals:
+        try:
+            trials += maker.trials(proposal.cell)[: proposal.num_seeds]
+        except ValueError as error:
+            at = " ".join(f"{key}={format_value(value)}" for key, value in proposal.cell.items())
+            remedy = "narrow the axes, or fix one of the two"
+            raise InputError(Problem("", "search", f"{error} (at {at})", remedy)) from None
+    return trials
+
+
+def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Search:
+    if section.method == EDGE:
+        raise NotImplementedError
+    return OptunaSearch(
+        method=section.method,
+        axes=tuple(axes),
+        metrics=tuple(section.metric or ("final_loss",)),
+        num_trials=section.trials,
+        num_seeds=len(file.seeds),
+        stable=section.stable,
+        seed=section.seed,
+    )
+
+
+def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], document: Document) -> Iterator[Problem]:
+    def problem(key: str, message: str, remedy: str) -> Problem:
+        return Problem(document.place(("search", key)), f"search.{key}", message, remedy)
+
+    if file.sample is not None:
+        yield Problem(document.place(("sample",)), "sample", "has no meaning beside search", "remove one of the two")
+    if not axes:
+        yield problem("method", "there is no axis to search over", "add one, e.g. axes: {lr: {log: [1e-4, 1.0]}}")
+    takes = _TAKES[section.method]
+    for key in sorted({"along", "precision", "level", "metric", "stable"} - set(takes)):
+        if getattr(section, key) is not None:
+            remedy = f"remove it, or choose {' or '.join(method for method, keys in _TAKES.items() if key in keys)}"
+            yield problem(key, f"has no meaning for {section.method}", remedy)
+    if section.trials < len(file.seeds):
+        what = f"{section.trials} trials are fewer than one cell has seeds ({len(file.seeds)})"
+        yield problem("trials", what, "raise it, or use fewer seeds")
+    ordered = [axis.name for axis in axes if axis.ends is not None or all(map(is_number, axis.values))]
+    words = [axis.name for axis in axes if axis.name not in ordered]
+    if section.method == EDGE:
+        yield from _of_edge(section, axes, ordered, problem("along", "", "").where)
+    elif section.method == "cmaes" and (words or len(axes) < 2):
+        message = f"cmaes cannot choose among words ({words[0]})" if words else "cmaes needs two axes or more"
+        yield problem("method", message, "choose tpe")
+    for name in section.metric or ():
+        if name not in RESULTS:
+            remedy = did_you_mean(name, RESULTS) or f"choose from {', '.join(RESULTS)}"
+            yield problem("metric", f"{name!r} is unknown", remedy)
+    if section.metric and len(section.metric) > 1 and section.method in GENERATIONS and section.method != "nsga2":
+        yield problem("metric", f"{section.method} takes one metric", "choose nsga2 or tpe")
+    if section.metric and len(set(section.metric)) < len(section.metric):
+        yield problem("metric", "names a metric twice", "name each once")
+
+
+def _of_edge(section: SearchSection, axes: Sequence[Axis], ordered: Sequence[str], where: str) -> Iterator[Problem]:
+    along = section.along or (axes[0].name if axes else "")
+    if axes and along not in ordered:
+        known = ", ".join(ordered) or "none is left"
+        what = "is not an axis" if along not in [axis.name for axis in axes] else "has words, which have no edge"
+        yield Problem(where, "search.along", f"{along!r} {what}", f"axes of numbers: {known}")
+    if len(axes) > _MOST_AXES:
+        what = f"{len(axes)} axes are more than the search for an edge takes ({_MOST_AXES})"
+        yield Problem(where, "axes", what, "fix some of them")

@@ -1,0 +1,178 @@
+"""A run whose search proposes trials while results come in."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from sweep_cases import numbers, search_with, sweep_with
+
+from orchestrator.driver.budget import Budget
+from orchestrator.driver.progress import Progress
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import LEDGER
+from orchestrator.health.sweep import examine_sweep
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.sweepfile.sections import BudgetConfig
+
+
+class StopAt:
+    """Asks the run to stop once so many trials have finished."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.seen = number, 0
+
+    def began(self, progress: Progress) -> None:
+        pass
+
+    def changed(self, progress: Progress, finished) -> None:
+        self.seen += len(finished)
+        if self.seen >= self.number:
+            signal.raise_signal(signal.SIGTERM)
+
+    def ended(self, progress: Progress) -> None:
+        pass
+
+
+def test_a_search_trains_as_many_trials_as_it_may_and_then_nothing(train, rows) -> None:
+    summary = train(search_with())
+    assert (summary.trained, summary.exit_code) == (24, 0)
+    found = rows("sought")
+    assert [row.position for row in found] == list(range(24))
+    assert {row.status for row in found} == {"finished"}
+    assert len({tuple(row.cell.items()) for row in found}) == 24
+    assert train(search_with()).trained == 0
+
+
+@pytest.mark.parametrize("stop", [1, 5, 10, 20])
+def test_a_search_that_was_stopped_goes_on_as_if_it_had_not(train, rows, stop: int) -> None:
+    train(search_with("name=calm"))
+    assert train(search_with(), observers=[StopAt(stop)]).exit_code == 128 + signal.SIGTERM
+    assert len(rows("sought")) < 24
+    assert train(search_with()).exit_code == 0
+    assert numbers(rows("sought")) == numbers(rows("calm"))
+
+
+def test_proposals_are_in_the_ledger_before_they_are_trained(train, monkeypatch) -> None:
+    there: set[str] = set()
+
+    def remembered(method):
+        def write(self, objective, trials, *rest):
+            method(self, objective, trials, *rest)
+            there.update(self.statuses())
+
+        return write
+
+    monkeypatch.setattr(LedgerWriter, "propose", remembered(LedgerWriter.propose))
+    monkeypatch.setattr(LedgerWriter, "plan", remembered(LedgerWriter.plan))
+
+    class Watchful(InlineExecutor):
+        def submit(self, pack) -> None:
+            assert set(pack.trial_ids) <= there
+            super().submit(pack)
+
+    assert train(search_with(), Watchful).trained == 24
+
+
+def test_a_larger_number_of_trials_goes_on_with_those_that_there_are(train, rows) -> None:
+    train(search_with("search.trials=8"))
+    first = numbers(rows("sought"))
+    assert train(search_with("search.trials=20")).trained == 12
+    assert numbers(rows("sought"))[:8] == first
+
+
+def test_a_search_begins_with_what_a_grid_has_found(train, rows) -> None:
+    grid = ("name=sought", "axes.lr={log: [0.01, 10.0], num: 4}", "axes.beta1={linear: [0.0, 0.9], num: 3}")
+    train(search_with(*grid, "search=null"))
+    before = {row.trial_id for row in rows("sought")}
+    assert len(before) == 12
+    assert train(search_with("search.trials=20")).trained == 8
+    assert before < {row.trial_id for row in rows("sought")}
+
+
+def test_what_lies_beyond_an_axis_that_was_shortened_leaves_the_sweep(train, rows) -> None:
+    train(search_with())
+    train(search_with("axes.lr={log: [0.01, 0.5]}"))
+    assert all(row.cell["lr"] <= 0.5 for row in rows("sought"))
+
+
+def test_without_batches_packs_are_filled(train, tmp_path: Path) -> None:
+    train(search_with("search.batch=null", "search.method=random", "search.trials=20"))
+    with LedgerReader(tmp_path / "sought" / LEDGER) as ledger:
+        assert [len(pack.trial_ids) % 4 for pack in ledger.packs()] == [0] * len(ledger.packs())
+
+
+def test_a_search_over_listed_values_ends_when_it_has_tried_its_number(train, rows) -> None:
+    axes = ("axes.lr={values: [0.01, 0.1, 1.0]}", "axes.beta1={values: [0.0, 0.5]}", "search.trials=6")
+    train(search_with(*axes))
+    assert {row.cell["lr"] for row in rows("sought")} <= {0.01, 0.1, 1.0}
+
+
+def test_doctor_finds_nothing_wrong_with_a_search(train, tmp_path: Path) -> None:
+    train(search_with())
+    assert [found.text for found in examine_sweep(tmp_path / "sought") if found.level != "ok"] == []
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def test_a_budget_of_trials_is_kept_and_a_larger_one_goes_on(train, rows) -> None:
+    summary = train(sweep_with("budget.trials=5", "resources.pack=2"))
+    assert (summary.trained, summary.used_up, summary.exit_code) == (5, "budget.trials = 5", 0)
+    assert [row.status for row in rows("edge")].count("finished") == 5
+    assert train(sweep_with("budget.trials=5", "resources.pack=2")).trained == 0
+    assert train(sweep_with("budget.trials=50", "resources.pack=2")).trained == 7
+    train(sweep_with("name=calm"))
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+
+
+def test_a_budget_of_steps_ends_the_run_and_the_rest_follows_under_a_larger_one(train, rows) -> None:
+    summary = train(sweep_with("budget.member_steps=100", "resources.pack=2"))
+    assert summary.used_up == "budget.member_steps = 100"
+    done = [row.status for row in rows("edge")].count("finished")
+    assert 0 < done < 12
+    assert train(sweep_with("budget.member_steps=100", "resources.pack=2")).trained == 0
+    assert train(sweep_with("resources.pack=2")).used_up is None
+    train(sweep_with("name=calm"))
+    assert numbers(rows("edge")) == numbers(rows("calm"))
+
+
+def test_minutes_count_over_all_runs(train) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 5.0
+        return now[0]
+
+    budget = ("budget.minutes=3", "resources.pack=1")
+    summary = train(sweep_with(*budget), clock=clock, wall_clock=clock)
+    assert summary.used_up == "budget.minutes = 3"
+    again = train(sweep_with(*budget), clock=clock, wall_clock=clock)
+    assert again.used_up == "budget.minutes = 3"
+    assert again.trained <= summary.trained
+
+
+def test_after_a_time_nothing_is_started(train, rows) -> None:
+    assert train(sweep_with("budget.until=2001-01-01T00:00")).used_up == "budget.until = 2001-01-01T00:00"
+    assert {row.status for row in rows("edge")} == {"planned"}
+    assert train(sweep_with("budget.until=2901-01-01T00:00")).used_up is None
+
+
+def test_hours_of_gpus_are_hours_of_packs_times_their_gpus() -> None:
+    now = [0.0]
+    budget = Budget(BudgetConfig(gpu_hours=2.5), 0.5, lambda: 0.0, 0, 0.0, 3600.0, set())
+    progress = Progress(search_with(), {}, {}, {}, 0, lambda: now[0], 0.0)
+    now[0] = 1800.0
+    assert not budget.is_used_up(progress, 4), "one hour before, and one of 4 half GPUs for half an hour"
+    now[0] = 2700.0
+    assert budget.is_used_up(progress, 4)
+    assert budget.used_up == "budget.gpu_hours = 2.5"
+
+
+def test_a_search_stops_at_its_budget_too(train, rows) -> None:
+    summary = train(search_with("budget.trials=10"))
+    assert (summary.used_up, [row.status for row in rows("sought")].count("finished")) == ("budget.trials = 10", 10)
+    assert train(search_with()).exit_code == 0
+    assert len(rows("sought")) == 24

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from orchestrator.search.batches import InBatches
+from orchestrator.search.by_optuna import GENERATIONS, POPULATION, SAMPLERS, SPREADS, OptunaSearch
+from orchestrator.search.listed import ListedCells
+from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
+from orchestrator.space import Axis
+
+LR = Axis("lr", "log", (), (1e-4, 1.0))
+BETA2 = Axis("beta2", "log1m", (), (0.9, 0.9999))
+METHODS = [*SAMPLERS, *GENERATIONS, *SPREADS]
+CHEAP = [method for method in METHODS if method != "gp"]
+
+
+def search(method: str, axes=(LR, BETA2), metrics=("final_loss",), **changes) -> OptunaSearch:
+    settings = {"num_trials": 64, "num_seeds": 1, "stable": None, "seed": 0} | changes
+    return OptunaSearch(method, axes, metrics, **settings)
+
+
+def bowl(cell) -> float:
+    """A loss that is lowest at lr 0.01 and beta2 0.999."""
+    return (math.log10(cell["lr"]) + 2) ** 2 + (math.log10(1 - cell["beta2"]) + 3) ** 2
+
+
+def trained(proposal: Proposal, edge: float = math.inf) -> CellResult:
+    outcome = "stable" if proposal.cell["lr"] < edge else "diverged"
+    loss = bowl(proposal.cell) if outcome == "stable" else 0.0  # low, until it blew up
+    results = [SeedResult(seed, outcome, True, {"final_loss": loss}) for seed in range(proposal.num_seeds)]
+    return CellResult(proposal.cell, tuple(results))
+
+
+def run(made: Search, room: int = 8, edge: float = math.inf) -> list[CellResult]:
+    known: list[CellResult] = []
+    while proposals := made.propose(known, room):
+        known += [trained(proposal, edge) for proposal in proposals]
+    assert proposals is None, "with all results in, it does not wait"
+    return known
+
+
+@pytest.mark.parametrize("method", CHEAP)
+def test_a_search_depends_on_nothing_but_what_is_known(method: str) -> None:
+    known = run(search(method, num_trials=40))
+    assert len(known) == 40
+    for num in (0, 8, 16, 24, 32):
+        assert search(method).propose(known[:num], 8) == search(method).propose(known[:num], 8)
+        assert search(method, seed=1).propose(known[:num], 8) != search(method).propose(known[:num], 8)
+
+
+@pytest.mark.parametrize("method", CHEAP)
+def test_cells_lie_on_the_axes_and_none_is_proposed_twice(method: str) -> None:
+    known = run(search(method))
+    assert all(LR.has(result.cell["lr"]) and BETA2.has(result.cell["beta2"]) for result in known)
+    assert len({tuple(result.cell.items()) for result in known}) == len(known) == 64
+
+
+@pytest.mark.parametrize("method", ["tpe", "nsga2", "cmaes"])
+def test_it_finds_lower_losses_than_chance(method: str) -> None:
+    middle = sorted(bowl(result.cell) for result in run(search("random")))[32]
+    later = [bowl(result.cell) for result in run(search(method, num_trials=112))[-16:]]
+    assert sum(loss < middle for loss in later) >= 12
+
+
+def test_gaussian_processes_find_the_lowest_loss() -> None:
+    known = run(search("gp", num_trials=24))
+    assert min(bowl(result.cell) for result in known) < 0.01
+
+
+@pytest.mark.parametrize("method", ["tpe", "nsga2", "cmaes"])
+def test_a_diverged_trial_is_a_bad_result_however_low_its_last_loss(method: str) -> None:
+    known = run(search(method), edge=0.003)
+    beyond = [result.cell["lr"] >= 0.003 for result in known]
+    assert sum(beyond[-16:]) < sum(beyond[:16]) * 0.7
+
+
+@pytest.mark.parametrize("method", ["tpe", "nsga2"])
+def test_a_share_of_stable_seeds_can_be_asked_for(method: str) -> None:
+    """Where most of the low losses are spiked, a search that asks for stable seeds stays away from there."""
+
+    def spiked(proposal: Proposal) -> CellResult:
+        outcome = "spiked" if proposal.cell["lr"] > 0.003 else "stable"
+        return CellResult(proposal.cell, (SeedResult(0, outcome, True, {"final_loss": bowl(proposal.cell)}),))
+
+    spikes = {}
+    for stable in (None, 1.0):
+        known: list[CellResult] = []
+        made = search(method, stable=stable)
+        while proposals := made.propose(known, 8):
+            known += [spiked(proposal) for proposal in proposals]
+        spikes[stable] = sum(result.seeds[0].outcome == "spiked" for result in known[-24:])
+    assert spikes[1.0] < spikes[None]
+
+
+def test_two_metrics_are_weighed_against_each_other() -> None:
+    known: list[CellResult] = []
+    made = search("nsga2", metrics=("final_loss", "steps_done"), num_trials=96)
+    while proposals := made.propose(known, 8):
+        for proposal in proposals:
+            lr = math.log10(proposal.cell["lr"])
+            metrics = {"final_loss": (lr + 3) ** 2, "steps_done": (lr + 1) ** 2}
+            known.append(CellResult(proposal.cell, (SeedResult(0, "stable", True, metrics),)))
+    late = [math.log10(result.cell["lr"]) for result in known[-POPULATION:]]
+    assert sum(-3.2 < lr < -0.8 for lr in late) >= 0.7 * POPULATION, "between the two optima"
+
+
+@pytest.mark.parametrize("method", CHEAP)
+def test_cells_that_wait_are_not_proposed_again_and_at_the_end_it_waits_for_them(method: str) -> None:
+    made, known = search(method, num_trials=32), []
+    while len(known) < 32:
+        proposals = made.propose(known, 4)
+        if not proposals:
+            assert method in GENERATIONS, "the next generation needs the results of this one"
+            known = [trained(Proposal(result.cell, 1)) for result in known]
+            continue
+        known += [CellResult(proposal.cell, (SeedResult(0, None, False),)) for proposal in proposals]
+    assert len({tuple(result.cell.items()) for result in known}) == 32
+    assert made.propose(known, 4) in ([], None)
+
+
+@pytest.mark.parametrize("method", CHEAP)
+def test_trials_that_were_given_up_do_not_end_a_search(method: str) -> None:
+    made, known = search(method, num_trials=40), []
+    while proposals := made.propose(known, 8):
+        for number, proposal in enumerate(proposals):
+            lost = CellResult(proposal.cell, (SeedResult(0, None, True),))
+            known.append(lost if number % 3 == 0 else trained(proposal))
+    assert len(known) == 40
+
+
+def test_all_seeds_of_a_cell_count_towards_the_trials() -> None:
+    known = run(search("tpe", num_seeds=3, num_trials=32))
+    assert [len(result.seeds) for result in known] == [3] * 10
+
+
+def test_listed_numbers_and_words_are_kept_as_they_are() -> None:
+    axes = (Axis("clip", "values", (0.1, 0.3, 1.0)), Axis("schedule", "values", ("cosine", "linear")), LR)
+    known: list[CellResult] = []
+    made = search("tpe", axes=axes)
+    while proposals := made.propose(known, 8):
+        known += [CellResult(p.cell, (SeedResult(0, "stable", True, {"final_loss": p.cell["lr"]}),)) for p in proposals]
+    assert {result.cell["clip"] for result in known} == {0.1, 0.3, 1.0}
+    assert {result.cell["schedule"] for result in known} == {"cosine", "linear"}
+
+
+def test_in_batches_what_is_tried_does_not_depend_on_the_order_of_results() -> None:
+    made = InBatches(search("tpe"), 8)
+    first = made.propose((), 1)
+    assert first is not None
+    assert len(first) == 8, "whatever the room"
+    waiting = [CellResult(p.cell, (SeedResult(0, None, False),)) for p in first[:1]]
+    assert made.propose([*waiting, *map(trained, first[1:])], 8) == []
+    assert made.propose([trained(p) for p in first], 3) == made.propose([trained(p) for p in first], 100)
+
+
+def test_listed_cells_are_proposed_all_at_once_and_then_it_is_over() -> None:
+    cells = [{"lr": 0.1}, {"lr": 0.2}]
+    made = ListedCells(cells, 2)
+    assert made.propose((), 1) == [Proposal(cell, 2) for cell in cells]
+    one_seed = CellResult({"lr": 0.1}, (SeedResult(0, "stable", True),))
+    assert made.propose([one_seed], 1) == [Proposal(cell, 2) for cell in cells]
+    full = [CellResult(cell, (SeedResult(0, None, False), SeedResult(1, None, False))) for cell in cells]
+    assert made.propose(full, 1) is None
