@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from sweep_cases import search_with
+
+from orchestrator.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("sets", "message", "remedy"),
+    [
+        (["search.method=simulated_annealing"], "'simulated_annealing' is refused", ""),
+        (["search.precision=1.2"], "has no meaning for tpe", "choose edge"),
+        (["search.method=random", "search.stable=0.5"], "has no meaning for random", "choose tpe or gp or nsga2"),
+        (["search.method=cmaes", "search.stable=0.5"], "has no meaning for cmaes", "choose tpe or gp or nsga2"),
+        (["search.metric=[final_loss, final_loss]"], "names a metric twice", ""),
+        (["search.metric=final_los"], "'final_los' is unknown", "final_loss"),
+        (["search.method=cmaes", "search.metric=[final_loss, steps_done]"], "cmaes takes one metric", "nsga2 or tpe"),
+        (["search.method=cmaes", "axes.beta1=null", "axes={lr: {log: [0.1, 1.0]}}"], "needs two axes", "tpe"),
+        (["search.trials=2", "seeds=[0, 1, 2]"], "2 trials are fewer than one cell has seeds (3)", "fewer seeds"),
+        (["search.trials=20000"], "more than max_trials = 10000", "max_trials: 20000"),
+        (["sample={method: random, num: 3}"], "has no meaning beside search", "remove one"),
+        (["axes={}"], "there is no axis to search over", "axes: {lr:"),
+        (["search.batch=0"], "'0' is refused", ""),
+        (["budget.until=tomorrow"], "should be a time such as 2026-12-24T08:00", ""),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_with_a_remedy(sets: list[str], message: str, remedy: str) -> None:
+    with pytest.raises(InputError) as refused:
+        search_with(*sets)
+    assert message.replace("'0'", "0") in str(refused.value).replace("'0'", "0")
+    assert remedy in str(refused.value)
+
+
+def test_values_that_do_not_fit_together_are_found_at_the_corners_of_the_axes() -> None:
+    with pytest.raises(InputError, match=r"(?s)width.*heads|heads.*width"):
+        search_with("objective=gpt", "axes={width: {values: [8, 10]}, heads: {values: [2, 4]}}", "fixed={depth: 1}")
+
+
+def test_a_search_is_not_a_grid_and_its_first_trials_are_what_it_would_propose() -> None:
+    sweep = search_with()
+    assert sweep.is_open
+    assert (sweep.most_trials, len(sweep.trials)) == (24, 4)
+    assert [trial.cell for trial in sweep.trials] == [p.cell for p in sweep.search.propose((), 4) or []]
+
+
+def test_axes_with_and_without_num_may_be_mixed() -> None:
+    sweep = search_with("axes.beta1={linear: [0.0, 0.9], num: 4}")
+    assert [axis.values for axis in sweep.axes] == [(), (0.0, 0.3, 0.6, 0.9)]
+    assert {trial.cell["beta1"] for trial in sweep.trials} <= {0.0, 0.3, 0.6, 0.9}
