@@ -125,13 +125,13 @@ def refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> No
     if file.search is not None:
         return
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
-    num_trials = num_cells * len(file.seeds)
+    num_trials = num_cells * len(file.all_seeds)
     if num_trials > file.max_trials:
         raise InputError(
             Problem(
                 document.place(("sample" if file.sample else "axes",)),
                 "axes",
-                f"{num_cells} cells x {len(file.seeds)} seeds = {num_trials} trials,"
+                f"{num_cells} cells x {len(file.all_seeds)} seeds = {num_trials} trials,"
                 f" more than max_trials = {file.max_trials}",
                 f"shorten an axis, or say max_trials: {num_trials}",
             )

@@ -63,6 +63,17 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+class SeedsSection(BaseModel):
+    """Seeds that are added where a grid needs them, in place of a list: 0, 1, 2 and so on."""
+
+    model_config = _STRICT
+    start: int = Field(ge=1, le=10_000, description="seeds of every cell")
+    up_to: int = Field(ge=2, le=10_000, description="seeds of a cell at most")
+    where: Literal["disagreement"] = Field(
+        description="where the seeds of a cell disagree about stability, or neighbours do"
+    )
+
+
 class SearchSection(BaseModel):
     """Cells that are chosen while results come in, in place of a grid."""
 
@@ -274,7 +285,11 @@ class SweepFile(BaseModel):
         Discriminator(lambda value: "objective-name" if isinstance(value, str) else "custom-trainer"),
     ]
     steps: int = Field(ge=1, le=10_000_000)
-    seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
+    seeds: Annotated[
+        Annotated[list[int], Field(min_length=1, max_length=10_000), Tag("listed-seeds")]
+        | Annotated[SeedsSection, Tag("added-seeds")],
+        Discriminator(lambda value: "added-seeds" if isinstance(value, dict | SeedsSection) else "listed-seeds"),
+    ] = Field(default=[0])
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
     sample: SampleSection | None = None
@@ -287,6 +302,11 @@ class SweepFile(BaseModel):
     tracking: TrackingConfig = TrackingConfig()
     max_trials: int = Field(10_000, ge=1, le=1_000_000)
 
+    @property
+    def all_seeds(self) -> list[int]:
+        """The seeds that a cell may have, in order."""
+        return list(range(self.seeds.up_to)) if isinstance(self.seeds, SeedsSection) else self.seeds
+
 
 SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): SweepFile,
@@ -294,6 +314,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("objective", "metrics"): MetricsConfig,
     ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,
+    ("seeds",): SeedsSection,
     ("sample",): SampleSection,
     ("search",): SearchSection,
     ("budget",): BudgetConfig,

@@ -28,13 +28,14 @@ from orchestrator.sweepfile.custom_trainer import (
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
-from orchestrator.sweepfile.searches import corner_cells, first_trials, search_of
+from orchestrator.sweepfile.searches import added_seeds, corner_cells, first_trials, search_of
 from orchestrator.sweepfile.sections import (
     SECTIONS,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
     ResourcesConfig,
+    SeedsSection,
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
@@ -43,7 +44,9 @@ from orchestrator.sweepfile.strict_yaml import Document, parse_document
 from orchestrator.sweepfile.trials import TrialMaker
 
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
-_BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer")
+_BRANCHES = (
+    "literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer", "listed-seeds", "added-seeds",
+)  # fmt: skip
 
 
 class ImportNotAllowed(InputError):
@@ -157,24 +160,29 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
     # Auditing does not change the trial.
     judged_by = stopping.model_dump(exclude={"audit"})
-    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, judged_by)
+    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, judged_by)
+    search: Search
+    most_trials = None
     if file.search is not None:
-        search = search_of(file, axes, document)
+        search, most_trials = search_of(file, axes, document), file.search.trials
         _, idle = _resolve(corner_cells(axes), file, maker, document)
         trials = first_trials(search, maker)
     else:
-        search = _listed(file, axes)
-        trials, idle = _resolve(search.cells, file, maker, document)
+        search = listed = _listed(file, axes)
+        trials, idle = _resolve(listed.cells, file, maker, document)
+        if isinstance(file.seeds, SeedsSection):
+            search, most_trials = added_seeds(file, file.seeds, axes, document), len(trials)
+            trials = first_trials(search, maker)
     return Sweep(
         name=file.name,
         objective=objective,
         steps=file.steps,
-        seeds=tuple(file.seeds),
+        seeds=tuple(file.all_seeds),
         axes=tuple(axes),
         fixed=fixed,
         is_sampled=file.sample is not None or file.search is not None,
         search=search,
-        most_trials=file.search.trials if file.search is not None else None,
+        most_trials=most_trials,
         trials=tuple(trials),
         maker=maker,
         stopping=stopping,
@@ -201,9 +209,10 @@ def _validated(document: Document) -> SweepFile:
     except ValidationError as error:
         found = [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
         raise InputError(*dict.fromkeys(found)) from None
-    if len(set(file.seeds)) < len(file.seeds):
-        raise InputError(Problem(document.place(("seeds",)), "seeds", f"{file.seeds} repeats a seed", "list each once"))
-    if min(file.seeds) < 0 or max(file.seeds) >= 2**53:
+    seeds = file.all_seeds
+    if len(set(seeds)) < len(seeds):
+        raise InputError(Problem(document.place(("seeds",)), "seeds", f"{seeds} repeats a seed", "list each once"))
+    if min(seeds) < 0 or max(seeds) >= 2**53:
         raise InputError(Problem(document.place(("seeds",)), "seeds", "must lie in 0 .. 2^53"))
     if file.sample is not None and file.sample.seed >= 2**32:
         raise InputError(Problem(document.place(("sample", "seed")), "sample.seed", "must lie in 0 .. 2^32"))
@@ -333,8 +342,8 @@ def _resolve(
 def _listed(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
     sample = file.sample
     if sample is None:
-        return ListedCells(list(grid_cells(axes)), len(file.seeds))
-    return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.seeds))
+        return ListedCells(list(grid_cells(axes)), len(file.all_seeds))
+    return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.all_seeds))
 
 
 def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:

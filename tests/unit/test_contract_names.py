@@ -28,6 +28,7 @@ from orchestrator.sweepfile.sections import (
     ResumeConfig,
     SampleSection,
     SearchSection,
+    SeedsSection,
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
@@ -103,6 +104,7 @@ def test_keys_of_a_sweep_file() -> None:
         "method", "trials", "seed", "batch", "along", "precision", "level", "metric", "stable",
     ]  # fmt: skip
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
+    assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
     assert list(ResourcesConfig.model_fields) == [
         "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
