@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.commands.live import LiveView, counts_line, text_map
+from orchestrator.commands.live import LiveView, text_map
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
+from orchestrator.driver.words import counts_line
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader

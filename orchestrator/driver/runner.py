@@ -114,7 +114,6 @@ class _Run:
         self.progressed: set[str] = set()
         self.losses: Counter[str] = Counter()
         self.furthest: Counter[str] = Counter()
-        self.stopped_by: int | None = None
         self.fail_fast = FailFast()
         statuses = ledger.statuses()
         missing = missing_trials(sweep, statuses)
@@ -137,7 +136,7 @@ class _Run:
                     self._loop(executor)
             finally:
                 executor.close()
-        return Summary(self.progress.counts, self.progress.to_train, self.progress.seconds, self.stopped_by)
+        return Summary(self.progress.counts, self.progress.to_train, self.progress.seconds, self.progress.stopped_by)
 
     def _loop(self, executor: Executor) -> None:
         progress = self.progress
@@ -147,7 +146,7 @@ class _Run:
         try:
             for pack_id, trial_ids in self.ledger.resumable().items():
                 self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
-            while self.stopped_by is None:
+            while progress.stopped_by is None:
                 progress.workers = executor.slots
                 if self.waiting:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
@@ -159,6 +158,9 @@ class _Run:
                     return
                 self._poll(executor)
             self._pause(executor)
+        except Exception as error:
+            progress.error = error
+            raise
         finally:
             # The next run marks as abandoned what cannot be written now.
             with contextlib.suppress(StorageError):
@@ -219,6 +221,7 @@ class _Run:
         progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
         if report.member_steps or new:
             self.fail_fast.trained()
+            progress.held_back = None
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
             self._note(f"packs: {way}")
@@ -240,6 +243,7 @@ class _Run:
 
     def _close(self, pack: Pack, ending: Ending) -> None:
         """Settle a pack that has ended: the ledger and the status of its unfinished trials."""
+        self.progress.num_hung += isinstance(ending, Lost | Failed) and ending.is_hung
         match ending:
             case Completed():
                 # A worker that forgets a member would be a bug of ours, and must not look like a result.
@@ -260,6 +264,7 @@ class _Run:
                 self._settle(pack, "errored", "errored", cause, error, waited)
             case Failed(error, waited):
                 if self.fail_fast.failed(_cause(error)):
+                    self.progress.held_back = self.fail_fast.reason
                     self._note(f"{self.fail_fast.reason}: {_cause(error)}; the same command goes on with the others")
                 self._settle(pack, "errored", "errored", _cause(error), error, waited)
         self._tidy_checkpoints()
@@ -338,7 +343,8 @@ class _Run:
         for pack_id in self.started.intersection(self.packs):
             if self.clock() - self.last_news[pack_id] > timeout_s:
                 executor.kill(pack_id)
-                self._close(self.packs[pack_id], Lost(f"no news for {timeout_s:g} s (resources.stall_timeout_s)"))
+                cause = f"no news for {timeout_s:g} s (resources.stall_timeout_s)"
+                self._close(self.packs[pack_id], Lost(cause, is_hung=True))
 
     def _unfinished(self, pack: Pack) -> list[str]:
         return [trial_id for trial_id in pack.trained_ids if self.progress.statuses[trial_id] != "finished"]
@@ -361,9 +367,9 @@ class _Run:
             self.progress.statuses[trial_id] = status
 
     def _request_stop(self, signal_number: int) -> None:
-        if self.stopped_by is not None:
+        if self.progress.stopped_by is not None:
             raise KeyboardInterrupt  # the second signal stops at once
-        self.stopped_by = signal_number
+        self.progress.stopped_by = signal_number
 
 
 def _last_line(error: str) -> str:
