@@ -19,9 +19,11 @@ from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
 from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.sections import (
+    EVENTS,
     CheckpointConfig,
     CustomTrainerSection,
     MetricsConfig,
+    NotifyConfig,
     ResourcesConfig,
     ResumeConfig,
     SampleSection,
@@ -62,6 +64,7 @@ def test_commands_and_options() -> None:
             "--tracking-uri",
             "--retry-errored",
             "--slurm",
+            "--notify-test",
         },
         "plan": SWEEP_OPTIONS,
         "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
@@ -93,7 +96,7 @@ def test_commands_and_options() -> None:
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
         "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "stopping", "resources", "checkpoint",
-        "telemetry", "tracking", "max_trials",
+        "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
     assert list(ResourcesConfig.model_fields) == [
@@ -120,6 +123,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
     assert list(TrackingConfig.model_fields) == ["enabled", "to", "uri", "experiment", "every"]
+    assert list(NotifyConfig.model_fields) == ["url_from", "on"]
+    assert EVENTS == ("finished", "failed", "stalled", "diverged")
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
         "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience", "stall_drop", "stall_steps",
