@@ -28,6 +28,7 @@ from orchestrator.cli_options import (
     MetricOption,
     NameArgument,
     NormRisesOption,
+    NotifyTestOption,
     ReduceOption,
     ResultsOption,
     SeedsOption,
@@ -88,6 +89,7 @@ def run(
     retry_errored: Annotated[bool, typer.Option("--retry-errored", help="train errored trials again")] = False,
     allow_import: AllowImportOption = False,
     slurm: SlurmOption = [],  # noqa: B006
+    notify_test: NotifyTestOption = False,
 ) -> None:
     """Train the missing trials of a sweep, then write its map, picture and report."""
     from orchestrator.commands.run import run as command
@@ -105,7 +107,7 @@ def run(
     sweep = read_sweep(file, results, overrides(axis, drop, sets, seeds, steps, name), allow_import)
     refuse_import(sweep, allow_import)
     load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
-    finish(command(sweep, results, load, retry_errored))
+    finish(command(sweep, results, load, retry_errored, notify_test=notify_test))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -18,6 +19,8 @@ from orchestrator.tracking.catalogue import TRACKERS
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+EVENTS = ("finished", "failed", "stalled", "diverged")  # of a run, for `notify.on`
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -40,7 +43,13 @@ def _known_tracker(name: str) -> str:
     return _one_of(TRACKERS, name, "unknown_tracker")
 
 
-def _one_of(names: Iterable[str], name: str, kind: Literal["unknown_method", "unknown_tracker"]) -> str:
+def _known_event(name: str) -> str:
+    return _one_of(EVENTS, name, "unknown_event")
+
+
+def _one_of(
+    names: Iterable[str], name: str, kind: Literal["unknown_method", "unknown_tracker", "unknown_event"]
+) -> str:
     if name not in names:
         *some, last = map(repr, names)
         raise PydanticCustomError(
@@ -275,6 +284,24 @@ class TrackingConfig(BaseModel):
     )
 
 
+def _variable_name(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise PydanticCustomError("variable", "is not the name of an environment variable")
+    return name
+
+
+class NotifyConfig(BaseModel):
+    """Messages about a run: where to, and of which events."""
+
+    model_config = _STRICT
+    url_from: Annotated[str, AfterValidator(_variable_name)] = Field(
+        description="name of the environment variable that holds the URL for Apprise"
+    )
+    on: Annotated[list[Annotated[str, AfterValidator(_known_event)]], AfterValidator(_each_once)] = Field(
+        [*EVENTS], min_length=1, description="any of finished, failed, stalled and diverged"
+    )
+
+
 class SweepFile(BaseModel):
     """The keys of a sweep file."""
 
@@ -300,6 +327,7 @@ class SweepFile(BaseModel):
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     tracking: TrackingConfig = TrackingConfig()
+    notify: NotifyConfig | None = None
     max_trials: int = Field(10_000, ge=1, le=1_000_000)
 
     @property
@@ -323,4 +351,5 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("checkpoint",): CheckpointConfig,
     ("telemetry",): TelemetryConfig,
     ("tracking",): TrackingConfig,
+    ("notify",): NotifyConfig,
 }

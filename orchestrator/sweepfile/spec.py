@@ -30,10 +30,12 @@ from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.searches import added_seeds, corner_cells, first_trials, search_of
 from orchestrator.sweepfile.sections import (
+    EVENTS,
     SECTIONS,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
+    NotifyConfig,
     ResourcesConfig,
     SeedsSection,
     SweepFile,
@@ -80,6 +82,8 @@ class Sweep:
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
     idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
+    notify: NotifyConfig | None
+    notify_place: str  # where it was written
 
     @property
     def is_open(self) -> bool:
@@ -193,6 +197,8 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         tracking=file.tracking,
         text=frozen_text(document, fixed, axes, fields, objective),
         idle=idle,
+        notify=file.notify,
+        notify_place=document.place(("notify", "url_from")),
     )
 
 
@@ -223,6 +229,12 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     path = tuple(part for part in details["loc"] if part not in _BRANCHES)
     key = ".".join(str(part) for part in path)
     where = document.place(path)
+    if path[:1] == ("notify",):
+        # What stands there may be a URL with a password, even as a key: neither it nor its option is repeated.
+        key = "notify" if "://" in key else key
+        where = f"--set {key}" if where.startswith("--set ") else where
+        if path[1:2] != ("on",) or "://" in str(details["input"]):
+            return _notify_problem(details["type"], where, key)
     if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
         return Problem(
@@ -237,6 +249,20 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
             where, key, f"{shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
         )
     return Problem(where, key, f"{shown(details['input'])} is refused: {lowered(details['msg'])}", _remedy(path))
+
+
+def _notify_problem(kind: str, where: str, key: str) -> Problem:
+    """A problem of `notify`, in words that do not repeat what stands there."""
+    remedy = "put the URL into an environment variable, and write notify: {url_from: ITS_NAME}"
+    if key.startswith("notify.on"):
+        return Problem(where, key, "is not a list of events", f"choose from {', '.join(EVENTS)}")
+    if kind == "extra_forbidden":
+        return Problem(where, key, "unknown key", f"known keys: {', '.join(_known_keys(('notify',)))}")
+    if kind == "missing":
+        return Problem(where, key, "is missing", remedy)
+    if key == "notify":
+        return Problem(where, key, "is not a mapping of keys to values", remedy)
+    return Problem(where, key, "is not the name of an environment variable", remedy)
 
 
 def _known_keys(path: Sequence[str | int]) -> list[str]:

@@ -20,10 +20,12 @@ from orchestrator.results import SweepResults
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.sections import (
+    EVENTS,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
     MetricsConfig,
+    NotifyConfig,
     ResourcesConfig,
     ResumeConfig,
     SampleSection,
@@ -66,6 +68,7 @@ def test_commands_and_options() -> None:
             "--tracking-uri",
             "--retry-errored",
             "--slurm",
+            "--notify-test",
         },
         "plan": SWEEP_OPTIONS,
         "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
@@ -97,7 +100,7 @@ def test_commands_and_options() -> None:
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
         "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "search", "budget", "stopping", "resources",
-        "checkpoint", "telemetry", "tracking", "max_trials",
+        "checkpoint", "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
     assert list(SearchSection.model_fields) == [
@@ -130,6 +133,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
     assert list(TrackingConfig.model_fields) == ["enabled", "to", "uri", "experiment", "every"]
+    assert list(NotifyConfig.model_fields) == ["url_from", "on"]
+    assert EVENTS == ("finished", "failed", "stalled", "diverged")
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
         "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience", "stall_drop", "stall_steps",

@@ -24,6 +24,7 @@ ROOMS = {
     "ray": {"orchestrator.executors"},
     "mlflow": {"orchestrator.tracking"},
     "optuna": {"orchestrator.search"},
+    "apprise": {"orchestrator.notify"},
     "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
 }
 # The modules that know it; a new one is a decision.
@@ -41,6 +42,7 @@ IMPORTERS = {
         "orchestrator.tracking.tensorboard",
     },
     "wandb": {"orchestrator.tracking.wandb"},
+    "apprise": {"orchestrator.notify.service"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
@@ -86,6 +88,7 @@ FLOOR_PLAN = (
     "orchestrator.worker",
     "orchestrator.executors",
     "orchestrator.driver",
+    "orchestrator.notify",
     "orchestrator.tracking",
     "orchestrator.diagnosis",
     "orchestrator.health",
