@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli_answers import answers
 from orchestrator.cli_options import (
     RESULTS,
     AllowImportOption,
@@ -350,6 +351,7 @@ def explain(
     finish(command(sweep_folder(name, results), x, y, output))
 
 
+app.add_typer(answers)
 app.add_typer(upkeep)
 
 
