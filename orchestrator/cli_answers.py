@@ -1,4 +1,4 @@
-"""Commands that answer from the ledger of any sweep, grid or not: survival."""
+"""Commands that answer from the ledger of any sweep, grid or not: survival and importance."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def survival(
     from orchestrator.commands.survival import survival as command
 
     finish(command(sweep_folder(name, results), axis, until, json_))
+
+
+@answers.command()
+def importance(name: NameArgument, json_: JsonOption = None, results: ResultsOption = RESULTS) -> None:
+    """Show which axis moves stability and which the loss, by PED-ANOVA and fANOVA, with the diverged runs in.
+
+    For example `sweep importance fit --json importance.json`.
+    """
+    from orchestrator.commands.importance import importance as command
+
+    finish(command(sweep_folder(name, results), json_))

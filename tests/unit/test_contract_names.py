@@ -73,6 +73,7 @@ def test_commands_and_options() -> None:
         "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--results"},
         "sensitivity": {"--axis", "--results"},
+        "importance": {"--json", "--results"},
         "survival": {"--axis", "--until", "--json", "--results"},
         "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
         "report": {"--results"},

@@ -33,7 +33,7 @@ IMPORTERS = {
     "mlflow": {
         f"orchestrator.tracking.{name}" for name in ("mlflow", "mlflow_pages", "mlflow_reading", "mlflow_store")
     },
-    "optuna": {"orchestrator.search.sampled"},
+    "optuna": {f"orchestrator.search.{name}" for name in ("importance", "sampled", "study")},
     "submitit": {"orchestrator.executors.slurm"},
     "tensorboardX": {
         "orchestrator.logs.event_files",

@@ -8,6 +8,7 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.compare import compare
+from orchestrator.commands.importance import importance
 from orchestrator.commands.recommend import recommend
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.survival import survival
@@ -43,6 +44,13 @@ def test_survival_is_words_and_json(folders: list[Path], tmp_path: Path) -> None
     assert [group["num_onsets"] for group in told["groups"]] == [0, 0, 0, 3]
     with pytest.raises(InputError, match="--json"):
         list(survival(folders[1], None, None, tmp_path / "no folder" / "lasts.json"))
+
+
+def test_importance_is_words_and_json(folders: list[Path], tmp_path: Path) -> None:
+    lines = list(importance(folders[1], tmp_path / "importance.json"))
+    assert lines[-1] == f"wrote {tmp_path / 'importance.json'}"
+    told = json.loads((tmp_path / "importance.json").read_text())
+    assert told["shares"]["stability"] == {"ped_anova": {"lr": 1.0}, "fanova": {"lr": 1.0}}
 
 
 def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path) -> None:
