@@ -1,4 +1,4 @@
-"""Commands that answer from the ledger of any sweep, grid or not: survival and importance."""
+"""Commands that answer from the ledger of any sweep, grid or not: survival, importance and export optuna."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from orchestrator.cli_upkeep import finish
 from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
+exports = typer.Typer()
 
 
 @answers.command()
@@ -42,3 +43,14 @@ def importance(name: NameArgument, json_: JsonOption = None, results: ResultsOpt
     from orchestrator.commands.importance import importance as command
 
     finish(command(sweep_folder(name, results), json_))
+
+
+@exports.command("optuna")
+def export_optuna(name: NameArgument, results: ResultsOption = RESULTS) -> None:
+    """Write results/NAME/optuna.db: the sweep as an Optuna study, for optuna-dashboard.
+
+    For example `sweep export optuna fit`. The file is made from the ledger, and again as a whole by every call.
+    """
+    from orchestrator.commands.export_optuna import export_optuna as command
+
+    finish(command(sweep_folder(name, results)))

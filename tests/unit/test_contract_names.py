@@ -90,6 +90,7 @@ def test_commands_and_options() -> None:
     drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}
     drawn |= {"--results"}
     assert options(heatmap) == drawn
+    assert options(commands["export"].commands["optuna"]) == {"--results"}
 
 
 def test_keys_of_a_sweep_file() -> None:
