@@ -81,10 +81,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The fit of the first ``seen`` steps against what ``num`` runs then did to step ``until``.
+    """The fit of the first ``seen`` steps against what the ``num`` runs that were stable so far did to step ``until``.
 
     Brier scores (mean squared error of the probability, lower is better) of the fit, of "what is stable stays so", and
-    of the share that is stable at ``until``, which nobody knows beforehand.
+    of the share of these runs that last, which nobody knows beforehand.
     """
 
     seen: int
@@ -303,7 +303,7 @@ def _effects(fit: WeibullFit, covariates: Sequence[Covariate]) -> list[Effect]:
 def _backtest(lives: Sequence[Lifetime], covariates: Sequence[Covariate], until: int) -> Backtest | None:
     """The same prediction made as far before the end of the longest run as ``until`` lies beyond it.
 
-    None where no onset, or no step, lies so early.
+    None where no onset, or no step, lies so early, or no run was stable so far.
     """
     longest = max(life.steps for life in lives)
     seen = longest * longest // until
@@ -311,16 +311,17 @@ def _backtest(lives: Sequence[Lifetime], covariates: Sequence[Covariate], until:
     fit = fit_lifetimes(early, covariates) if seen else None
     if fit is None:
         return None
-    # A run that ended early without an onset does not tell, and one that failed at its start is not predicted.
+    # Only what was open then: runs that were stable so far, and whose fate at the last step is known.
     pairs = [
         (before, float(not life.has_onset))
         for before, life in zip(early, lives, strict=True)
-        if (life.has_onset or life.steps >= longest) and not life.fails_at_start
+        if not (before.has_onset or life.fails_at_start) and (life.has_onset or life.steps >= longest)
     ]
+    if not pairs:
+        return None
     told_N = np.array([is_stable for _, is_stable in pairs])
-    stays_N = np.array([float(not before.has_onset) for before, _ in pairs])
     fit_N = np.array([predicted_share(before, fit, covariates, longest).share for before, _ in pairs])
-    scores = (float(np.mean((guess - told_N) ** 2)) for guess in (fit_N, stays_N, told_N.mean()))
+    scores = (float(np.mean((guess - told_N) ** 2)) for guess in (fit_N, 1.0, told_N.mean()))
     return Backtest(seen, longest, len(pairs), *scores)
 
 

@@ -24,7 +24,7 @@ def survival_lines(found: Survival) -> Iterator[str]:
     if found.shape is not None:
         yield from _fit_lines(found)
     for doubt in found.doubts:
-        yield f"do not trust the prediction: {doubt}"
+        yield f"{'no prediction' if found.shape is None else 'do not trust the prediction'}: {doubt}"
     if found.shape is not None:
         yield from _failing(found)
 
@@ -77,9 +77,9 @@ def _fit_lines(found: Survival) -> Iterator[str]:
         yield f"  {effect.change}: the time is multiplied by {effect.factor:.2g} ({interval})"
     if (test := found.backtest) is not None:
         yield (
-            f"tried on this sweep: its first {test.seen} steps predict step {test.until} with a Brier score of"
-            f" {test.fit:.3f} ({test.stays:.3f} for `what is stable stays so`, {test.base_rate:.3f} for the share of"
-            f" stable runs; {test.num} runs, lower is better)"
+            f"tried on this sweep: its first {test.seen} steps predict which of {test.num} runs that were stable so far"
+            f" last to step {test.until} with a Brier score of {test.fit:.3f} ({test.stays:.3f} for `what is stable"
+            f" stays so`, {test.base_rate:.3f} for the share of them that lasts; lower is better)"
         )
 
 

@@ -202,12 +202,12 @@ def test_a_run_with_an_onset_is_predicted_to_have_one(filled) -> None:
 
 
 def test_words_and_json_say_what_is_known_and_what_is_not(filled) -> None:
-    found = survival(filled, None, 50_000)
+    found = survival(filled, None, 20_000)
     lines = list(survival_lines(found))
     assert "Kaplan-Meier" in lines[1]
-    assert lines[2].split("  ")[-1].strip() == "to 50000"
+    assert lines[2].split("  ")[-1].strip() == "to 20000"
     assert any("may be as low as" in line for line in lines)
-    assert any(line.startswith("tried on this sweep: its first 20 steps predict step 1000") for line in lines)
+    assert any(line.startswith("tried on this sweep: its first 50 steps predict which") for line in lines)
     assert not any("do not trust" in line for line in lines)
     told = json.loads(json.dumps(survival_json(found), allow_nan=False))
     assert told["fit"]["effects"][0]["axis"] == "lr"
@@ -232,7 +232,7 @@ def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
     lines = list(survival_lines(found))
     assert "1 without an outcome that tells are left out" in lines[0]
     assert lines[3] == "  lr=0.1  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  -"
-    assert lines[-1] == "do not trust the prediction: no run has an onset, so there is nothing to fit"
+    assert lines[-1] == "no prediction: no run has an onset, so there is nothing to fit"
 
 
 def test_many_cells_are_cut_in_print(tmp_path: Path) -> None:
@@ -272,11 +272,10 @@ def test_failures_in_ten_times_the_steps_are_foreseen_on_a_real_sweep(train, tmp
     assert found.doubts == ()
     fit = fit_lifetimes(lives[300], covariates)
     assert fit is not None
-    pairs = [(a, b) for a, b in zip(lives[300], lives[3000], strict=True) if not a.fails_at_start]
+    pairs = [(a, b) for a, b in zip(lives[300], lives[3000], strict=True) if not a.has_onset]
     assert all(before.cell == after.cell for before, after in pairs)
     told_N = np.array([not after.has_onset for _, after in pairs], float)
     fit_N = np.array([predicted_share(before, fit, covariates, 3000).share for before, _ in pairs])
-    stays_N = np.array([not before.has_onset for before, _ in pairs], float)
-    brier, of_stays, of_base_rate = (np.mean((guess - told_N) ** 2) for guess in (fit_N, stays_N, told_N.mean()))
-    assert told_N.sum() <= stays_N.sum() - 10, "many that were stable to 300 have failed by 3000"
-    assert brier < 0.6 * min(of_stays, of_base_rate)
+    brier, of_stays, of_base_rate = (np.mean((guess - told_N) ** 2) for guess in (fit_N, 1.0, told_N.mean()))
+    assert told_N.sum() <= len(told_N) - 10, "many that were stable to 300 have failed by 3000"
+    assert brier < 0.9 * min(of_stays, of_base_rate)
