@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli_answers import answers, exports
 from orchestrator.cli_options import (
     RESULTS,
     AllowImportOption,
@@ -56,7 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some errored, 4 storage or Ray failed, 130 Ctrl-C.",
 )
-export_app = typer.Typer(help="Write a sweep's map to a file.", no_args_is_help=True)
+export_app = typer.Typer(help="Write a sweep's map, or all of it, to a file.", no_args_is_help=True)
 app.add_typer(export_app, name="export")
 
 
@@ -352,6 +353,8 @@ def explain(
     finish(command(sweep_folder(name, results), x, y, output))
 
 
+export_app.add_typer(exports)
+app.add_typer(answers)
 app.add_typer(upkeep)
 
 

@@ -80,6 +80,8 @@ def test_commands_and_options() -> None:
         "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--results"},
         "sensitivity": {"--axis", "--results"},
+        "importance": {"--json", "--results"},
+        "survival": {"--axis", "--until", "--json", "--results"},
         "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
         "report": {"--results"},
         "replay": LOG_OPTIONS
@@ -95,6 +97,7 @@ def test_commands_and_options() -> None:
     drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}
     drawn |= {"--results"}
     assert options(heatmap) == drawn
+    assert options(commands["export"].commands["optuna"]) == {"--results"}
 
 
 def test_keys_of_a_sweep_file() -> None:
