@@ -20,12 +20,22 @@ from urllib.parse import urlsplit
 from orchestrator.files import make_folder, open_private, refuse_links
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.tracker import SweepRecord, TrackingError, TrialRecord, with_numbers
+from orchestrator.tracking.wandb_service import (
+    end_service,
+    is_running,
+    kill_service,
+    limited,
+    start_service,
+    wait_for_end,
+)
 
 STORE = "wandb"  # in the folder of a sweep; the library chooses the name
 WRITTEN = "sweep.jsonl"  # in it: a line for each trial that was written
 _DATA = "data"  # in it: the library's copies of tables, which an upload needs
 _HEATMAP = "heatmap.png"
 _TIMEOUT_S = 20  # of a connection: shorter than the mirror's patience, so that the library's own error is shown
+_LIMIT_S = 120.0  # of writing a run, which may be slow to upload; the end of a sweep is held no longer than by patience
+_FILE_S = 10.0  # of writing what is buffered, once a run has ended
 
 # Its reports of errors go to a third party.
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -124,20 +134,26 @@ class WandbTracker:
                         run.log(shown)
                 run.summary.update({**sweep.metrics, "is_over": sweep.is_over})
             self._sign_of_life()
-            _end_service()
+            end_service()
 
     @contextlib.contextmanager
     def _told_as_tracking_errors(self) -> Iterator[None]:
-        """The library may raise anything; nothing of it may end a sweep."""
-        try:
-            yield
-        except TrackingError:
-            raise
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                _end_service()  # it may still hold the run, and refuse the next attempt
-            cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise TrackingError(f"{self.title} at {self.where}: {cause}") from error
+        """The library may raise anything, exit or hang; nothing of it may end a sweep, or hold it."""
+        with limited(_LIMIT_S) as is_late:
+            try:
+                yield
+            except TrackingError:
+                raise
+            except BaseException as error:
+                was_running = is_running()
+                if not isinstance(error, Exception):
+                    kill_service()
+                end_service()  # it may still hold the run, and refuse the next attempt
+                if not isinstance(error, Exception | SystemExit):
+                    raise
+                cause = str(error).strip() or (type(error).__name__ if was_running else "its process has ended")
+                cause = "does not answer, or too slowly" if is_late.is_set() else cause.splitlines()[0][:200]
+                raise TrackingError(f"{self.title} at {self.where}: {cause}") from error
 
     def _read_known(self) -> None:
         there = {path.name.rpartition("-")[2] for path in self._store.glob("offline-run-*")}
@@ -158,7 +174,7 @@ class WandbTracker:
         """A run that is written from the start; offline it replaces the one with this id."""
         import wandb
 
-        wandb.setup(settings=_settings())  # else it says where it found a key
+        start_service(_settings())  # settings, or it says where it found a key
         for old in self._store.glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(old)
         run = wandb.init(
@@ -177,10 +193,14 @@ class WandbTracker:
         )
         try:
             yield run
-        except BaseException:
-            run.finish(exit_code=1)
+        except Exception:
+            with contextlib.suppress(Exception):
+                run.finish(exit_code=1)
             raise
         run.finish()
+        if not self._is_online:
+            [place] = self._store.glob(f"offline-run-*-{run_id}")
+            wait_for_end(place / f"run-{run_id}.wandb", _FILE_S)
 
     @contextlib.contextmanager
     def _copies_beside_the_runs(self) -> Iterator[None]:
@@ -218,14 +238,6 @@ def _settings() -> Any:
         x_disable_machine_info=True,
         x_save_requirements=False,
     )
-
-
-def _end_service() -> None:
-    """End the library's process, unless a run of the user's needs it; otherwise it ends with this process."""
-    import wandb
-
-    if wandb.run is None:
-        wandb.teardown()
 
 
 def _server() -> str:

@@ -91,9 +91,9 @@ def test_a_run_of_the_users_own_in_this_process_goes_on(folder: Path, tmp_path: 
     assert wandb.run is own
     own.log({"loss": 1.0}, step=3)
     own.finish()
+    wandb.teardown()  # which waits until the file is written
     [path] = tmp_path.glob("wandb/offline-run-*-own/*.wandb")
     assert read_run(path)["history"][0][1]["loss"] == 1.0
-    wandb.teardown()
 
 
 def test_a_server_that_cannot_be_reached_is_one_tracking_error(folder, monkeypatch, capfd) -> None:
