@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.files import make_folder, open_private, refuse_links
+from orchestrator.files import atomic_write, make_folder, open_private, refuse_links
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.tracker import SweepRecord, TrackingError, TrialRecord, with_numbers
 from orchestrator.tracking.wandb_service import (
@@ -32,10 +32,13 @@ from orchestrator.tracking.wandb_service import (
 STORE = "wandb"  # in the folder of a sweep; the library chooses the name
 WRITTEN = "sweep.jsonl"  # in it: a line for each trial that was written
 _DATA = "data"  # in it: the library's copies of tables, which an upload needs
+_PLACE = "place"  # in it: its own path
 _HEATMAP = "heatmap.png"
 _TIMEOUT_S = 20  # of a connection: shorter than the mirror's patience, so that the library's own error is shown
 _LIMIT_S = 120.0  # of writing a run, which may be slow to upload; the end of a sweep is held no longer than by patience
 _FILE_S = 10.0  # of writing what is buffered, once a run has ended
+
+_SERVERS = ("api.wandb.ai", "api.forge.coreweave.com")  # the public one, by its old name and its new one
 
 # Its reports of errors go to a third party.
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -78,8 +81,13 @@ class WandbTracker:
 
     @classmethod
     def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
-        """Whether there is a list of what was written."""
-        return (folder / STORE / WRITTEN).is_file()
+        """Whether there is a list of what was written, in the folder for which it was written.
+
+        The sweep's run names the copies of its tables with their whole path, so it is written again after a move.
+        """
+        place = folder / STORE / _DATA / _PLACE
+        is_moved = place.is_file() and place.read_text() != str(place.parent.resolve())
+        return (folder / STORE / WRITTEN).is_file() and not is_moved
 
     @property
     def known(self) -> Mapping[str, str]:
@@ -116,6 +124,8 @@ class WandbTracker:
         with self._told_as_tracking_errors():
             import wandb
 
+            if lost := self._lost():
+                raise TrackingError(f"{self.title} at {self.where}: {len(lost)} trials were deleted during the run")
             shutil.rmtree(self._store / _DATA, ignore_errors=True)  # of the run that is replaced
             config = {**sweep.settings, **({"git_commit": sweep.git_commit} if sweep.git_commit else {})}
             with self._run(self._run_id("sweep"), self.folder.name, "sweep", config, ["sweep"]) as run:
@@ -133,6 +143,8 @@ class WandbTracker:
                     with self._copies_beside_the_runs():
                         run.log(shown)
                 run.summary.update({**sweep.metrics, "is_over": sweep.is_over})
+            place = self._store / _DATA / _PLACE
+            atomic_write(place, str(place.parent.resolve()))
             self._sign_of_life()
             end_service()
 
@@ -156,14 +168,18 @@ class WandbTracker:
                 raise TrackingError(f"{self.title} at {self.where}: {cause}") from error
 
     def _read_known(self) -> None:
-        there = {path.name.rpartition("-")[2] for path in self._store.glob("offline-run-*")}
         with contextlib.suppress(FileNotFoundError):
             for line in (self._store / WRITTEN).read_text().splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     facts = json.loads(line)
                     if facts["where"] == self._place:
-                        is_there = self._is_online or self._run_id(facts["trial_id"]) in there
-                        self._known[facts["trial_id"]] = facts["version"] if is_there else ""
+                        self._known[facts["trial_id"]] = facts["version"]
+        self._known |= dict.fromkeys(self._lost(), "")
+
+    def _lost(self) -> list[str]:
+        """Trials that were written to runs which are no longer in the folder; what was uploaded is not looked for."""
+        there = {path.name.rpartition("-")[2] for path in self._store.glob("offline-run-*")}
+        return [trial for trial in self._known if not self._is_online and self._run_id(trial) not in there]
 
     def _run_id(self, key: str) -> str:
         """The id of a run: the same wherever the sweep's folder is."""
@@ -241,18 +257,25 @@ def _settings() -> Any:
 
 
 def _server() -> str:
-    return os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+    """The address of the server to which runs are uploaded."""
+    if address := os.environ.get("WANDB_BASE_URL"):
+        return address
+    import wandb
+
+    return str(wandb.Settings.model_fields["base_url"].default)
 
 
 def _is_online() -> bool:
     """Whether runs are uploaded: WANDB_MODE says so, or else a key is there, as `wandb login` stores it."""
-    if (mode := os.environ.get("WANDB_MODE")) is not None:
+    if mode := os.environ.get("WANDB_MODE"):
         return mode not in ("offline", "dryrun", "disabled")
-    if os.environ.get("WANDB_API_KEY"):
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    address = os.environ.get("WANDB_BASE_URL")
+    servers = [urlsplit(address).netloc] if address else _SERVERS
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         known = netrc.netrc(os.environ.get("NETRC") or None)
-        return known.authenticators(urlsplit(_server()).hostname or "") is not None
+        return any(known.authenticators(server) is not None for server in servers)
     return False
 
 

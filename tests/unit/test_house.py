@@ -39,7 +39,7 @@ IMPORTERS = {
         "orchestrator.tracking.event_writing",
         "orchestrator.tracking.tensorboard",
     },
-    "wandb": {"orchestrator.tracking.wandb"},
+    "wandb": {"orchestrator.tracking.wandb", "orchestrator.tracking.wandb_service"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {"orchestrator.cli", "orchestrator.cli_options", "orchestrator.cli_upkeep"},
