@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SweepError
-from orchestrator.files import atomic_write, refuse_links
+from orchestrator.files import atomic_write, refuse_links, remove
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.event_writing import FAILURE, RUNNING, SUCCESS, EventFile
 from orchestrator.tracking.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord, with_numbers
@@ -56,6 +56,8 @@ class TensorBoardTracker:
                 raise TrackingError(f"{self.title} at {self.where}: is no folder; remove it")
             for marker in self._store.glob(f"trials/*/{MARKER}"):
                 self._take(marker)
+            grown = self._store.glob(f"trials/*/{_PREFIX}*.{_GROWING}")
+            self._emptied = [path for path in grown if path.stat().st_size == 0]
 
     @classmethod
     def load(cls) -> None:
@@ -144,6 +146,7 @@ class TensorBoardTracker:
                 if path.suffix == ".png":
                     events.add_picture(path.name, path.read_bytes())
             self._write(self._store / "sweep", events, {"level": "sweep"})
+            remove(self._emptied)  # by earlier processes; TensorBoard has gone on
             self._sign_of_life()
 
     @contextlib.contextmanager
@@ -222,8 +225,12 @@ def _event_files(place: Path, *kinds: str) -> list[Path]:
 
 
 def _remove(paths: Iterable[Path]) -> None:
+    """Delete event files; those that grew become empty, since TensorBoard goes on to no other after a deleted one."""
     for path in paths:
-        path.unlink(missing_ok=True)
+        if path.suffix == f".{_GROWING}":
+            os.truncate(path, 0)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _marker(facts: Mapping[str, Any]) -> str:

@@ -160,7 +160,7 @@ def leave_growing(folder: Path) -> None:
             store.tracker.write_running(replace(record, points=[Point("loss", 123.0, 0)]))
 
 
-@pytest.mark.parametrize("call", ["write", "rename", "unlink", "sendfile"])
+@pytest.mark.parametrize("call", ["write", "rename", "truncate", "unlink", "mkdir"])
 def test_a_mirror_that_is_killed_at_a_write_is_completed_by_the_next(
     trained: Path, case: Case, call: str, tmp_path: Path
 ) -> None:
