@@ -18,7 +18,7 @@ help:
 	@echo "make test-browser  the report, MLflow and Optuna's dashboard in a Chromium, which must be installed"
 	@echo "make test-peers  products with the Hessian beside those of curvlinops"
 	@echo "make test-recipes  the recipe for JAX and optax, which it installs"
-	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs"
+	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs, also under faults; as root, ten minutes"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lint       check style and types"
@@ -48,7 +48,7 @@ test-slurm: $(READY)
 	$(BIN)/python -m pytest -m slurm
 
 test-faults: $(READY)
-	$(BIN)/python -m pytest -m "faults and not slurm"
+	$(BIN)/python -m pytest -m "faults and not slurm and not trackers"
 
 soak: $(READY)
 	$(BIN)/python -m pytest -s -m soak

@@ -42,7 +42,7 @@ IMPORTERS = {
         "orchestrator.tracking.event_writing",
         "orchestrator.tracking.tensorboard",
     },
-    "wandb": {"orchestrator.tracking.wandb"},
+    "wandb": {"orchestrator.tracking.wandb", "orchestrator.tracking.wandb_service"},
     "apprise": {"orchestrator.notify.service"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
