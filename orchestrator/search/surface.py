@@ -22,7 +22,7 @@ _MOST_FITS = 15  # iterations of the search for the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
 _LENGTH, _LENGTH_SD = 0.35, 0.4
 _PLACE_LENGTH = 0.3
-_SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 2.0, 0.3
+_SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
 _STEEPNESS, _STEEPNESS_SD = 1.6, 0.7  # logits for each step of the resolution
 _STEEPEST = 2.6  # beyond it Laplace's approximation sees nothing between a stable cell and its unstable neighbour
 _ROUGHNESS, _ROUGHNESS_SD = 1.0, 0.5

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.places import lattice_of
 from orchestrator.search.protocol import CellResult, Proposal, SeedResult
-from orchestrator.space import Axis
+from orchestrator.space import Axis, grid_cells
 
 WARMUP = Axis("warmup", "linear", tuple(float(i) for i in range(8)), (0.0, 7.0))
 LR = Axis("lr", "log", Axis("lr", "log", (), (1e-4, 1.0)).grid(17), (1e-4, 1.0))
@@ -247,11 +247,22 @@ def test_categories_are_fields_of_their_own() -> None:
         assert LR.factor(LR.at(place), edge) < 2
 
 
-def test_without_an_axis_along_it_proposes_cells_near_the_edge() -> None:
-    ledger = searched(search(along=None, trials=60))
-    later = ledger.cells[30:]
-    distances = [abs(math.log10(cell["lr"]) - (-2.6 + 0.2 * cell["warmup"])) for cell in later]
-    assert np.mean(distances) < 0.6  # of an axis of four decades
+def test_without_an_axis_along_it_finds_a_region_better_than_random_cells_do() -> None:
+    def is_stable(cell: Mapping[str, Any]) -> bool:
+        return math.hypot((cell["warmup"] - 3.5) / 7, (math.log10(cell["lr"]) + 2) / 4) < 0.32
+
+    cells = list(grid_cells((WARMUP, LR)))
+    random = np.random.default_rng(0).permutation(len(cells))[:60]
+    by_chance = [
+        CellResult(cells[i], (SeedResult(0, "stable" if is_stable(cells[i]) else "spiked", True),)) for i in random
+    ]
+    engine = search(along=None, trials=60, num_seeds=1)
+    chosen = searched(engine, outcome=lambda cell, seed: "stable" if is_stable(cell) else "spiked").known()
+    points = np.array([[WARMUP.unit(cell["warmup"]), LR.unit(cell["lr"])] for cell in cells])
+    truth = np.array([is_stable(cell) for cell in cells])
+    wrong = [int(((engine.surface(known).latent(points).mean_M > 0) != truth).sum()) for known in (chosen, by_chance)]
+    assert wrong[0] < wrong[1]
+    assert wrong[0] <= 3
 
 
 def test_one_axis_is_enough() -> None:
