@@ -49,7 +49,7 @@ class Trials:
         stable = np.array([float(seeds.count("stable")) for seeds in self.outcomes.values()])
         trials = np.array([float(len(seeds)) for seeds in self.outcomes.values()])
         layout = Layout((False,) * len(sizes), len(sizes) - 1)
-        return fit_surface(points, stable, trials, layout, 1 / (self.truth.sizes[-1] - 1))
+        return fit_surface(points, stable, trials, layout, 1 / (self.truth.sizes[-1] - 1), has_one_edge=True)
 
     def edges(self) -> np.ndarray:
         """The edge of each row by the surface, in cells."""

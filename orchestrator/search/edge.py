@@ -203,6 +203,23 @@ class EdgeSearch:
 
     def _surface(self, tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]) -> Surface:
         seen = [(cell, tally) for cell, tally in sorted(tallies.items()) if tally.stable + tally.over]
+        return self._fitted(seen, others, self._has_one_edge(seen))
+
+    def _has_one_edge(self, seen: Sequence[tuple[Cell, Tally]]) -> bool:
+        """Whether each row has one edge, by the evidence of the design: later cells lie at edges that are supposed."""
+        design = set(self._design())
+        of_design = [(cell, tally) for cell, tally in seen if cell in design]
+        if self.lattice.along is None or 2 * len(of_design) < len(design):
+            return True
+        one, more = (self._fitted(of_design, [], has_one_edge).evidence for has_one_edge in (True, False))
+        return one >= more
+
+    def _fitted(
+        self,
+        seen: Sequence[tuple[Cell, Tally]],
+        others: Sequence[tuple[list[float], Tally]],
+        has_one_edge: bool,
+    ) -> Surface:
         points = [self.lattice.points(np.array([cell]))[0].tolist() for cell, _ in seen]
         points += [point for point, tally in others if tally.stable + tally.over]
         counted = [tally for _, tally in seen] + [tally for _, tally in others if tally.stable + tally.over]
@@ -212,6 +229,7 @@ class EdgeSearch:
             np.array([float(tally.stable + tally.over) for tally in counted]),
             self.lattice.layout,
             self.lattice.resolution,
+            has_one_edge,
         )
 
     def _tallies(self, known: Sequence[CellResult]) -> dict[Cell, Tally]:

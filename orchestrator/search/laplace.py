@@ -53,7 +53,7 @@ def find_mode(
         share_N = expit(latent_N)
         curvature_N = trials_N * share_N * (1 - share_N)
         root_N = np.sqrt(curvature_N)
-        factor_NN = cholesky(_system(kernel_NN, root_N), lower=True, check_finite=False, overwrite_a=True)
+        factor_NN = factor_of(kernel_NN, root_N)
         target_N = curvature_N * (latent_N - mean_N) + stable_N - trials_N * share_N
         solved_N = cho_solve((factor_NN, True), root_N * (kernel_NN @ target_N), check_finite=False)
         step_N = target_N - root_N * solved_N - weight_N
@@ -71,7 +71,7 @@ def find_mode(
         density = better
     share_N = expit(latent_N)
     curvature_N = trials_N * share_N * (1 - share_N)
-    factor_NN = cholesky(_system(kernel_NN, np.sqrt(curvature_N)), lower=True, check_finite=False, overwrite_a=True)
+    factor_NN = factor_of(kernel_NN, np.sqrt(curvature_N))
     evidence = density - float(np.sum(np.log(np.diag(factor_NN))))
     return Mode(latent_N, weight_N, curvature_N, factor_NN, evidence)
 
@@ -108,10 +108,11 @@ def evidence_gradient(
     return np.array(gradient)
 
 
-def _system(kernel_NN: np.ndarray, root_N: np.ndarray) -> np.ndarray:
+def factor_of(kernel_NN: np.ndarray, root_N: np.ndarray) -> np.ndarray:
+    """The Cholesky factor of I + R K R, where ``root_N`` is the diagonal of R."""
     system_NN = root_N[:, None] * kernel_NN * root_N
     system_NN.flat[:: len(root_N) + 1] += 1
-    return system_NN
+    return cholesky(system_NN, lower=True, check_finite=False, overwrite_a=True)
 
 
 def _log_density(

@@ -14,6 +14,7 @@ from scipy.special import expit, logit
 
 from orchestrator.search.kernel import Field, Layout, Shape
 from orchestrator.search.laplace import Mode, evidence_gradient, find_mode
+from orchestrator.search.moments import matched
 
 CONFIDENCE = 1.96  # standard deviations about the mean that hold 95 % of a normal distribution
 RESOLUTION = 1 / 32  # of the axis along: the distance of places that are told apart
@@ -135,28 +136,38 @@ def fit_surface(
     trials_N: np.ndarray,
     layout: Layout,
     resolution: float = RESOLUTION,
+    has_one_edge: bool | None = None,
 ) -> Surface:
     """The surface given ``stable_N`` stable ones of ``trials_N`` trials at each of N >= 0 points.
 
     ``resolution`` is the distance of places along the axis that are told apart; the edge is taken as no steeper.
+    ``has_one_edge`` says whether each row along the axis has one edge, or may have more; None where the evidence of the
+    cells decides, which must not have been chosen for lying at an edge.
     """
     num = len(layout.numeric)
-    counts = (stable_N, trials_N)
-    if layout.along is None:
+    points_ND, of_point_N = np.unique(points_ND, axis=0, return_inverse=True)
+    counts = tuple(np.bincount(of_point_N.ravel(), x_N, len(points_ND)) for x_N in (stable_N, trials_N))
+    if layout.along is None or not has_one_edge:
         shape = Shape((_LENGTH,) * num, 1.0, _PLAIN_SPREAD, 0.0)
-        return Surface(layout, None, _learned(Field(layout, shape, 0), points_ND, *counts, math.inf))
+        plain = Field(replace(layout, along=None), shape, 0)
+        any_edges = Surface(layout, None, _learned(plain, points_ND, *counts, math.inf))
+        if layout.along is None or has_one_edge is False:
+            return any_edges
     shape = Shape((_LENGTH,) * num, _STEEPNESS / resolution, _SPREAD, _ROUGHNESS)
     fits = [_fitted(Field(layout, shape, sign), points_ND, *counts) for sign in (-1, 1)]
     first = max(fits, key=lambda fit: fit.mode.evidence)
     shape = replace(shape, lengths=(*shape.lengths, _PLACE_LENGTH))
     field = Field(layout.with_place(), shape, first.field.sign)
-    return Surface(layout, first, _learned(field, _lifted(first, points_ND), *counts, _STEEPEST / resolution))
+    second = _learned(field, _lifted(first, points_ND), *counts, _STEEPEST / resolution)
+    one_edge = Surface(layout, first, second)
+    return one_edge if has_one_edge or one_edge.evidence >= any_edges.evidence else any_edges
 
 
 def _fitted(field: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> _Fit:
     kernel_NN = field.kernel(points_ND, points_ND) + _JITTER * np.eye(len(points_ND))
-    start_N = np.zeros(len(points_ND))
-    return _Fit(field, points_ND, find_mode(kernel_NN, field.mean(points_ND), stable_N, trials_N, start_N))
+    mean_N = field.mean(points_ND)
+    mode = find_mode(kernel_NN, mean_N, stable_N, trials_N, np.zeros(len(points_ND)))
+    return _Fit(field, points_ND, matched(mode, kernel_NN, mean_N, stable_N, trials_N))
 
 
 def _learned(prior: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray, steepest: float) -> _Fit:

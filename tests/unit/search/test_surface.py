@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from orchestrator.search.kernel import Field, Layout, Shape
 from orchestrator.search.laplace import evidence_gradient, find_mode
+from orchestrator.search.moments import matched
 from orchestrator.search.surface import Surface, fit_surface
 
 ALONG_Y = Layout((False, False), along=1)
@@ -185,6 +186,44 @@ def test_without_an_axis_along_it_finds_a_closed_region() -> None:
     assert (chance > 0.5).tolist() == [True, True, False, False]
     with pytest.raises(ValueError, match="no axis"):
         fit_surface(points, inside, np.ones(len(points)), PLAIN).crossings(points[:1], PLACES)
+
+
+def test_a_row_may_have_more_than_one_edge_where_the_cells_say_so() -> None:
+    """Stable below and above a band: no edge along the axis with stability falling, or rising, could be it."""
+    points = np.column_stack([np.tile(np.linspace(0, 1, 10), 10), np.repeat(np.linspace(0, 1, 10), 10)])
+    outside = (np.abs(points[:, 1] - 0.5) > 0.2).astype(float)
+    found = fit_surface(points, outside, np.ones(100), ALONG_Y)
+    for row in found.crossings(np.array([[0.2, 0.0], [0.8, 0.0]]), PLACES):
+        assert [crossing.rises for crossing in row] == [False, True]
+        assert [crossing.at for crossing in row] == pytest.approx([0.28, 0.72], abs=0.06)
+
+
+def test_it_has_one_edge_where_the_cells_do_not_contradict_that() -> None:
+    points, stable = outcomes(60)
+    probes = np.random.default_rng(1).random((30, 2))
+    some, told = (
+        fit_surface(points, stable, np.ones(60), ALONG_Y, has_one_edge=one).latent(probes) for one in (None, True)
+    )
+    np.testing.assert_array_equal(some.mean_M, told.mean_M)
+
+
+def test_the_moments_of_one_cell_are_those_of_its_posterior() -> None:
+    kernel, mean, counts = np.array([[30.0**2]]), np.array([4.0]), (np.array([1.0]), np.array([3.0]))
+    mode = matched(find_mode(kernel, mean, *counts, np.zeros(1)), kernel, mean, *counts)
+    latent = np.linspace(-400, 400, 80001)
+    log = latent - 3 * np.logaddexp(0, latent) - 0.5 * ((latent - 4) / 30) ** 2
+    weight = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
+    assert mode.latent_N[0] == pytest.approx(weight @ latent, abs=0.05)
+    variance = 900 - (mode.explained(kernel) ** 2).sum()
+    assert variance == pytest.approx(weight @ latent**2 - (weight @ latent) ** 2, rel=0.05)
+
+
+def test_between_a_stable_cell_and_an_unstable_one_the_edge_is_in_the_middle() -> None:
+    """Laplace's approximation puts it wherever its mode happens to be."""
+    points = np.array([[0.2], [0.6]])
+    surface = fit_surface(points, np.array([1.0, 0.0]), np.ones(2), Layout((False,), 0))
+    ((crossing,),) = surface.crossings(np.zeros((1, 1)), PLACES)
+    assert crossing.at == pytest.approx(0.4, abs=0.04)
 
 
 def test_categories_tell_less_of_each_other_than_of_themselves() -> None:
