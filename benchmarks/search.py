@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument("--quick", action="store_true", help="two shapes, one width, two seeds, few trials")
     parser.add_argument("--seeds", type=int, help="seeds of each arm on each case (20)")
+    parser.add_argument("--budgets", type=int, nargs="+", metavar="N", help="numbers of trials to measure at")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--cases", nargs="+", choices=("flat", "3-D", "random"), default=["flat", "3-D"])
@@ -95,18 +96,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _cases(chosen: argparse.Namespace) -> list[Case]:
     arms = tuple(chosen.arms)
+    flat, deep = (tuple(chosen.budgets or budgets) for budgets in (BUDGETS, BUDGETS_3D))
     if chosen.table is not None:
-        return [Case(read_table, (chosen.table, chosen.along or "", tuple(chosen.log)), BUDGETS, arms)]
+        return [Case(read_table, (chosen.table, chosen.along or "", tuple(chosen.log)), flat, arms)]
     if chosen.quick:
         return [Case(synthetic, (shape, 0.15), (24, 32), arms) for shape in ("linear", "step")]
     cases = []
     if "flat" in chosen.cases:
-        cases += [Case(synthetic, (shape, width), BUDGETS, arms) for width in WIDTHS for shape in SHAPES]
+        cases += [Case(synthetic, (shape, width), flat, arms) for width in WIDTHS for shape in SHAPES]
     if "random" in chosen.cases:
-        cases += [Case(random_edge, (number, width), BUDGETS, arms) for width in WIDTHS for number in range(8)]
+        cases += [Case(random_edge, (number, width), flat, arms) for width in WIDTHS for number in range(8)]
     if "3-D" in chosen.cases:
         some = tuple(arm for arm in arms if arm not in SLOW_IN_3D)
-        cases += [Case(in_three_dimensions, (width,), BUDGETS_3D, some) for width in WIDTHS]
+        cases += [Case(in_three_dimensions, (width,), deep, some) for width in WIDTHS]
     return cases
 
 

@@ -81,7 +81,9 @@ class EdgeSearch:
         self._is_over_edge = is_over_edge
         self._axes = tuple(axes)
         self.lattice: Lattice = lattice_of(axes, options.along, options.precision)
+        # What was computed before; a search without them answers the same.
         self._batches: dict[tuple[tuple[Cell, Tally], ...], list[Cell]] = {}
+        self._one_edge: dict[tuple[tuple[Cell, Tally], ...], bool] = {}
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """At most ``room`` further trials; an empty list to wait for results, None when the search is finished."""
@@ -131,7 +133,7 @@ class EdgeSearch:
         then: dict[Cell, Tally] = {}
         outcomes = {self._indices(one): self._bits(one) for one in known if self._indices(one) is not None}
         while sum(tally.num for tally in then.values()) < sum(tally.num for tally in tallies.values()):
-            key = tuple(sorted((cell, tally) for cell, tally in then.items()))
+            key = tuple(sorted(then.items(), key=lambda item: item[0]))
             if key not in self._batches:
                 self._batches[key] = self._batch(then, others, self._options.batch)
             batch = self._batches[key]
@@ -202,7 +204,11 @@ class EdgeSearch:
     # --- what is known --------------------------------------------------------------------------------
 
     def _surface(self, tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]) -> Surface:
-        seen = [(cell, tally) for cell, tally in sorted(tallies.items()) if tally.stable + tally.over]
+        seen = [
+            (cell, tally)
+            for cell, tally in sorted(tallies.items(), key=lambda item: item[0])
+            if tally.stable + tally.over
+        ]
         return self._fitted(seen, others, self._has_one_edge(seen))
 
     def _has_one_edge(self, seen: Sequence[tuple[Cell, Tally]]) -> bool:
@@ -211,8 +217,11 @@ class EdgeSearch:
         of_design = [(cell, tally) for cell, tally in seen if cell in design]
         if self.lattice.along is None or 2 * len(of_design) < len(design):
             return True
-        one, more = (self._fitted(of_design, [], has_one_edge).evidence for has_one_edge in (True, False))
-        return one >= more
+        key = tuple(of_design)
+        if key not in self._one_edge:
+            one, more = (self._fitted(of_design, [], has_one_edge).evidence for has_one_edge in (True, False))
+            self._one_edge[key] = one >= more
+        return self._one_edge[key]
 
     def _fitted(
         self,

@@ -22,10 +22,10 @@ _JITTER = 1e-6
 _MOST_FITS = 15  # iterations of the search for the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
 _LENGTH, _LENGTH_SD = 0.35, 0.4
-_PLACE_LENGTH = 0.3
+_PLACE_LENGTH = 0.18
 _SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
 _STEEPNESS, _STEEPNESS_SD = 1.6, 0.7  # logits for each step of the resolution
-_STEEPEST = 2.6  # beyond it Laplace's approximation sees nothing between a stable cell and its unstable neighbour
+_STEEPEST = 6.0  # where a stable cell has an unstable neighbour, nothing says how steep the edge is between them
 _ROUGHNESS, _ROUGHNESS_SD = 1.0, 0.5
 
 
@@ -146,28 +146,38 @@ def fit_surface(
     """
     num = len(layout.numeric)
     points_ND, of_point_N = np.unique(points_ND, axis=0, return_inverse=True)
-    counts = tuple(np.bincount(of_point_N.ravel(), x_N, len(points_ND)) for x_N in (stable_N, trials_N))
+    stable_N, trials_N = (np.bincount(of_point_N.ravel(), x_N, len(points_ND)) for x_N in (stable_N, trials_N))
     if layout.along is None or not has_one_edge:
         shape = Shape((_LENGTH,) * num, 1.0, _PLAIN_SPREAD, 0.0)
         plain = Field(replace(layout, along=None), shape, 0)
-        any_edges = Surface(layout, None, _learned(plain, points_ND, *counts, math.inf))
+        any_edges = Surface(layout, None, _learned(plain, points_ND, stable_N, trials_N, math.inf))
         if layout.along is None or has_one_edge is False:
             return any_edges
     shape = Shape((_LENGTH,) * num, _STEEPNESS / resolution, _SPREAD, _ROUGHNESS)
-    fits = [_fitted(Field(layout, shape, sign), points_ND, *counts) for sign in (-1, 1)]
-    first = max(fits, key=lambda fit: fit.mode.evidence)
+    ways = [Field(layout, shape, sign) for sign in (-1, 1)]
+    first = _fitted(
+        max(ways, key=lambda way: _mode(way, points_ND, stable_N, trials_N).evidence), points_ND, stable_N, trials_N
+    )
     shape = replace(shape, lengths=(*shape.lengths, _PLACE_LENGTH))
     field = Field(layout.with_place(), shape, first.field.sign)
-    second = _learned(field, _lifted(first, points_ND), *counts, _STEEPEST / resolution)
+    second = _learned(field, _lifted(first, points_ND), stable_N, trials_N, _STEEPEST / resolution)
     one_edge = Surface(layout, first, second)
     return one_edge if has_one_edge or one_edge.evidence >= any_edges.evidence else any_edges
 
 
+def _mode(field: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> Mode:
+    kernel_NN, mean_N = _prior(field, points_ND)
+    return find_mode(kernel_NN, mean_N, stable_N, trials_N, np.zeros(len(points_ND)))
+
+
 def _fitted(field: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> _Fit:
-    kernel_NN = field.kernel(points_ND, points_ND) + _JITTER * np.eye(len(points_ND))
-    mean_N = field.mean(points_ND)
-    mode = find_mode(kernel_NN, mean_N, stable_N, trials_N, np.zeros(len(points_ND)))
-    return _Fit(field, points_ND, matched(mode, kernel_NN, mean_N, stable_N, trials_N))
+    mode = _mode(field, points_ND, stable_N, trials_N)
+    return _Fit(field, points_ND, matched(mode, *_prior(field, points_ND), stable_N, trials_N))
+
+
+def _prior(field: Field, points_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The covariance of points and their mean."""
+    return field.kernel(points_ND, points_ND) + _JITTER * np.eye(len(points_ND)), field.mean(points_ND)
 
 
 def _learned(prior: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray, steepest: float) -> _Fit:

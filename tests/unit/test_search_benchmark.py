@@ -107,10 +107,9 @@ def test_a_table_of_outcomes_is_a_truth_with_the_shares_of_its_seeds(outcomes: P
     assert [truth.outcome((1, 2), seed, 0.0) for seed in (0, 1)] == ["stable", "spiked"]
 
 
-def test_a_search_is_replayed_against_a_table(outcomes: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(search, "BUDGETS", (12, 16))
+def test_a_search_is_replayed_against_a_table(outcomes: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
-    chosen = ["--table", str(outcomes), "--along", "lr", "--log", "lr", "--seeds", "1", "--arms", "ours", "random"]
+    chosen = ["--table", str(outcomes), "--along", "lr", "--log", "lr", "--seeds", "1", "--budgets", "12", "16"]
     assert search.main([*chosen, "--json", str(path)]) == 0
     assert set(json.loads(path.read_text())["error"]["ours"]["outcomes"]) == {"12", "16"}
 
