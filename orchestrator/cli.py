@@ -112,6 +112,30 @@ def run(
 
 
 @app.command()
+def refine(
+    name: NameArgument,
+    factor: Annotated[float, typer.Option(min=1.001, help="stop when the edge is known within this factor")] = 1.2,
+    trials: Annotated[int, typer.Option(min=1, max=100_000, help="train at most so many more")] = 64,
+    along: Annotated[str | None, typer.Option(help="the axis along which the edge lies; by default the first")] = None,
+    set_: SetOption = [],  # noqa: B006
+    executor: Annotated[str, typer.Option(help="ray, slurm, or inline to train in this process")] = "ray",
+    allow_import: AllowImportOption = False,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Find the edge of a trained sweep more precisely: a search adds trials where the edge is not known well.
+
+    For example `sweep refine coarse --trials 40 --factor 1.3`; `sweep boundary coarse` then shows the edge.
+    """
+    from orchestrator.commands.refine import refine as command
+    from orchestrator.commands.run import run as train
+    from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+
+    folder = sweep_folder(name, results)
+    sweep = command(folder, along, trials, factor, overrides([], [], set_, None, None, None), allow_import)
+    finish(train(sweep, results, executor_loader(executor, ExecutorOptions(folder, sweep.resources, None, ())), False))
+
+
+@app.command()
 def plan(
     file: FileArgument,
     axis: AxisOption = [],  # noqa: B006

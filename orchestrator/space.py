@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Literal
@@ -19,6 +19,7 @@ SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 IDENTITY_SCHEMA = 1
 _ID_LENGTH = 16
 _NEAR_ONE = 0.99
+_WIDE = 30.0  # ratio of the ends of a list of numbers from which its scale is taken as logarithmic
 _MOST_PLACES = 17  # decimal places; they distinguish any two doubles below 1
 _LONGEST_VALUE = 40  # characters of a displayed list of values
 _DIGITS = 12  # of a value in a range
@@ -140,6 +141,22 @@ def _with_digits(value: Decimal, num_digits: int) -> Decimal:
 def is_number(value: Any) -> bool:
     """Whether ``value`` is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def on_natural_scale(axis: Axis) -> Axis:
+    """``axis`` with the scale that its values suggest.
+
+    A list of numbers whose ends differ by a factor of 30 or more is logarithmic; one whose distances to one do, log1m.
+    """
+    numbers = [value for value in axis.values if is_number(value)]
+    if axis.scale != "values" or len(numbers) < 2:
+        return axis
+    low, high = min(numbers), max(numbers)
+    if low > 0 and high >= _WIDE * low:
+        return replace(axis, scale="log")
+    if low >= 0 and high < 1 and 1 - low >= _WIDE * (1 - high):
+        return replace(axis, scale="log1m")
+    return axis
 
 
 @dataclass(frozen=True, slots=True)

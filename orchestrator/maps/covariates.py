@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from orchestrator.maps.axis_values import value_label
-from orchestrator.space import Axis, is_number
-
-_WIDE = 30.0  # ratio of the ends of a list of numbers from which its scale is taken as logarithmic
+from orchestrator.space import Axis, is_number, on_natural_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +46,6 @@ class Covariate:
         first, last = (value_label(self.axis, end) for end in self.ends)
         name = self.axis.name
         return f"{name}={last} against {first}" if self.is_level else f"{name} from {first} to {last}"
-
-
-def on_natural_scale(axis: Axis) -> Axis:
-    """``axis`` with the scale that its values suggest.
-
-    A list of numbers whose ends differ by a factor of 30 or more is logarithmic; one whose distances to one do, log1m.
-    """
-    numbers = [value for value in axis.values if is_number(value)]
-    if axis.scale != "values" or len(numbers) < 2:
-        return axis
-    low, high = min(numbers), max(numbers)
-    if low > 0 and high >= _WIDE * low:
-        return replace(axis, scale="log")
-    if low >= 0 and high < 1 and 1 - low >= _WIDE * (1 - high):
-        return replace(axis, scale="log1m")
-    return axis
 
 
 def covariates_of(axes: Sequence[Axis]) -> list[Covariate]:

@@ -11,12 +11,11 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.covariates import on_natural_scale
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.search.importance import EVALUATORS, importances
 from orchestrator.search.study import Parameter
-from orchestrator.space import Axis, is_number
+from orchestrator.space import Axis, is_number, on_natural_scale
 
 TARGETS = ("stability", "loss")
 _TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA"}

@@ -23,6 +23,7 @@ from orchestrator.files import (
 )
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of, measured
+from orchestrator.maps.fitted import Mesh, fitted_mesh
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
 from orchestrator.maps.tables import map_table, trial_table
 
@@ -60,18 +61,28 @@ def export_heatmap(
             maps = [stability_map(ledger, where=where, **options)]
         else:
             maps = facet_maps(ledger, facet, where or {}, **options)
+        meshes = [_mesh(ledger, each, where) for each in maps]
     if file_format == "csv":
         content: bytes | str = _table(maps).to_csv(index=False)
     else:
         from orchestrator.pictures.maps import heatmap
 
-        content = heatmap(maps, file_format)
+        content = heatmap(maps, file_format, meshes)
     path = output or folder / (MAP_TABLE if file_format == "csv" else f"heatmap.{file_format}")
     if output is not None:
         write_output(path, content)
     else:
         write_if_changed(path, content)
     return path
+
+
+def _mesh(ledger: LedgerReader, stability: StabilityMap, where: Mapping[str, str] | None = None) -> Mesh | None:
+    """The surface behind the points of a map whose cells are scattered."""
+    if not stability.is_sampled:
+        return None
+    chosen = {**(where or {}), **dict([stability.facet] if stability.facet else [])}
+    y = None if stability.y is None else stability.y.name
+    return fitted_mesh(ledger, stability.x.name, y, chosen, stability.counts_degraded)
 
 
 def _table(maps: Sequence[StabilityMap]) -> pd.DataFrame:
@@ -109,7 +120,7 @@ def export_all(folder: Path) -> list[Path]:
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
-            written[HEATMAP] = heatmap(stability, "png")
+            written[HEATMAP] = heatmap(stability, "png", [_mesh(ledger, stability)])
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
         written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")

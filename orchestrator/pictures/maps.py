@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter
 
 from orchestrator.columns import FRACTION_TITLE, title
 from orchestrator.detection.outcomes import is_known
+from orchestrator.maps.fitted import Mesh
 from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.pictures.colours import fraction_colours, ink, is_clipped, value_colours, value_norm
 from orchestrator.pictures.labels import (
@@ -43,6 +44,7 @@ from orchestrator.pictures.style import (
     STATES,
     TEXT_ROOM,
 )
+from orchestrator.pictures.surface import BAND_LABEL, BAND_LINE, draw_surface
 
 _STABLE_COLOURS = fraction_colours()
 
@@ -59,13 +61,17 @@ class Panel:
     has_edge: bool = False
 
 
-def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str) -> bytes:
+def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str, meshes: Sequence[Mesh | None] = ()) -> bytes:
     """The map as a picture: fraction of stable seeds, and a panel of the map's metric beside it; facets in columns.
+
+    ``meshes`` are the fitted surfaces of maps whose cells are scattered.
 
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
     facets = [maps] if isinstance(maps, StabilityMap) else list(maps)
-    return saved(lambda: _draw(facets), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(
+        lambda: _draw(facets, meshes or [None] * len(facets)), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH
+    )
 
 
 def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
@@ -73,7 +79,7 @@ def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
     return saved(lambda: _draw_comparison(maps), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(facets: Sequence[StabilityMap]) -> Figure:
+def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None]) -> Figure:
     width, height = panel_size(facets[0])
     columns, rows = (2, 1) if len(facets) == 1 else (len(facets), 2)
     figure = Figure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
@@ -86,12 +92,13 @@ def _draw(facets: Sequence[StabilityMap]) -> Figure:
     ]
     for i, panel in enumerate(panels):
         places = [grid[0, i]] if len(facets) == 1 else list(grid[i])
-        for place, facet in zip(places, facets, strict=True):
-            draw_panel(place, facet, panel)
+        for place, facet, mesh in zip(places, facets, meshes, strict=True):
+            draw_panel(place, facet, panel, mesh)
             place.set_title(f"{' = '.join(facet.facet)}\n{panel.title}" if facet.facet else panel.title)
         _add_colour_bar(figure, panel, places)
     note = f"; {facets[0].note}" if facets[0].note else ""
-    _finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets)
+    has_mesh = any(mesh is not None for mesh in meshes)
+    _finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets, has_mesh)
     return figure
 
 
@@ -138,9 +145,11 @@ def _add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
     bar.ax.minorticks_off()
 
 
-def _finish(figure: Figure, title: str, maps: Sequence[StabilityMap]) -> None:
+def _finish(figure: Figure, title: str, maps: Sequence[StabilityMap], has_mesh: bool = False) -> None:
     figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
-    figure.legend(handles=outcome_legend(maps), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(
+        handles=outcome_legend(maps, has_mesh), loc="outside lower center", ncols=3, frameon=False, fontsize=8
+    )
 
 
 def _count(maps: Sequence[StabilityMap]) -> str:
@@ -175,10 +184,12 @@ def panel_size(stability: StabilityMap) -> tuple[float, float]:
     return min(max(0.62 * columns + 1.0, 3.4), 12.0), min(max(0.5 * rows + 0.6, 1.4), 12.0)
 
 
-def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel) -> None:
-    """Draw one quantity of the map's cells on ``axes``."""
+def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel, mesh: Mesh | None = None) -> None:
+    """Draw one quantity of the map's cells on ``axes``; ``mesh`` is the surface behind scattered ones."""
     if stability.is_sampled:
         _draw_points(axes, stability, panel)
+        if panel.has_edge and mesh is not None:
+            draw_surface(axes, mesh, panel.colours)
     else:
         _draw_cells(axes, stability, panel)
         if panel.has_edge:
@@ -288,8 +299,8 @@ def _hatched(squares: Sequence[Rectangle], colour: str) -> PatchCollection:
     return PatchCollection(squares, facecolors=colour, edgecolors=HATCH_COLOUR, hatch=HATCH, linewidths=0)
 
 
-def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
-    """Legend handles for the marks of the outcomes in ``maps``."""
+def outcome_legend(maps: Sequence[StabilityMap], has_mesh: bool = False) -> list[Any]:
+    """Legend handles for the marks of the outcomes in ``maps``, and for the lines of fitted surfaces."""
     states = {cell.state for stability in maps for cell in stability.cells.values()}
     has_gaps = any(not s.is_sampled and len(s.cells) < len(s.x_values) * len(s.y_values) for s in maps)
     handles: list[Any] = [
@@ -308,4 +319,7 @@ def outcome_legend(maps: Sequence[StabilityMap]) -> list[Any]:
     sides = {s.is_over_edge(key) for s in maps for key, cell in s.cells.items() if is_known(cell.state)}
     if is_grid and len(sides) > 1:
         handles.append(Line2D([], [], label=EDGE_LABEL, **EDGE_LINE))
+    if has_mesh:
+        handles.append(Line2D([], [], label=f"{EDGE_LABEL}, fitted", **EDGE_LINE))
+        handles.append(Line2D([], [], label=BAND_LABEL, **BAND_LINE))
     return handles

@@ -13,11 +13,10 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER, OPTUNA_STUDY, refuse_links, write_if_changed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.covariates import on_natural_scale
 from orchestrator.maps.stability import sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.search.study import Parameter, StudyTrial, study_file
-from orchestrator.space import Axis, is_number
+from orchestrator.space import Axis, is_number, on_natural_scale
 
 METRICS = ("loss", "not_stable")
 _CAP = 2.0  # a loss counts as at most so many times the initial one, so that one blow-up does not flatten a plot

@@ -90,7 +90,7 @@ class EdgeSearch:
         tallies = self._tallies(known)
         num_known = sum(tally.num for tally in tallies.values())
         has_pending = any(tally.pending for tally in tallies.values())
-        left = self._options.trials - num_known
+        left = self._options.trials - sum(len(one.seeds) for one in known)
         if left <= 0:
             return [] if has_pending else None
         chosen = self._next(known, tallies, num_known, has_pending, min(room, left))

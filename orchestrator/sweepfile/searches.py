@@ -12,6 +12,7 @@ from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
+from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.protocol import Proposal, Search
 from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number
 from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
@@ -91,7 +92,15 @@ def proposed_trials(proposals: Iterable[Proposal], maker: TrialMaker) -> list[Tr
 
 def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Search:
     if section.method == EDGE:
-        raise NotImplementedError
+        options = EdgeOptions(
+            along=section.along or axes[0].name,
+            trials=section.trials,
+            num_seeds=len(file.all_seeds),
+            seed=section.seed,
+            level=0.5 if section.level is None else section.level,
+            precision=section.precision,
+        )
+        return EdgeSearch(axes, options, over_edge)
     return OptunaSearch(
         method=section.method,
         axes=tuple(axes),

@@ -180,6 +180,7 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/diagnosis.md",
         "docs/knobs.md",
         "docs/maps.md",
+        "docs/edge.md",
         "docs/custom-trainer.md",
         "docs/from-trainer-to-map.md",
         "docs/reliability.md",

@@ -92,6 +92,7 @@ def test_commands_and_options() -> None:
         "gc": {"--exports", "--dry-run", "--results"},
         "sync": {"--results", "--tracking-uri", "--to"},
         "ui": {"--results", "--tracking-uri", "--port"},
+        "refine": {"--factor", "--trials", "--along", "--set", "--executor", "--allow-import", "--results"},
     }
     heatmap = commands["export"].commands["heatmap"]
     drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}

@@ -1,0 +1,252 @@
+"""The edge of stability where cells are scattered: from a surface of P(stable) that is fitted to all trials."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.detection.outcomes import is_known, is_over_edge
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
+from orchestrator.messages import TrialRow
+from orchestrator.search.places import Lattice, is_ordered, lattice_of
+from orchestrator.search.surface import CONFIDENCE, Crossing, Surface, fit_surface
+from orchestrator.space import Axis, is_number, number_text
+
+LEVEL = 0.5  # the share of stable trials at the edge
+_FEWEST = 8  # trials with an outcome
+_PLACES = 257  # along a range
+_ROWS = {1: 9, 2: 5}  # rows that are shown on a range across, by the number of such ranges
+_FEW_ROWS = 3
+_MESH = 81  # points on each axis of a picture
+_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FittedEdge:
+    """Where a row crosses the level, with an interval of 95 %, in values of the axis along.
+
+    ``at`` is None where the row may cross the level somewhere in the interval. An end is None where the interval
+    reaches the end of the axis. ``is_stable_below`` says whether training is stable at the lower values.
+    """
+
+    at: float | None
+    low: float | None
+    high: float | None
+    is_stable_below: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRow:
+    """The edges of one row: ``setting`` has a value of each other axis. Without edges it is stable or not throughout.
+
+    ``stable`` is P(stable) in the middle of the row.
+    """
+
+    setting: Mapping[str, Any]
+    edges: tuple[FittedEdge, ...]
+    stable: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A surface over ``axes``, fitted to ``num_trials`` trials in ``num_cells`` cells; edges lie along ``along``."""
+
+    axes: tuple[Axis, ...]
+    along: Axis
+    lattice: Lattice
+    surface: Surface
+    num_cells: int
+    num_trials: int
+    level: float
+
+    def row(self, setting: Mapping[str, Any]) -> FittedRow:
+        """The edges of the row at ``setting``, which has a value of every other axis."""
+        point = self._point({**setting, self.along.name: self._ends[0]})
+        row_RD = np.array([point])
+        edges = tuple(map(self._edge, self.surface.crossings(row_RD, self._places, self.level)[0]))
+        row_RD[0, self.axes.index(self.along)] = 0.5
+        return FittedRow(setting, edges, float(self.surface.latent(row_RD).probability()[0]))
+
+    def rows(self) -> list[FittedRow]:
+        """Rows over the other axes: all of a list's values, and a few even ones of a range."""
+        others = [axis for axis in self.axes if axis.name != self.along.name]
+        num = _ROWS.get(sum(not axis.values for axis in others), _FEW_ROWS)
+        values = [axis.values or tuple(_shown(axis, i / (num - 1)) for i in range(num)) for axis in others]
+        names = [axis.name for axis in others]
+        return [self.row(dict(zip(names, setting, strict=True))) for setting in itertools.product(*values)]
+
+    def stable(self, cells: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """P(stable) of ``cells``, of any values within the axes, (M,)."""
+        return self.surface.latent(np.array([self._point(cell) for cell in cells])).probability()
+
+    @property
+    def _ends(self) -> tuple[Any, Any]:
+        return (
+            (self.along.values[0], self.along.values[-1])
+            if self.along.values
+            else (self.along.at(0.0), self.along.at(1.0))
+        )
+
+    @property
+    def _places(self) -> np.ndarray:
+        num = len(self.along.values) or _PLACES
+        return np.linspace(0.0, 1.0, max(num, 2))
+
+    def _point(self, cell: Mapping[str, Any]) -> list[float]:
+        return self.lattice.point(cell)
+
+    def _edge(self, crossing: Crossing) -> FittedEdge:
+        low, high = (self._value(place) for place in (crossing.low, crossing.high))
+        at = None if crossing.at is None else self._value(crossing.at)
+        return FittedEdge(at, low, high, is_stable_below=not crossing.rises)
+
+    def _value(self, place: float) -> float | None:
+        """The value at a place of the axis along; None beyond its ends."""
+        if not 0 <= place <= 1:
+            return None
+        if not self.along.values:
+            return float(self.along.at(place))
+        at = place * (len(self.along.values) - 1)
+        below, above = self.along.values[math.floor(at)], self.along.values[math.ceil(at)]
+        return float(below + (at % 1) * (above - below)) if is_number(below) and is_number(above) else None
+
+
+def fit(
+    ledger: LedgerReader,
+    along: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    level: float = LEVEL,
+    counts_degraded: bool = False,
+) -> Fit:
+    """The surface fitted to the trials of ``where`` that have an outcome; ``along`` is by default the first axis.
+
+    With ``counts_degraded`` degraded trials are not stable. Raises InputError for an unknown axis, one whose values
+    have no order, and with too few trials.
+    """
+    name, all_axes = ledger.facts().get("name", ""), {axis.name: axis for axis in sweep_axes(ledger)}
+    rows, fixed = trials_where("--where", ledger.trials(), all_axes, where or {})
+    scattered = ledger.facts().get("is_sampled") == "true"
+    axes = tuple(_free(axis, scattered) for axis in all_axes.values() if axis.name not in fixed)
+    chosen = along or next((axis.name for axis in axes), "")
+    if chosen not in [axis.name for axis in axes]:
+        known = ", ".join(axis.name for axis in axes) or "none"
+        raise InputError(Problem("--x", "", f"{chosen!r} is not an axis that is free", f"axes: {known}"))
+    axis = next(axis for axis in axes if axis.name == chosen)
+    if not is_ordered(axis):
+        raise InputError(Problem("--x", "", f"the values of {chosen} have no order", "choose another axis"))
+    judged = [row for row in distinct_runs(rows) if is_known(row.label)]
+    if len(judged) < _FEWEST:
+        what = f"{len(judged)} trials with an outcome are too few to fit a surface to"
+        raise InputError(Problem(name, "", what, f"train at least {_FEWEST}"))
+    lattice = lattice_of(axes, chosen, None)
+    points, stable, trials = _counts(judged, lattice, counts_degraded)
+    surface = fit_surface(points, stable, trials, lattice.layout, lattice.resolution)
+    return Fit(axes, axis, lattice, surface, len(points), len(judged), level)
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The surface over two ranges. ``x_X`` and ``y_Y`` are places on the axes' scales; the others are (Y, X).
+
+    ``stable_YX`` is P(stable), ``surely_YX`` how many times the level is left by the width of its 95 % interval: above
+    1 a point is surely stable, below -1 surely not.
+    """
+
+    x_X: np.ndarray
+    y_Y: np.ndarray
+    stable_YX: np.ndarray
+    surely_YX: np.ndarray
+
+
+def fitted_mesh(
+    ledger: LedgerReader, x: str, y: str | None, where: Mapping[str, Any] | None = None, counts_degraded: bool = False
+) -> Mesh | None:
+    """The surface over the ranges ``x`` and ``y``; None where there is none, as with too few trials or a third axis."""
+    try:
+        fitted = fit(ledger, x, where, counts_degraded=counts_degraded)
+    except InputError:
+        return None
+    axes = {axis.name: axis for axis in fitted.axes}
+    if y is None or set(axes) != {x, y} or any(axis.values for axis in axes.values()):
+        return None
+    units = np.linspace(0, 1, _MESH)
+    point_of = [[axes[name].at(unit) for unit in units] for name in (x, y)]
+    latent = fitted.surface.latent(
+        np.array([fitted.lattice.point({x: a, y: b}) for b in point_of[1] for a in point_of[0]])
+    )
+    level = math.log(fitted.level / (1 - fitted.level))
+    return Mesh(
+        np.array([axes[x].position(value) for value in point_of[0]]),
+        np.array([axes[y].position(value) for value in point_of[1]]),
+        latent.probability().reshape(_MESH, _MESH),
+        ((latent.mean_M - level) / (CONFIDENCE * latent.sd_M)).reshape(_MESH, _MESH),
+    )
+
+
+def _counts(
+    rows: Sequence[TrialRow], lattice: Lattice, counts_degraded: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points of the cells, and their numbers of stable and of all trials."""
+    found: dict[tuple[float, ...], list[float]] = {}
+    for row in rows:
+        counts = found.setdefault(tuple(lattice.point(row.cell)), [0.0, 0.0])
+        counts[0] += not is_over_edge(row.label, counts_degraded)
+        counts[1] += 1
+    counts_N2 = np.array(list(found.values()))
+    return np.array(list(found)), counts_N2[:, 0], counts_N2[:, 1]
+
+
+def _free(axis: Axis, is_scattered: bool) -> Axis:
+    """The axis as a range where its cells are scattered over one."""
+    return Axis(axis.name, axis.scale, (), axis.ends) if is_scattered and axis.ends is not None else axis
+
+
+def _shown(axis: Axis, unit: float) -> Any:
+    """The value at a place of a range, rounded to what is shown of it, so that a row is where its label says."""
+    value = axis.at(unit)
+    rounded = float(_number(axis, float(value)))
+    return rounded if axis.ends is not None and axis.ends[0] <= rounded <= axis.ends[1] else value
+
+
+def fitted_lines(fitted: Fit) -> list[str]:
+    """The edges in words, a line per row from the top of the map down."""
+    rows = fitted.rows()
+    others = {axis.name: axis for axis in fitted.axes}
+    names = [
+        " ".join(f"{name}={_label(others[name], value)}" for name, value in row.setting.items()) or "all cells"
+        for row in rows
+    ]
+    width = max(map(len, names))
+    return [f"{name:<{width}}  {_row_text(row, fitted)}" for name, row in reversed(list(zip(names, rows, strict=True)))]
+
+
+def _label(axis: Axis, value: Any) -> str:
+    return value_label(axis, value) if axis.values else _number(axis, float(value))
+
+
+def _row_text(row: FittedRow, fitted: Fit) -> str:
+    if not row.edges:
+        return "stable throughout" if row.stable > fitted.level else "not stable throughout"
+    return "; ".join(_edge_text(edge, fitted.along) for edge in row.edges)
+
+
+def _edge_text(edge: FittedEdge, axis: Axis) -> str:
+    low = "below the axis" if edge.low is None else _number(axis, edge.low)
+    high = "beyond the axis" if edge.high is None else _number(axis, edge.high)
+    if edge.at is None:
+        return f"an edge may lie at {axis.name} {low} .. {high}"
+    side = "stable up to" if edge.is_stable_below else "stable from"
+    return f"{side} {axis.name} {_number(axis, edge.at)} ({low} .. {high})"
+
+
+def _number(axis: Axis, value: float) -> str:
+    """A value with the digits that its place on the axis's scale has."""
+    return number_text(value, _DIGITS) if axis.scale == "log1m" else f"{value:.{_DIGITS}g}"
