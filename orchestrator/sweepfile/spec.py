@@ -28,6 +28,7 @@ from orchestrator.sweepfile.custom_trainer import (
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
+from orchestrator.sweepfile.related_axes import related
 from orchestrator.sweepfile.searches import corner_cells, first_trials, search_of
 from orchestrator.sweepfile.sections import (
     SECTIONS,
@@ -40,6 +41,7 @@ from orchestrator.sweepfile.sections import (
     TrackingConfig,
 )
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
+from orchestrator.sweepfile.ties import checked_ties
 from orchestrator.sweepfile.trials import TrialMaker
 
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
@@ -151,16 +153,20 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     fields = fields_of(objective)
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
+    ties = checked_ties(file, fields, document, problems)
+    if not problems:
+        axes = related(axes, file, fields, document, problems)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
     refuse_huge(file, axes, document)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
     # Auditing does not change the trial.
     judged_by = stopping.model_dump(exclude={"audit"})
-    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, judged_by)
+    conditional = frozenset(axis.name for axis in axes if axis.when)
+    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, ties, conditional, judged_by)
     if file.search is not None:
         search = search_of(file, axes, document)
-        _, idle = _resolve(corner_cells(axes), file, maker, document)
+        _, idle = _resolve(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
     else:
         search = _listed(file, axes)
@@ -315,17 +321,18 @@ def _resolve(
     """
     trials: dict[str, Trial] = {}
     idle: Counter[str] = Counter()
-    num_cells = 0
+    given: Counter[str] = Counter()
     for cell in cells:
-        num_cells += 1
         try:
-            config, inert = maker.fields.resolve(maker.steps, maker.fixed, cell)
+            config, inert = maker.resolve(cell)
         except ValueError as error:
             raise InputError(_combination_problem(error, cell, document)) from None
         idle.update(inert)
+        given.update(maker.fixed.keys() | maker.existing(cell).keys() | (maker.ties.keys() - cell.keys()))
         for trial in maker.of_config(cell, config):
-            trials.setdefault(trial.trial_id, trial)
-    if wrong := [name for name, number in idle.items() if number == num_cells]:
+            if trials.setdefault(trial.trial_id, trial).cell != cell:
+                raise InputError(_twin_problem(trials[trial.trial_id], trial, maker, document))
+    if wrong := [name for name, number in idle.items() if number == given[name]]:
         raise InputError(*(_idle_problem(name, maker.fields, file, document) for name in sorted(wrong)[:MAX_PROBLEMS]))
     return list(trials.values()), Counter({name: idle[name] for name in file.axes if name in idle})
 
@@ -338,7 +345,7 @@ def _listed(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
 
 
 def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:
-    path = ("axes" if name in file.axes else "fixed", name)
+    path = (next(section for section in ("axes", "tie", "fixed") if name in getattr(file, section)), name)
     message = f"acts only where {fields.acts_where(name)}, which is so in no trial of this sweep"
     return Problem(document.place(path), ".".join(path), message, "remove it, or set what it acts with")
 
@@ -346,10 +353,22 @@ def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document
 def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
     message = str(error)
     field = message.split(" ", 1)[0]
-    path = next((path for path in (("axes", field), ("fixed", field)) if path in document.places), ())
-    at = " ".join(f"{key}={format_value(value)}" for key, value in cell.items())
-    shown = f"{message} (at {at})" if at else message
-    return Problem(document.place(path), ".".join(path), shown, "change one of the two")
+    path = next((path for key in ("tie", "axes", "fixed") if (path := (key, field)) in document.places), ())
+    shown = f"{message} (at {_in_words(cell)})" if cell else message
+    remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
+    return Problem(document.place(path), ".".join(path), shown, remedy)
+
+
+def _twin_problem(first: Trial, second: Trial, maker: TrialMaker, document: Document) -> Problem:
+    """Two cells whose trials are the same, since the values on tied axes do not belong to a trial."""
+    name = next(name for name in maker.ties if name in first.cell)
+    message = f"the cells {_in_words(first.cell)} and {_in_words(second.cell)} would train the same trials"
+    remedy = f"let {name} have another value in each of them, or take one of them out"
+    return Problem(document.place(("tie", name)), f"tie.{name}", message, remedy)
+
+
+def _in_words(cell: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={format_value(value)}" for key, value in cell.items())
 
 
 # --- writing -------------------------------------------------------------------------------------
