@@ -15,7 +15,7 @@ from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
-from orchestrator.maps.related_cells import existing, ties_of, together, with_fields_as_trained
+from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
 from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.space import Axis, number_text
@@ -322,7 +322,8 @@ def mcnemar(num_gained: int, num_lost: int) -> float:
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
     if x is not None and x not in [axis.name for axis in axes]:
         raise InputError(Problem("--x", "", f"{x!r} is not an axis", f"axes: {', '.join(a.name for a in axes)}"))
-    fitting = [axis for axis in axes if len(axis.values) > 1 and is_ordered(axis.values) and x in (None, axis.name)]
+    asked = [axis for axis in axes if (axis.name not in led(axes) if x is None else axis.name == x)]
+    fitting = [axis for axis in asked if len(axis.values) > 1 and is_ordered(axis.values)]
     return fitting[0] if fitting else None
 
 
@@ -371,7 +372,8 @@ def shared_maps(
 ) -> list[StabilityMap]:
     """A map of each sweep over the shared cells. Raises InputError for an unknown axis or reduction."""
     axes = {axis.name: axis for axis in comparison.axes}
-    wide = [name for name, axis in axes.items() if len(axis.values) > 1] or list(axes)
+    wide = [name for name, axis in axes.items() if len(axis.values) > 1 and name not in led(axes.values())]
+    wide = wide or list(axes)
     for option, name in (("--x", x), ("--y", y)):
         if name is not None and name not in axes:
             raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))

@@ -23,13 +23,14 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 # Each function with the least and the largest number of values that it takes.
-_FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, float]] = {
+_CALLED: Mapping[str, tuple[Callable[..., Any], int, float]] = {
     "min": (min, 2, math.inf),
     "max": (max, 2, math.inf),
     "round": (round, 1, 1),
     "sqrt": (math.sqrt, 1, 1),
 }
-ALLOWED = "numbers, names, + - * / **, parentheses, min, max, round and sqrt"
+FUNCTIONS = tuple(_CALLED)
+ALLOWED = f"numbers, names, + - * / **, parentheses, {', '.join(FUNCTIONS[:-1])} and {FUNCTIONS[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def _check(node: ast.expr, text: str, names: dict[str, None]) -> None:
             inner = [operand]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             inner = [left, right]
-        case ast.Call(func=ast.Name(id=name), args=inner, keywords=[]) if name in _FUNCTIONS:
-            _, least, most = _FUNCTIONS[name]
+        case ast.Call(func=ast.Name(id=name), args=inner, keywords=[]) if name in _CALLED:
+            _, least, most = _CALLED[name]
             if not least <= len(inner) <= most:
                 takes = f"{least} value" if most == 1 else f"{least} values or more"
                 raise ValueError(f"{_part(node, text)}: {name} takes {takes}")
@@ -102,7 +103,7 @@ def _evaluated(node: ast.expr, of: Mapping[str, Any]) -> Number:
         case ast.BinOp(left=left, op=op, right=right):
             return _finite(node, _OPERATORS[type(op)], _evaluated(left, of), _evaluated(right, of))
         case ast.Call(func=ast.Name(id=name), args=args):
-            return _finite(node, _FUNCTIONS[name][0], *[_evaluated(each, of) for each in args])
+            return _finite(node, _CALLED[name][0], *[_evaluated(each, of) for each in args])
     raise AssertionError(f"not checked: {ast.dump(node)}")
 
 

@@ -280,7 +280,7 @@ class SweepFile(BaseModel):
     seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
-    tie: dict[str, str | int | float] = Field(default={})
+    tie: dict[str, Any] = Field(default={})
     zip: list[Annotated[list[str], Field(min_length=2), AfterValidator(_each_once)]] = Field(default=[])
     sample: SampleSection | None = None
     search: SearchSection | None = None

@@ -7,8 +7,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from orchestrator.errors import Problem, did_you_mean
+from orchestrator.space import is_number
 from orchestrator.sweepfile.arithmetic import ALLOWED, Expression, parsed
-from orchestrator.sweepfile.fields import Fields
+from orchestrator.sweepfile.fields import Fields, shown
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 
@@ -31,7 +32,7 @@ def checked_ties(file: SweepFile, fields: Fields, document: Document, problems: 
             refuse(name, "is also fixed", "keep one of the two")
             continue
         try:
-            ties[name] = parsed(str(text))
+            ties[name] = parsed(_text(text))
         except ValueError as error:
             refuse(name, str(error), f"an expression has {ALLOWED}; one with a comma is written in quotes")
             continue
@@ -47,6 +48,13 @@ def checked_ties(file: SweepFile, fields: Fields, document: Document, problems: 
         refuse(names[0], f"needs itself: {' needs '.join(reversed(names))}", "take one of the names out")
         return ties
     return {name: ties[name] for name in order if name in ties}
+
+
+def _text(value: Any) -> str:
+    """An expression as text; a number is one. Raises ValueError for anything else."""
+    if not isinstance(value, str) and not is_number(value):
+        raise ValueError(f"{shown(value)} is no expression")
+    return str(value)
 
 
 def _problem_of_name(used: str, tied: str, file: SweepFile, fields: Fields) -> tuple[str, str] | None:

@@ -50,7 +50,7 @@ def as_python_has_it(text: str) -> float | int | None:
 def test_an_expression_has_the_value_that_python_computes_or_is_refused_where_a_part_has_no_finite_one(text) -> None:
     parts = [ast.unparse(node) for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, OPERATIONS)]
     if any(as_python_has_it(part) is None for part in parts):
-        with pytest.raises(ValueError, match="divides by zero|too large|not a real number"):
+        with pytest.raises(ValueError, match=r"divides by zero|too large|not a real number"):
             parsed(text).value(NAMES)
     else:
         expected = eval(text, PYTHON, NAMES)
@@ -122,7 +122,7 @@ def test_whole_numbers_stay_exact_up_to_the_largest_double() -> None:
 
 @pytest.mark.parametrize("value", [None, True, "adamw", (1,)])
 def test_a_name_must_be_a_number(value) -> None:
-    with pytest.raises(ValueError, match="lr is .* which is no number"):
+    with pytest.raises(ValueError, match=r"lr is .* which is no number"):
         parsed("2 * lr").value({"lr": value})
 
 
