@@ -83,8 +83,9 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
         yield f"axis:     {axis.name} [{axis.scale}] {shown}{_relation(axis)}"
     for name, tie in sweep.maker.ties.items():
-        values = [trial.config[name] for trial in sweep.trials if name in trial.config]
-        yield f"tie:      {name} = {tie.text}{_extent(values)}"
+        # The cells of a search are not known yet.
+        known = () if sweep.is_open else sweep.trials
+        yield f"tie:      {name} = {tie.text}{_extent([trial.config.get(name) for trial in known])}"
     if sweep.is_open:
         yield f"trials:   at most {sweep.most_trials}, chosen while results come in; {num_cells} cells come first"
     else:
