@@ -15,10 +15,10 @@ help:
 	@echo "make test-slurm  jobs of a real Slurm on this machine; as root, after apt-get install slurm-wlm munge"
 	@echo "make test-faults  Ray, clusters, MLflow, memory and every single write under faults; as root, half an hour"
 	@echo "make soak       200 random kills over a 50-trial sweep; half an hour"
-	@echo "make test-browser  the report and MLflow in a Chromium, which must be installed"
+	@echo "make test-browser  the report, MLflow and Optuna's dashboard in a Chromium, which must be installed"
 	@echo "make test-peers  products with the Hessian beside those of curvlinops"
 	@echo "make test-recipes  the recipe for JAX and optax, which it installs"
-	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs"
+	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs, also under faults; as root, ten minutes"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lint       check style and types"
@@ -48,13 +48,14 @@ test-slurm: $(READY)
 	$(BIN)/python -m pytest -m slurm
 
 test-faults: $(READY)
-	$(BIN)/python -m pytest -m "faults and not slurm"
+	$(BIN)/python -m pytest -m "faults and not slurm and not trackers"
 
 soak: $(READY)
 	$(BIN)/python -m pytest -s -m soak
 
 test-browser: $(READY)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[browser]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet \
+		--editable '.[browser,optuna-dashboard]'
 	$(BIN)/python -m pytest tests/browser
 
 # Their dependencies would replace some of ours, so they stand in a folder of their own.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli_answers import answers, exports
 from orchestrator.cli_options import (
     RESULTS,
     AllowImportOption,
@@ -28,6 +29,7 @@ from orchestrator.cli_options import (
     MetricOption,
     NameArgument,
     NormRisesOption,
+    NotifyTestOption,
     ReduceOption,
     ResultsOption,
     SeedsOption,
@@ -55,7 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some errored, 4 storage or Ray failed, 130 Ctrl-C.",
 )
-export_app = typer.Typer(help="Write a sweep's map to a file.", no_args_is_help=True)
+export_app = typer.Typer(help="Write a sweep's map, or all of it, to a file.", no_args_is_help=True)
 app.add_typer(export_app, name="export")
 
 
@@ -88,6 +90,7 @@ def run(
     retry_errored: Annotated[bool, typer.Option("--retry-errored", help="train errored trials again")] = False,
     allow_import: AllowImportOption = False,
     slurm: SlurmOption = [],  # noqa: B006
+    notify_test: NotifyTestOption = False,
 ) -> None:
     """Train the missing trials of a sweep, then write its map, picture and report."""
     from orchestrator.commands.run import run as command
@@ -105,7 +108,7 @@ def run(
     sweep = read_sweep(file, results, overrides(axis, drop, sets, seeds, steps, name), allow_import)
     refuse_import(sweep, allow_import)
     load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
-    finish(command(sweep, results, load, retry_errored))
+    finish(command(sweep, results, load, retry_errored, notify_test=notify_test))
 
 
 @app.command()
@@ -350,6 +353,8 @@ def explain(
     finish(command(sweep_folder(name, results), x, y, output))
 
 
+export_app.add_typer(exports)
+app.add_typer(answers)
 app.add_typer(upkeep)
 
 

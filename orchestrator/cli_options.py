@@ -81,3 +81,6 @@ SlurmOption = Annotated[
         help="for jobs: time=MINUTES, partition=..., account=...; cluster=local runs jobs on this machine",
     ),
 ]
+NotifyTestOption = Annotated[
+    bool, typer.Option("--notify-test", help="send a test message through notify.url_from, and train nothing")
+]

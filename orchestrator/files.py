@@ -25,6 +25,7 @@ JOBS = "slurm"  # folder of cluster jobs
 PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
+OPTUNA_STUDY = "optuna.db"
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"
@@ -94,7 +95,7 @@ def write_output(path: Path, content: bytes | str) -> None:
 
 def _replace(path: Path, content: bytes | str, mode: int) -> None:
     data = content.encode() if isinstance(content, str) else content
-    name = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    name = path.with_name(f".{uuid.uuid4().hex[:8]}.part")  # TensorBoard reads all that has tfevents in its name
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -235,8 +236,9 @@ def is_locked(folder: Path) -> bool:
 
 
 def litter(folder: Path) -> list[Path]:
-    """Partly written files, left by interruptions, in the folder of a sweep."""
-    return sorted(path for path in folder.glob(".*.*") if path.is_file() or path.is_symlink())
+    """Partly written files, left by interruptions, in the folder of a sweep and in its event files' folders."""
+    found = [*folder.glob(".*.*"), *folder.glob("tensorboard/**/.*.part")]
+    return sorted(path for path in found if path.is_file() or path.is_symlink())
 
 
 @contextlib.contextmanager

@@ -144,7 +144,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer raised or exited: the running members are errored.
+    """The trainer raised, exited or hung: the running members are errored.
 
     ``error`` is the tail of a traceback or of the output, its last line the cause. Those that ``waited`` for a place
     can be trained in another pack.
@@ -152,6 +152,7 @@ class Failed:
 
     error: str
     waited: tuple[str, ...] = ()
+    is_hung: bool = False  # it said nothing for too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +173,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Something outside of the trainer ended it; another attempt may succeed."""
+    """Something outside of the trainer ended it, or it hung; another attempt may succeed."""
 
     error: str
+    is_hung: bool = False  # it said nothing for too long
 
 
 Ending = Completed | Paused | Failed | OutOfMemory | Refused | Lost

@@ -69,7 +69,8 @@ def in_tensorboard(folder: Path) -> Stored:
         found = read_events(place)
         trial_id = json.loads((place / "sweep.json").read_text())["trial_id"]
         assert trial_id not in trials, "a trial has one folder"
-        assert len(list(place.glob("*.main"))) == 1
+        files = [*place.glob("*.main"), *place.glob("*.growing")]
+        assert sum(path.stat().st_size > 0 for path in files) == 1
         trials[trial_id] = {
             "status": found.texts.get("status"),
             "outcome": found.texts.get("outcome"),

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from orchestrator.commands.live import format_seconds
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import pack_of, planned_workers
 from orchestrator.driver.refusals import refuse_what_cannot_run
+from orchestrator.driver.words import format_seconds
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
 from orchestrator.messages import LaunchedPack, Member, Paused, Trace
 from orchestrator.space import format_value

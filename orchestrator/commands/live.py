@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
+from orchestrator.driver.words import format_seconds
 from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.related_cells import led
@@ -86,19 +87,6 @@ def progress_line(progress: Progress) -> str:
         if progress.steps_left:
             words.append(f"{format_seconds(progress.steps_left / speed)} left")
     return " | ".join([format_seconds(progress.seconds), *words])
-
-
-def counts_line(counts: Mapping[str, int]) -> str:
-    """The number of trials with each outcome or status, the most frequent first."""
-    ranked = sorted(counts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{count} {name}" for name, count in ranked) or "no trials"
-
-
-def format_seconds(seconds: float) -> str:
-    """Minutes and seconds, with hours when there are any."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def text_map(rows: Sequence[TrialRow], aside: Container[str] = ()) -> Text | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import Way
-from orchestrator.commands.live import format_seconds
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
 from orchestrator.driver.proposing import missing_trials
 from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
+from orchestrator.driver.words import format_seconds
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader

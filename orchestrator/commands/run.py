@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.commands.live import LiveView, counts_line, text_map
+from orchestrator.commands.live import LiveView, text_map
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
+from orchestrator.driver.words import counts_line
+from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import repeated_runs, repeats_text
+from orchestrator.notify.news import Message, News
+from orchestrator.notify.notifier import Notifier
+from orchestrator.notify.sender import NotDelivered, Sender
 from orchestrator.sweepfile.spec import Sweep
 
 
 def run(
-    sweep: Sweep, results: Path, load_executor: Callable[[], Callable[[], Executor]], retry_errored: bool
+    sweep: Sweep,
+    results: Path,
+    load_executor: Callable[[], Callable[[], Executor]],
+    retry_errored: bool,
+    *,
+    notify_test: bool = False,
 ) -> Answer:
     """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
 
-    ``load_executor`` imports the executor, which takes seconds, and returns a function that starts it.
+    ``load_executor`` imports the executor, which takes seconds, and returns a function that starts it. ``notify_test``
+    sends a test message instead, and does nothing else.
     """
+    if notify_test:
+        return (yield from _notify_test(sweep))
     from rich.console import Console
 
     from orchestrator.pictures.exports import are_current, existing_exports, export_all
@@ -36,7 +49,8 @@ def run(
     refuse_what_cannot_run(sweep, folder)
     trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
-    observers: list[Observer] = [LiveView(Console()), *mirrors]
+    notifiers = _notifiers(sweep, folder)
+    observers: list[Observer] = [LiveView(Console()), *mirrors, *notifiers]
     num = f"at most {sweep.most_trials}" if sweep.is_open else len(sweep.trials)
     yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {sweep.steps} steps each"
 
@@ -47,7 +61,11 @@ def run(
             mirror.start()  # its first seconds of work overlap with the start of the workers
         return start()
 
-    summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
+    try:
+        summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
+    except Exception:
+        yield from _warnings(notifiers)  # an error ends the command, and its message must be out before
+        raise
     if summary.trained:
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
@@ -63,7 +81,40 @@ def run(
                 warnings.append(f"warning: {warning}\n    remedy: {remedy}")
     yield from _end(sweep, folder, summary, written)
     yield from warnings
+    yield from _warnings(notifiers)
     return summary.exit_code
+
+
+def _notifiers(sweep: Sweep, folder: Path) -> list[Notifier]:
+    """What tells the user of the run: one, or none without `notify`. Raises InputError where it cannot."""
+    if sweep.notify is None:
+        return []
+    from orchestrator.notify.service import service_of
+
+    sender = Sender(service_of(sweep.notify, sweep.notify_place))
+    return [Notifier(News(sweep.notify.on, folder), sender)]
+
+
+def _warnings(notifiers: Sequence[Notifier]) -> Iterator[str]:
+    """Wait a moment for messages that are under way; one warning where they do not arrive."""
+    for notifier in notifiers:
+        if (failure := notifier.finish()) is not None:
+            yield f"warning: notify: {failure}\n    remedy: `sweep run FILE --notify-test` tries it"
+
+
+def _notify_test(sweep: Sweep) -> Answer:
+    """Send a test message. Raises NotDelivered when the service does not accept it."""
+    from orchestrator.notify.service import service_of
+
+    if sweep.notify is None:
+        remedy = "add notify: {url_from: NAME_OF_AN_ENVIRONMENT_VARIABLE} to the file"
+        raise InputError(Problem("--notify-test", "notify", "is missing in the sweep file", remedy))
+    sender = Sender(service_of(sweep.notify, sweep.notify_place))
+    sender.send(Message(f"{sweep.name}: test", "Messages of `sweep run` arrive here.", "info"))
+    if (failure := sender.finish()) is not None:
+        raise NotDelivered(f"notify: {failure}")
+    yield f"the service of {sweep.notify.url_from} accepted the test message"
+    return EXIT_OK
 
 
 def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> Answer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from orchestrator.commands.live import counts_line, text_map
+from orchestrator.commands.live import text_map
 from orchestrator.commands.printing import Answer
+from orchestrator.driver.words import counts_line
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.files import LEDGER, is_locked
 from orchestrator.ledger.reader import LedgerReader

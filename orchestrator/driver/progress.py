@@ -28,6 +28,10 @@ class Progress:
     member_steps: int = 0
     saved_steps: int = 0
     notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
+    num_hung: int = 0  # workers and trainers that were silent for too long
+    held_back: str | None = None  # why no other trial is started
+    stopped_by: int | None = None  # a signal's number
+    error: Exception | None = None  # what ended the run
     running: dict[str, Report] = field(default_factory=dict)
 
     @property
@@ -65,7 +69,7 @@ class Progress:
 
 
 class Observer(Protocol):
-    """An observer of a run: the live view, the mirror to MLflow."""
+    """An observer of a run: the live view, the mirrors to trackers, the messages of `notify`."""
 
     def began(self, progress: Progress) -> None:
         """Training is about to begin."""

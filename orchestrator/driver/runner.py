@@ -17,6 +17,7 @@ from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.driver.resuming import resumed_pack
 from orchestrator.driver.signals import stop_signals
+from orchestrator.driver.words import cause_of, last_line
 from orchestrator.errors import StorageError
 from orchestrator.executors import Executor
 from orchestrator.files import (
@@ -53,7 +54,6 @@ from orchestrator.worker.trial_folder import TRIALS
 # Times a trial may be lost without progress in between before it is given up.
 MAX_LOSSES = 3
 _POLL_S = 0.25
-_LONGEST_CAUSE = 300
 # Time for running packs to write a checkpoint when the run is stopped.
 _PAUSE_S = 10.0
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
@@ -111,7 +111,6 @@ class _Run:
         self.progressed: set[str] = set()
         self.losses: Counter[str] = Counter()
         self.furthest: Counter[str] = Counter()
-        self.stopped_by: int | None = None
         self.budget = Budget.of(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
         self.fail_fast = FailFast()
         self.over_when_asked: int | None = None  # trials that were over when the search had no more to propose
@@ -139,8 +138,8 @@ class _Run:
                     self._loop(executor)
             finally:
                 executor.close()
-        counts, seconds = self.progress.counts, self.progress.seconds
-        return Summary(counts, self.progress.to_train, seconds, self.stopped_by, self.budget.used_up)
+        progress = self.progress
+        return Summary(progress.counts, progress.to_train, progress.seconds, progress.stopped_by, self.budget.used_up)
 
     def _loop(self, executor: Executor) -> None:
         progress = self.progress
@@ -150,7 +149,7 @@ class _Run:
         try:
             for pack_id, trial_ids in self.ledger.resumable().items():
                 self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
-            while self.stopped_by is None and not self._is_used_up():
+            while progress.stopped_by is None and not self._is_used_up():
                 progress.workers = executor.slots
                 self._ask_for_more(executor)
                 if self.waiting:
@@ -163,6 +162,9 @@ class _Run:
                     return
                 self._poll(executor)
             self._pause(executor)
+        except Exception as error:
+            progress.error = error
+            raise
         finally:
             # The next run marks as abandoned what cannot be written now.
             with contextlib.suppress(StorageError):
@@ -244,6 +246,7 @@ class _Run:
         progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
         if report.member_steps or new:
             self.fail_fast.trained()
+            progress.held_back = None
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
             self._note(f"packs: {way}")
@@ -265,6 +268,7 @@ class _Run:
 
     def _close(self, pack: Pack, ending: Ending) -> None:
         """Settle a pack that has ended: the ledger and the status of its unfinished trials."""
+        self.progress.num_hung += isinstance(ending, Lost | Failed) and ending.is_hung
         match ending:
             case Completed():
                 # A worker that forgets a member would be a bug of ours, and must not look like a result.
@@ -272,21 +276,22 @@ class _Run:
             case Paused():
                 self._settle(pack, "interrupted", "interrupted", "the run was stopped")
             case Lost(error):
-                self._lose(pack, _last_line(error))
+                self._lose(pack, last_line(error))
             case Refused(error):
-                self._note(f"warning: {_cause(error)}")
+                self._note(f"warning: {cause_of(error)}")
                 self.ledger.drop_newest_checkpoint(pack.pack_id)
-                self._lose(pack, _cause(error))
+                self._lose(pack, cause_of(error))
             case OutOfMemory(error, at_a_time) if at_a_time > 1 and len(self._unfinished(pack)) > 1:
                 self._note(f"out of memory with {at_a_time} members at a time: tried again with half of them")
-                self._halve(pack, self._settle(pack, "lost", "lost", f"out of memory: {_cause(error)}"), at_a_time)
+                self._halve(pack, self._settle(pack, "lost", "lost", f"out of memory: {cause_of(error)}"), at_a_time)
             case OutOfMemory(error, _, waited):
-                cause = f"out of memory with one member: {_cause(error)} ({_OUT_OF_MEMORY_REMEDY})"
+                cause = f"out of memory with one member: {cause_of(error)} ({_OUT_OF_MEMORY_REMEDY})"
                 self._settle(pack, "errored", "errored", cause, error, waited)
             case Failed(error, waited):
-                if self.fail_fast.failed(_cause(error)):
-                    self._note(f"{self.fail_fast.reason}: {_cause(error)}; the same command goes on with the others")
-                self._settle(pack, "errored", "errored", _cause(error), error, waited)
+                if self.fail_fast.failed(cause_of(error)):
+                    self.progress.held_back = self.fail_fast.reason
+                    self._note(f"{self.fail_fast.reason}: {cause_of(error)}; the same command goes on with the others")
+                self._settle(pack, "errored", "errored", cause_of(error), error, waited)
         self._tidy_checkpoints()
 
     def _settle(
@@ -362,7 +367,8 @@ class _Run:
         for pack_id in self.started.intersection(self.packs):
             if self.clock() - self.last_news[pack_id] > timeout_s:
                 executor.kill(pack_id)
-                self._close(self.packs[pack_id], Lost(f"no news for {timeout_s:g} s (resources.stall_timeout_s)"))
+                cause = f"no news for {timeout_s:g} s (resources.stall_timeout_s)"
+                self._close(self.packs[pack_id], Lost(cause, is_hung=True))
 
     def _unfinished(self, pack: Pack) -> list[str]:
         return [trial_id for trial_id in pack.trained_ids if self.progress.statuses[trial_id] != "finished"]
@@ -385,15 +391,6 @@ class _Run:
             self.progress.statuses[trial_id] = status
 
     def _request_stop(self, signal_number: int) -> None:
-        if self.stopped_by is not None:
+        if self.progress.stopped_by is not None:
             raise KeyboardInterrupt  # the second signal stops at once
-        self.stopped_by = signal_number
-
-
-def _last_line(error: str) -> str:
-    return error.strip().splitlines()[-1]
-
-
-def _cause(error: str) -> str:
-    """The last line of what a worker said went wrong, of a length that can be shown."""
-    return _last_line(error)[:_LONGEST_CAUSE]
+        self.progress.stopped_by = signal_number

@@ -110,7 +110,7 @@ class TrialJob:
                 # A signal to all processes of the job may reach the trial's processes before this one.
                 time.sleep(_SECONDS_BETWEEN_SIGNALS)
                 if num_oom_kills() > num_killed:
-                    last = replace(last, ending=Lost(f"{last.ending.error}; {MORE_MEMORY}"))
+                    last = replace(last, ending=replace(last.ending, error=f"{last.ending.error}; {MORE_MEMORY}"))
             if last is not None and not self._is_ending:
                 self.outbox.write(last)
         except BaseException as error:

@@ -21,11 +21,11 @@ from orchestrator.files import (
     unneeded_checkpoints,
 )
 from orchestrator.health.finding import Finding
+from orchestrator.health.trackers import examine_trackers
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import CUSTOM_KINDS, PackRow, TrialRow
 from orchestrator.space import trial_id
-from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
 
 _NUMBERS = ("initial_loss", "best_loss", "final_loss", "peak_loss", "validation_loss")
@@ -58,12 +58,12 @@ def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         sweep = load_sweep(folder / FROZEN_SWEEP)
     except ImportNotAllowed:
         yield Finding("note", "trials are not compared with the frozen sweep: that would import its objective's code")
-        yield from _mirror(folder, load_sections(folder / FROZEN_SWEEP).tracking)
+        yield from examine_trackers(folder, load_sections(folder / FROZEN_SWEEP).tracking)
     except SweepError as error:
         yield Finding("fault", f"the frozen sweep cannot be read: {error}", remedy="`sweep run FILE` writes it again")
     else:
         yield from _frozen(sweep, rows)
-        yield from _mirror(folder, sweep.tracking)
+        yield from examine_trackers(folder, sweep.tracking)
     yield from _checkpoints(folder, ledger)
     if scraps := litter(folder):
         yield Finding("note", f"{len(scraps)} partial files of interrupted writes", lambda: remove(scraps))
@@ -172,19 +172,3 @@ def _checkpoints(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
                 yield Finding("warning", f"{error}; the trial resumes from an older one, or starts again")
     if unneeded := unneeded_checkpoints(folder, ledger.checkpoint_names()):
         yield Finding("note", f"{len(unneeded)} checkpoints that no run needs", lambda: remove(unneeded))
-
-
-def _mirror(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:
-    """Runs that are RUNNING in MLflow while no driver trains."""
-    from orchestrator.tracking.mirror import Mirror
-    from orchestrator.tracking.mlflow_reading import runs_without_driver
-
-    is_mirrored = tracking.enabled and "mlflow" in tracking.to
-    if is_mirrored and not is_locked(folder) and (count := runs_without_driver(folder, tracking)):
-
-        def mirror() -> None:
-            with Mirror(folder, tracking) as store:
-                store.mirror_sweep([])
-
-        text = f"{count} MLflow runs are RUNNING while no driver trains; the next run or `sweep sync` ends them"
-        yield Finding("note", text, mirror)

@@ -128,17 +128,17 @@ def refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> No
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
     if file.sample is None and any(axis.zipped or axis.when for axis in axes):
         # Of such a grid only as many cells are counted as tell that there are too many.
-        num_cells = sum(1 for _ in itertools.islice(combinations(axes), file.max_trials // len(file.seeds) + 1))
-        if num_cells * len(file.seeds) > file.max_trials:
+        num_cells = sum(1 for _ in itertools.islice(combinations(axes), file.max_trials // len(file.all_seeds) + 1))
+        if num_cells * len(file.all_seeds) > file.max_trials:
             what = f"more than max_trials = {file.max_trials} trials"
             raise InputError(Problem(document.place(("axes",)), "axes", what, "shorten an axis, or raise max_trials"))
-    num_trials = num_cells * len(file.seeds)
+    num_trials = num_cells * len(file.all_seeds)
     if num_trials > file.max_trials:
         raise InputError(
             Problem(
                 document.place(("sample" if file.sample else "axes",)),
                 "axes",
-                f"{num_cells} cells x {len(file.seeds)} seeds = {num_trials} trials,"
+                f"{num_cells} cells x {len(file.all_seeds)} seeds = {num_trials} trials,"
                 f" more than max_trials = {file.max_trials}",
                 f"shorten an axis, or say max_trials: {num_trials}",
             )

@@ -11,9 +11,10 @@ from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
+from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.protocol import Proposal, Search
-from orchestrator.space import Axis, Trial, format_value, is_number
-from orchestrator.sweepfile.sections import SearchSection, SweepFile
+from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number
+from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker
 
@@ -30,6 +31,24 @@ _MOST_CORNERS = 256  # looked at
 _PROBES = 17  # values of a tied range that are looked at
 _FIRST_ROOM = 16  # trials that are asked for while nothing is known
 _MOST_AXES = 4  # of a search for the edge
+
+
+def added_seeds(file: SweepFile, section: SeedsSection, axes: Sequence[Axis], document: Document) -> Search:
+    """The search that adds seeds to the cells of a grid. Raises InputError."""
+    where = document.place(("seeds",))
+    if file.sample is not None:
+        what = "sampled cells have no neighbours to disagree with"
+        raise InputError(Problem(where, "seeds", what, "list the seeds, e.g. seeds: [0, 1, 2]"))
+    if section.up_to <= section.start:
+        what = f"up_to = {section.up_to} is not more than start = {section.start}"
+        raise InputError(Problem(document.place(("seeds", "up_to")), "seeds.up_to", what, "raise it"))
+    cells = list(grid_cells(axes))
+    return SeedsWhereCellsDisagree(cells, tuple(axes), section.start, section.up_to, over_edge)
+
+
+def over_edge(outcome: str) -> bool | None:
+    """Whether a trial of this outcome is over the edge of stability; None where its losses cannot be judged."""
+    return None if outcome == "unknown" else outcome != "stable"
 
 
 def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Search:
@@ -87,7 +106,7 @@ def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Se
         axes=tuple(axes),
         metrics=tuple(section.metric or ("final_loss",)),
         num_trials=section.trials,
-        num_seeds=len(file.seeds),
+        num_seeds=len(file.all_seeds),
         stable=section.stable,
         seed=section.seed,
     )
@@ -97,6 +116,9 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
     def problem(key: str, message: str, remedy: str) -> Problem:
         return Problem(document.place(("search", key)), f"search.{key}", message, remedy)
 
+    if isinstance(file.seeds, SeedsSection):
+        what, remedy = "a search decides itself which cells get more seeds", "list the seeds, e.g. seeds: [0, 1, 2]"
+        yield Problem(document.place(("seeds",)), "seeds", what, remedy)
     if file.sample is not None:
         yield Problem(document.place(("sample",)), "sample", "has no meaning beside search", "remove one of the two")
     if not axes:
@@ -106,8 +128,8 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
         if getattr(section, key) is not None:
             remedy = f"remove it, or choose {' or '.join(method for method, keys in _TAKES.items() if key in keys)}"
             yield problem(key, f"has no meaning for {section.method}", remedy)
-    if section.trials < len(file.seeds):
-        what = f"{section.trials} trials are fewer than one cell has seeds ({len(file.seeds)})"
+    if section.trials < len(file.all_seeds):
+        what = f"{section.trials} trials are fewer than one cell has seeds ({len(file.all_seeds)})"
         yield problem("trials", what, "raise it, or use fewer seeds")
     ordered = [axis.name for axis in axes if axis.ends is not None or all(map(is_number, axis.values))]
     words = [axis.name for axis in axes if axis.name not in ordered]

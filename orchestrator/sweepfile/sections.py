@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -18,6 +19,8 @@ from orchestrator.tracking.catalogue import TRACKERS
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+EVENTS = ("finished", "failed", "stalled", "diverged")  # of a run, for `notify.on`
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -43,7 +46,13 @@ def _known_tracker(name: str) -> str:
     return _one_of(TRACKERS, name, "unknown_tracker")
 
 
-def _one_of(names: Iterable[str], name: str, kind: Literal["unknown_method", "unknown_tracker"]) -> str:
+def _known_event(name: str) -> str:
+    return _one_of(EVENTS, name, "unknown_event")
+
+
+def _one_of(
+    names: Iterable[str], name: str, kind: Literal["unknown_method", "unknown_tracker", "unknown_event"]
+) -> str:
     if name not in names:
         *some, last = map(repr, names)
         raise PydanticCustomError(
@@ -64,6 +73,17 @@ def _known_search(name: str) -> str:
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+class SeedsSection(BaseModel):
+    """Seeds that are added where a grid needs them, in place of a list: 0, 1, 2 and so on."""
+
+    model_config = _STRICT
+    start: int = Field(ge=1, le=10_000, description="seeds of every cell")
+    up_to: int = Field(ge=2, le=10_000, description="seeds of a cell at most")
+    where: Literal["disagreement"] = Field(
+        description="where the seeds of a cell disagree about stability, or neighbours do"
+    )
 
 
 class SearchSection(BaseModel):
@@ -267,6 +287,24 @@ class TrackingConfig(BaseModel):
     )
 
 
+def _variable_name(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise PydanticCustomError("variable", "is not the name of an environment variable")
+    return name
+
+
+class NotifyConfig(BaseModel):
+    """Messages about a run: where to, and of which events."""
+
+    model_config = _STRICT
+    url_from: Annotated[str, AfterValidator(_variable_name)] = Field(
+        description="name of the environment variable that holds the URL for Apprise"
+    )
+    on: Annotated[list[Annotated[str, AfterValidator(_known_event)]], AfterValidator(_each_once)] = Field(
+        [*EVENTS], min_length=1, description="any of finished, failed, stalled and diverged"
+    )
+
+
 class SweepFile(BaseModel):
     """The keys of a sweep file."""
 
@@ -277,7 +315,11 @@ class SweepFile(BaseModel):
         Discriminator(lambda value: "objective-name" if isinstance(value, str) else "custom-trainer"),
     ]
     steps: int = Field(ge=1, le=10_000_000)
-    seeds: list[int] = Field(default=[0], min_length=1, max_length=10_000)
+    seeds: Annotated[
+        Annotated[list[int], Field(min_length=1, max_length=10_000), Tag("listed-seeds")]
+        | Annotated[SeedsSection, Tag("added-seeds")],
+        Discriminator(lambda value: "added-seeds" if isinstance(value, dict | SeedsSection) else "listed-seeds"),
+    ] = Field(default=[0])
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
     tie: dict[str, Any] = Field(default={})
@@ -290,7 +332,13 @@ class SweepFile(BaseModel):
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     tracking: TrackingConfig = TrackingConfig()
+    notify: NotifyConfig | None = None
     max_trials: int = Field(10_000, ge=1, le=1_000_000)
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """The seeds that a cell may have, in order."""
+        return list(range(self.seeds.up_to)) if isinstance(self.seeds, SeedsSection) else self.seeds
 
 
 SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
@@ -299,6 +347,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("objective", "metrics"): MetricsConfig,
     ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,
+    ("seeds",): SeedsSection,
     ("sample",): SampleSection,
     ("search",): SearchSection,
     ("budget",): BudgetConfig,
@@ -307,4 +356,5 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("checkpoint",): CheckpointConfig,
     ("telemetry",): TelemetryConfig,
     ("tracking",): TrackingConfig,
+    ("notify",): NotifyConfig,
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from orchestrator.messages import TrialRow
 from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import Search
 from orchestrator.search.sampled import sample_cells
-from orchestrator.space import Axis, Trial, format_value, frozen, grid_cells
+from orchestrator.space import Axis, Trial, frozen, grid_cells
 from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
 from orchestrator.sweepfile.custom_trainer import (
     CustomTrainer,
@@ -29,13 +28,17 @@ from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowe
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.related_axes import related
-from orchestrator.sweepfile.searches import corner_cells, first_trials, search_of
+from orchestrator.sweepfile.resolving import resolved_trials
+from orchestrator.sweepfile.searches import added_seeds, corner_cells, first_trials, search_of
 from orchestrator.sweepfile.sections import (
+    EVENTS,
     SECTIONS,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
+    NotifyConfig,
     ResourcesConfig,
+    SeedsSection,
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
@@ -45,7 +48,9 @@ from orchestrator.sweepfile.ties import checked_ties
 from orchestrator.sweepfile.trials import TrialMaker
 
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
-_BRANCHES = ("literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer")
+_BRANCHES = (
+    "literal['auto']", "constrained-int", "int", "objective-name", "custom-trainer", "listed-seeds", "added-seeds",
+)  # fmt: skip
 
 
 class ImportNotAllowed(InputError):
@@ -79,6 +84,8 @@ class Sweep:
     tracking: TrackingConfig
     text: str  # this sweep as a sweep file, with the command line's changes
     idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
+    notify: NotifyConfig | None
+    notify_place: str  # where it was written
 
     @property
     def is_open(self) -> bool:
@@ -163,24 +170,29 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     # Auditing does not change the trial.
     judged_by = stopping.model_dump(exclude={"audit"})
     conditional = frozenset(axis.name for axis in axes if axis.when)
-    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, ties, conditional, judged_by)
+    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, judged_by)
+    search: Search
+    most_trials = None
     if file.search is not None:
-        search = search_of(file, axes, document)
-        _, idle = _resolve(corner_cells(axes, ties), file, maker, document)
+        search, most_trials = search_of(file, axes, document), file.search.trials
+        _, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
     else:
-        search = _listed(file, axes)
-        trials, idle = _resolve(search.cells, file, maker, document)
+        search = listed = _listed(file, axes)
+        trials, idle = resolved_trials(listed.cells, file, maker, document)
+        if isinstance(file.seeds, SeedsSection):
+            search, most_trials = added_seeds(file, file.seeds, axes, document), len(trials)
+            trials = first_trials(search, maker)
     return Sweep(
         name=file.name,
         objective=objective,
         steps=file.steps,
-        seeds=tuple(file.seeds),
+        seeds=tuple(file.all_seeds),
         axes=tuple(axes),
         fixed=fixed,
         is_sampled=file.sample is not None or file.search is not None,
         search=search,
-        most_trials=file.search.trials if file.search is not None else None,
+        most_trials=most_trials,
         trials=tuple(trials),
         maker=maker,
         stopping=stopping,
@@ -191,6 +203,8 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         tracking=file.tracking,
         text=frozen_text(document, fixed, axes, fields, objective),
         idle=idle,
+        notify=file.notify,
+        notify_place=document.place(("notify", "url_from")),
     )
 
 
@@ -207,9 +221,10 @@ def _validated(document: Document) -> SweepFile:
     except ValidationError as error:
         found = [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
         raise InputError(*dict.fromkeys(found)) from None
-    if len(set(file.seeds)) < len(file.seeds):
-        raise InputError(Problem(document.place(("seeds",)), "seeds", f"{file.seeds} repeats a seed", "list each once"))
-    if min(file.seeds) < 0 or max(file.seeds) >= 2**53:
+    seeds = file.all_seeds
+    if len(set(seeds)) < len(seeds):
+        raise InputError(Problem(document.place(("seeds",)), "seeds", f"{seeds} repeats a seed", "list each once"))
+    if min(seeds) < 0 or max(seeds) >= 2**53:
         raise InputError(Problem(document.place(("seeds",)), "seeds", "must lie in 0 .. 2^53"))
     if file.sample is not None and file.sample.seed >= 2**32:
         raise InputError(Problem(document.place(("sample", "seed")), "sample.seed", "must lie in 0 .. 2^32"))
@@ -220,6 +235,12 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
     path = tuple(part for part in details["loc"] if part not in _BRANCHES)
     key = ".".join(str(part) for part in path)
     where = document.place(path)
+    if path[:1] == ("notify",):
+        # What stands there may be a URL with a password, even as a key: neither it nor its option is repeated.
+        key = "notify" if "://" in key else key
+        where = f"--set {key}" if where.startswith("--set ") else where
+        if path[1:2] != ("on",) or "://" in str(details["input"]):
+            return _notify_problem(details["type"], where, key)
     if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
         return Problem(
@@ -234,6 +255,20 @@ def _problem(details: Mapping[str, Any], document: Document) -> Problem:
             where, key, f"{shown(details['input'])} is not a safe name", "use a-z, 0-9, _ and -, at most 64, no path"
         )
     return Problem(where, key, f"{shown(details['input'])} is refused: {lowered(details['msg'])}", _remedy(path))
+
+
+def _notify_problem(kind: str, where: str, key: str) -> Problem:
+    """A problem of `notify`, in words that do not repeat what stands there."""
+    remedy = "put the URL into an environment variable, and write notify: {url_from: ITS_NAME}"
+    if key.startswith("notify.on"):
+        return Problem(where, key, "is not a list of events", f"choose from {', '.join(EVENTS)}")
+    if kind == "extra_forbidden":
+        return Problem(where, key, "unknown key", f"known keys: {', '.join(_known_keys(('notify',)))}")
+    if kind == "missing":
+        return Problem(where, key, "is missing", remedy)
+    if key == "notify":
+        return Problem(where, key, "is not a mapping of keys to values", remedy)
+    return Problem(where, key, "is not the name of an environment variable", remedy)
 
 
 def _known_keys(path: Sequence[str | int]) -> list[str]:
@@ -311,64 +346,8 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
     return fixed
 
 
-def _resolve(
-    cells: Iterable[Mapping[str, Any]], file: SweepFile, maker: TrialMaker, document: Document
-) -> tuple[list[Trial], Counter[str]]:
-    """Every trial with its configuration, which leaves no acting setting to a later default.
-
-    Also the number of cells in which each axis does not act, where there are some. Raises InputError for incompatible
-    values, and for a field that acts in no cell.
-    """
-    trials: dict[str, Trial] = {}
-    idle: Counter[str] = Counter()
-    given: Counter[str] = Counter()
-    for cell in cells:
-        try:
-            config, inert = maker.resolve(cell)
-        except ValueError as error:
-            raise InputError(_combination_problem(error, cell, document)) from None
-        idle.update(inert)
-        given.update(maker.fixed.keys() | maker.existing(cell).keys() | (maker.ties.keys() - cell.keys()))
-        for trial in maker.of_config(cell, config):
-            if trials.setdefault(trial.trial_id, trial).cell != cell:
-                raise InputError(_twin_problem(trials[trial.trial_id], trial, maker, document))
-    if wrong := [name for name, number in idle.items() if number == given[name]]:
-        raise InputError(*(_idle_problem(name, maker.fields, file, document) for name in sorted(wrong)[:MAX_PROBLEMS]))
-    return list(trials.values()), Counter({name: idle[name] for name in file.axes if name in idle})
-
-
 def _listed(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
     sample = file.sample
     if sample is None:
-        return ListedCells(list(grid_cells(axes)), len(file.seeds))
-    return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.seeds))
-
-
-def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:
-    path = (next(section for section in ("axes", "tie", "fixed") if name in getattr(file, section)), name)
-    message = f"acts only where {fields.acts_where(name)}, which is so in no trial of this sweep"
-    return Problem(document.place(path), ".".join(path), message, "remove it, or set what it acts with")
-
-
-def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
-    message = str(error)
-    field = message.split(" ", 1)[0]
-    path = next((path for key in ("tie", "axes", "fixed") if (path := (key, field)) in document.places), ())
-    shown = f"{message} (at {_in_words(cell)})" if cell else message
-    remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
-    return Problem(document.place(path), ".".join(path), shown, remedy)
-
-
-def _twin_problem(first: Trial, second: Trial, maker: TrialMaker, document: Document) -> Problem:
-    """Two cells whose trials are the same, since the values on tied axes do not belong to a trial."""
-    name = next(name for name in maker.ties if name in first.cell)
-    message = f"the cells {_in_words(first.cell)} and {_in_words(second.cell)} would train the same trials"
-    remedy = f"let {name} have another value in each of them, or take one of them out"
-    return Problem(document.place(("tie", name)), f"tie.{name}", message, remedy)
-
-
-def _in_words(cell: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={format_value(value)}" for key, value in cell.items())
-
-
-# --- writing -------------------------------------------------------------------------------------
+        return ListedCells(list(grid_cells(axes)), len(file.all_seeds))
+    return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.all_seeds))

@@ -38,6 +38,7 @@ _COMMENTS = {
     "resources": "Of one pack: cpus, gpus; pack: auto or members per pack; parallel: packs at a time.",
     "checkpoint": "A checkpoint is written every every_s seconds or every_steps steps.",
     "tracking": "MLflow: uri, experiment, every (log every n-th step), enabled.",
+    "notify": "Messages about a run: {url_from: NAME}, an environment variable that holds a URL of Apprise.",
 }
 
 

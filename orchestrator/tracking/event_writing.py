@@ -17,17 +17,24 @@ _HPARAMS_VERSION = 0
 class EventFile:
     """The records of one event file; the same calls give the same bytes."""
 
-    def __init__(self, wall_s: float) -> None:
-        """An event file whose events happened at ``wall_s``, since 1970."""
+    def __init__(self, wall_s: float, *, has_head: bool = True) -> None:
+        """An event file whose events happened at ``wall_s``, since 1970; without head it is to be added to another."""
         from tensorboardX.proto import event_pb2, plugin_hparams_pb2, summary_pb2  # installed with Ray
 
         self._event, self._summary, self._hparams = event_pb2.Event, summary_pb2, plugin_hparams_pb2
+        self._restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._wall_s = wall_s
-        self._frames = [_frame(self._event(wall_time=wall_s, file_version="brain.Event:2").SerializeToString())]
+        self._frames: list[bytes] = []
+        if has_head:
+            self._add_event(self._event(wall_time=wall_s, file_version="brain.Event:2"))
 
     def content(self) -> bytes:
         """The bytes of the file."""
         return b"".join(self._frames)
+
+    def add_restart(self) -> None:
+        """Makes TensorBoard forget what it has read of the run in files whose names are before this one's."""
+        self._add_event(self._event(wall_time=self._wall_s, session_log=self._restart))
 
     def add_points(self, points: Sequence[Point]) -> None:
         """Scalars, those of a step in one event, in the order of the steps.
@@ -58,22 +65,25 @@ class EventFile:
             value.image.width, value.image.height = struct.unpack(">II", png[16:24])
         self._add([value])
 
-    def add_session(self, values: Mapping[str, Any], started_s: float, status: int, ended_s: float) -> None:
+    def add_session(self, values: Mapping[str, Any], started_s: float) -> None:
         """The hyperparameters of this run; TensorBoard finds its metrics among the scalars."""
-        start = self._hparams.HParamsPluginData(version=_HPARAMS_VERSION)
-        start.session_start_info.start_time_secs = started_s
+        data = self._hparams.HParamsPluginData(version=_HPARAMS_VERSION)
+        data.session_start_info.start_time_secs = started_s
         for name, value in values.items():
-            entry = start.session_start_info.hparams[name]
+            entry = data.session_start_info.hparams[name]
             if isinstance(value, bool):
                 entry.bool_value = value
             elif is_number(value):
                 entry.number_value = float(value)
             else:
                 entry.string_value = "none" if value is None else str(value)
-        end = self._hparams.HParamsPluginData(version=_HPARAMS_VERSION)
-        end.session_end_info.status, end.session_end_info.end_time_secs = status, ended_s
-        for kind, data in (("start", start), ("end", end)):
-            self._add([self._plugin_value(f"_hparams_/session_{kind}_info", "hparams", data.SerializeToString())])
+        self._add([self._plugin_value("_hparams_/session_start_info", "hparams", data.SerializeToString())])
+
+    def add_end(self, status: int, ended_s: float) -> None:
+        """How and when this run ended; only once, since TensorBoard keeps the first that it reads."""
+        data = self._hparams.HParamsPluginData(version=_HPARAMS_VERSION)
+        data.session_end_info.status, data.session_end_info.end_time_secs = status, ended_s
+        self._add([self._plugin_value("_hparams_/session_end_info", "hparams", data.SerializeToString())])
 
     def _plugin_value(self, tag: str, plugin: str, content: bytes) -> Any:
         value = self._summary.Summary.Value(tag=tag)
@@ -83,6 +93,9 @@ class EventFile:
     def _add(self, values: Sequence[Any], step: int = 0) -> None:
         event = self._event(wall_time=self._wall_s + step / 1000, step=step)
         event.summary.value.extend(values)
+        self._add_event(event)
+
+    def _add_event(self, event: Any) -> None:
         self._frames.append(_frame(event.SerializeToString(deterministic=True)))
 
 

@@ -17,15 +17,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.files import make_folder, open_private, refuse_links
+from orchestrator.files import atomic_write, make_folder, open_private, refuse_links
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.tracker import SweepRecord, TrackingError, TrialRecord, with_numbers
+from orchestrator.tracking.wandb_service import (
+    end_service,
+    is_running,
+    kill_service,
+    limited,
+    start_service,
+    wait_for_end,
+)
 
 STORE = "wandb"  # in the folder of a sweep; the library chooses the name
 WRITTEN = "sweep.jsonl"  # in it: a line for each trial that was written
 _DATA = "data"  # in it: the library's copies of tables, which an upload needs
+_PLACE = "place"  # in it: its own path
 _HEATMAP = "heatmap.png"
 _TIMEOUT_S = 20  # of a connection: shorter than the mirror's patience, so that the library's own error is shown
+_LIMIT_S = 120.0  # of writing a run, which may be slow to upload; the end of a sweep is held no longer than by patience
+_FILE_S = 10.0  # of writing what is buffered, once a run has ended
+
+_SERVERS = ("api.wandb.ai", "api.forge.coreweave.com")  # the public one, by its old name and its new one
 
 # Its reports of errors go to a third party.
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -68,8 +81,13 @@ class WandbTracker:
 
     @classmethod
     def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
-        """Whether there is a list of what was written."""
-        return (folder / STORE / WRITTEN).is_file()
+        """Whether there is a list of what was written, in the folder for which it was written.
+
+        The sweep's run names the copies of its tables with their whole path, so it is written again after a move.
+        """
+        place = folder / STORE / _DATA / _PLACE
+        is_moved = place.is_file() and place.read_text() != str(place.parent.resolve())
+        return (folder / STORE / WRITTEN).is_file() and not is_moved
 
     @property
     def known(self) -> Mapping[str, str]:
@@ -109,6 +127,8 @@ class WandbTracker:
         with self._told_as_tracking_errors():
             import wandb
 
+            if lost := self._lost():
+                raise TrackingError(f"{self.title} at {self.where}: {len(lost)} trials were deleted during the run")
             shutil.rmtree(self._store / _DATA, ignore_errors=True)  # of the run that is replaced
             config = {**sweep.settings, **({"git_commit": sweep.git_commit} if sweep.git_commit else {})}
             with self._run(self._run_id("sweep"), self.folder.name, "sweep", config, ["sweep"]) as run:
@@ -126,31 +146,43 @@ class WandbTracker:
                     with self._copies_beside_the_runs():
                         run.log(shown)
                 run.summary.update({**sweep.metrics, "is_over": sweep.is_over})
+            place = self._store / _DATA / _PLACE
+            atomic_write(place, str(place.parent.resolve()))
             self._sign_of_life()
-            _end_service()
+            end_service()
 
     @contextlib.contextmanager
     def _told_as_tracking_errors(self) -> Iterator[None]:
-        """The library may raise anything; nothing of it may end a sweep."""
-        try:
-            yield
-        except TrackingError:
-            raise
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                _end_service()  # it may still hold the run, and refuse the next attempt
-            cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise TrackingError(f"{self.title} at {self.where}: {cause}") from error
+        """The library may raise anything, exit or hang; nothing of it may end a sweep, or hold it."""
+        with limited(_LIMIT_S) as is_late:
+            try:
+                yield
+            except TrackingError:
+                raise
+            except BaseException as error:
+                was_running = is_running()
+                if not isinstance(error, Exception):
+                    kill_service()
+                end_service()  # it may still hold the run, and refuse the next attempt
+                if not isinstance(error, Exception | SystemExit):
+                    raise
+                cause = str(error).strip() or (type(error).__name__ if was_running else "its process has ended")
+                cause = "does not answer, or too slowly" if is_late.is_set() else cause.splitlines()[0][:200]
+                raise TrackingError(f"{self.title} at {self.where}: {cause}") from error
 
     def _read_known(self) -> None:
-        there = {path.name.rpartition("-")[2] for path in self._store.glob("offline-run-*")}
         with contextlib.suppress(FileNotFoundError):
             for line in (self._store / WRITTEN).read_text().splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     facts = json.loads(line)
                     if facts["where"] == self._place:
-                        is_there = self._is_online or self._run_id(facts["trial_id"]) in there
-                        self._known[facts["trial_id"]] = facts["version"] if is_there else ""
+                        self._known[facts["trial_id"]] = facts["version"]
+        self._known |= dict.fromkeys(self._lost(), "")
+
+    def _lost(self) -> list[str]:
+        """Trials that were written to runs which are no longer in the folder; what was uploaded is not looked for."""
+        there = {path.name.rpartition("-")[2] for path in self._store.glob("offline-run-*")}
+        return [trial for trial in self._known if not self._is_online and self._run_id(trial) not in there]
 
     def _run_id(self, key: str) -> str:
         """The id of a run: the same wherever the sweep's folder is."""
@@ -161,7 +193,7 @@ class WandbTracker:
         """A run that is written from the start; offline it replaces the one with this id."""
         import wandb
 
-        wandb.setup(settings=_settings())  # else it says where it found a key
+        start_service(_settings())  # settings, or it says where it found a key
         for old in self._store.glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(old)
         run = wandb.init(
@@ -180,10 +212,14 @@ class WandbTracker:
         )
         try:
             yield run
-        except BaseException:
-            run.finish(exit_code=1)
+        except Exception:
+            with contextlib.suppress(Exception):
+                run.finish(exit_code=1)
             raise
         run.finish()
+        if not self._is_online:
+            [place] = self._store.glob(f"offline-run-*-{run_id}")
+            wait_for_end(place / f"run-{run_id}.wandb", _FILE_S)
 
     @contextlib.contextmanager
     def _copies_beside_the_runs(self) -> Iterator[None]:
@@ -223,27 +259,26 @@ def _settings() -> Any:
     )
 
 
-def _end_service() -> None:
-    """End the library's process, unless a run of the user's needs it; otherwise it ends with this process."""
+def _server() -> str:
+    """The address of the server to which runs are uploaded."""
+    if address := os.environ.get("WANDB_BASE_URL"):
+        return address
     import wandb
 
-    if wandb.run is None:
-        wandb.teardown()
-
-
-def _server() -> str:
-    return os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+    return str(wandb.Settings.model_fields["base_url"].default)
 
 
 def _is_online() -> bool:
     """Whether runs are uploaded: WANDB_MODE says so, or else a key is there, as `wandb login` stores it."""
-    if (mode := os.environ.get("WANDB_MODE")) is not None:
+    if mode := os.environ.get("WANDB_MODE"):
         return mode not in ("offline", "dryrun", "disabled")
-    if os.environ.get("WANDB_API_KEY"):
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    address = os.environ.get("WANDB_BASE_URL")
+    servers = [urlsplit(address).netloc] if address else _SERVERS
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         known = netrc.netrc(os.environ.get("NETRC") or None)
-        return known.authenticators(urlsplit(_server()).hostname or "") is not None
+        return any(known.authenticators(server) is not None for server in servers)
     return False
 
 

@@ -277,8 +277,8 @@ class CustomRun:
         silence = f"no loss for {self.launch.silence_s:g} s (resources.stall_timeout_s)"
         if self.curve.last_step is not None:
             cause = f"{silence} after step {self.curve.last_step}: it hangs"
-            return self.report(started, Lost(self._with_output(cause)))
-        return self.report(started, Failed(self._with_output(f"{silence}; {self.source.note}")))
+            return self.report(started, Lost(self._with_output(cause), is_hung=True))
+        return self.report(started, Failed(self._with_output(f"{silence}; {self.source.note}"), is_hung=True))
 
     def _last_report(self, started: float) -> Report:
         """The result, or the reason for its absence."""

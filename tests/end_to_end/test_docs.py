@@ -21,9 +21,13 @@ from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRA
 from orchestrator.commands.live import text_map
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.notify.news import PAUSE_S
+from orchestrator.notify.sender import PATIENCE_S
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
+    EVENTS,
     BudgetConfig,
+    NotifyConfig,
     ResourcesConfig,
     SearchSection,
     TelemetryConfig,
@@ -162,6 +166,18 @@ def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> Non
             assert not shown.strip(), name
             continue
         assert parse_set(f"{name}={shown}")[1] == field.default, name
+
+
+def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
+    section = SWEEP_FILE.partition("## `notify`")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+?) \|", section, re.MULTILINE))
+    assert [name for name in rows if "." in name] == [f"notify.{name}" for name in NotifyConfig.model_fields]
+    assert rows["notify.url_from"] == "required"
+    assert parse_set(f"on={rows['notify.on']}")[1] == NotifyConfig(url_from="A").on == list(EVENTS)
+    assert tuple(name for name in rows if "." not in name) == EVENTS
+    assert f"at most {PATIENCE_S:g} seconds" in section
+    assert re.search(r"for a minute", section)
+    assert PAUSE_S == 60
 
 
 @pytest.mark.parametrize(

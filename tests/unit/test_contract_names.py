@@ -21,15 +21,18 @@ from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.arithmetic import FUNCTIONS
 from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.sections import (
+    EVENTS,
     AxisSection,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
     MetricsConfig,
+    NotifyConfig,
     ResourcesConfig,
     ResumeConfig,
     SampleSection,
     SearchSection,
+    SeedsSection,
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
@@ -67,6 +70,7 @@ def test_commands_and_options() -> None:
             "--tracking-uri",
             "--retry-errored",
             "--slurm",
+            "--notify-test",
         },
         "plan": SWEEP_OPTIONS,
         "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
@@ -78,6 +82,8 @@ def test_commands_and_options() -> None:
         "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--results"},
         "sensitivity": {"--axis", "--results"},
+        "importance": {"--json", "--results"},
+        "survival": {"--axis", "--until", "--json", "--results"},
         "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
         "report": {"--results"},
         "replay": LOG_OPTIONS
@@ -93,12 +99,13 @@ def test_commands_and_options() -> None:
     drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}
     drawn |= {"--results"}
     assert options(heatmap) == drawn
+    assert options(commands["export"].commands["optuna"]) == {"--results"}
 
 
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
         "name", "objective", "steps", "seeds", "axes", "fixed", "tie", "zip", "sample", "search", "budget", "stopping",
-        "resources", "checkpoint", "telemetry", "tracking", "max_trials",
+        "resources", "checkpoint", "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
@@ -107,6 +114,7 @@ def test_keys_of_a_sweep_file() -> None:
         "method", "trials", "seed", "batch", "along", "precision", "level", "metric", "stable",
     ]  # fmt: skip
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
+    assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
     assert list(ResourcesConfig.model_fields) == [
         "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
@@ -132,6 +140,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
     assert list(TrackingConfig.model_fields) == ["enabled", "to", "uri", "experiment", "every"]
+    assert list(NotifyConfig.model_fields) == ["url_from", "on"]
+    assert EVENTS == ("finished", "failed", "stalled", "diverged")
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
         "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience", "stall_drop", "stall_steps",

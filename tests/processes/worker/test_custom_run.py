@@ -140,9 +140,11 @@ def test_a_run_that_hangs_is_lost_and_one_that_never_says_a_loss_is_an_error(tmp
     last = last_of(tmp_path, HEAD * 3 + "time.sleep(60)", text)
     assert isinstance(last.ending, Lost)
     assert "after step 1: it hangs" in last.error
+    assert last.ending.is_hung
     last = last_of(tmp_path, 'import time\nprint("starting")\ntime.sleep(60)', text)
     assert isinstance(last.ending, Failed)
     assert "no loss for 0.5 s" in last.error
+    assert last.ending.is_hung
 
 
 def test_a_hundred_megabytes_of_noise_change_nothing_and_fill_no_disk(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.compare import compare
+from orchestrator.commands.importance import importance
 from orchestrator.commands.recommend import recommend
 from orchestrator.commands.sensitivity import sensitivity
+from orchestrator.commands.survival import survival
 from orchestrator.errors import InputError
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
@@ -31,6 +34,23 @@ def test_the_answers_read_a_sweep_s_folder(folders: list[Path]) -> None:
     assert lines[1] == "all cells  edge near lr=0.316 (lr 0.1 is stable, 1 is not)"
     assert next(recommend(folders[1], 2.0, "final_loss", False)).startswith("lr=0.001:")
     assert "over 4 values from 0.001 to 1" in next(sensitivity(folders[1], "lr"))
+
+
+def test_survival_is_words_and_json(folders: list[Path], tmp_path: Path) -> None:
+    lines = list(survival(folders[1], "lr", 500, tmp_path / "lasts.json"))
+    assert lines[0] == "b: 12 runs of up to 20 steps, 3 with an onset"
+    assert lines[-1] == f"wrote {tmp_path / 'lasts.json'}"
+    told = json.loads((tmp_path / "lasts.json").read_text())
+    assert [group["num_onsets"] for group in told["groups"]] == [0, 0, 0, 3]
+    with pytest.raises(InputError, match="--json"):
+        list(survival(folders[1], None, None, tmp_path / "no folder" / "lasts.json"))
+
+
+def test_importance_is_words_and_json(folders: list[Path], tmp_path: Path) -> None:
+    lines = list(importance(folders[1], tmp_path / "importance.json"))
+    assert lines[-1] == f"wrote {tmp_path / 'importance.json'}"
+    told = json.loads((tmp_path / "importance.json").read_text())
+    assert told["shares"]["stability"] == {"ped_anova": {"lr": 1.0}, "fanova": {"lr": 1.0}}
 
 
 def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from sweep_cases import QUADRATIC, sweep_of, trial_row
 
-from orchestrator.commands.live import LiveView, format_seconds, progress_line, text_map
+from orchestrator.commands.live import LiveView, progress_line, text_map
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
 from orchestrator.messages import Report, TrialRow
@@ -39,10 +39,6 @@ def test_the_map_grows_upwards_and_to_the_right() -> None:
 def test_a_map_that_would_not_fit_is_left_out() -> None:
     assert text_map([row({"x": x}, "stable") for x in range(100)]) is None
     assert text_map([row({}, "stable")]) is None
-
-
-def test_time_reads_as_a_clock() -> None:
-    assert [format_seconds(seconds) for seconds in (0, 61, 3600 + 62)] == ["0:00", "1:01", "1:01:02"]
 
 
 def test_without_a_terminal_progress_is_plain_lines(train, quadratic_sweep) -> None:

@@ -176,3 +176,18 @@ def test_a_search_stops_at_its_budget_too(train, rows) -> None:
     assert (summary.used_up, [row.status for row in rows("sought")].count("finished")) == ("budget.trials = 10", 10)
     assert train(search_with()).exit_code == 0
     assert len(rows("sought")) == 24
+
+
+# --- seeds that are added ------------------------------------------------------------------------
+
+
+def test_seeds_are_added_where_the_edge_is(train, rows) -> None:
+    """The quadratic's edge lies between the second and the third learning rate, whatever the seed."""
+    sweep = sweep_with("seeds={start: 1, up_to: 4, where: disagreement}", "axes.lr={values: [0.01, 0.1, 9.0, 20.0]}")
+    assert train(sweep, observers=[StopAt(9)]).exit_code == 128 + signal.SIGTERM
+    assert train(sweep).exit_code == 0
+    seeds: dict[float, set[int]] = {}
+    for row in rows("edge"):
+        seeds.setdefault(row.cell["lr"], set()).add(row.seed)
+    assert seeds == {0.01: {0}, 0.1: {0, 1, 2, 3}, 9.0: {0, 1, 2, 3}, 20.0: {0}}
+    assert train(sweep).trained == 0

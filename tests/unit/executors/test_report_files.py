@@ -41,8 +41,8 @@ def results() -> st.SearchStrategy[Finished]:
 
 waited = st.lists(words, max_size=2).map(tuple)
 endings = st.one_of(
-    st.builds(Completed), st.builds(Paused), st.builds(Failed, words, waited),
-    st.builds(OutOfMemory, words, counts, waited), st.builds(Refused, words), st.builds(Lost, words),
+    st.builds(Completed), st.builds(Paused), st.builds(Failed, words, waited, st.booleans()),
+    st.builds(OutOfMemory, words, counts, waited), st.builds(Refused, words), st.builds(Lost, words, st.booleans()),
 )  # fmt: skip
 reports = st.builds(
     Report, words, counts, counts, st.floats(0, 1e9),

@@ -5,6 +5,8 @@ from sweep_cases import search_with
 
 from orchestrator.errors import InputError
 
+GRID = ["axes={lr: {values: [0.1, 1.0]}}"]
+
 
 @pytest.mark.parametrize(
     ("sets", "message", "remedy"),
@@ -21,6 +23,15 @@ from orchestrator.errors import InputError
         (["search.trials=20000"], "more than max_trials = 10000", "max_trials: 20000"),
         (["sample={method: random, num: 3}"], "has no meaning beside search", "remove one"),
         (["axes={}"], "there is no axis to search over", "axes: {lr:"),
+        (["seeds={start: 1, up_to: 3, where: disagreement}"], "a search decides itself", "seeds: [0, 1, 2]"),
+        (["search=null", "seeds={start: 3, up_to: 3, where: disagreement}", *GRID], "is not more than start", "raise"),
+        (["search=null", "seeds={start: 1, up_to: 3, where: everywhere}", *GRID], "'everywhere' is refused", ""),
+        (["search=null", "seeds={start: 1, upto: 3}", *GRID], "unknown key", "up_to"),
+        (
+            ["search=null", "seeds={start: 1, up_to: 3, where: disagreement}", "sample={method: random, num: 3}"],
+            "have no neighbours",
+            "seeds: [0, 1, 2]",
+        ),
         (["search.batch=0"], "'0' is refused", ""),
         (["budget.until=tomorrow"], "should be a time such as 2026-12-24T08:00", ""),
     ],

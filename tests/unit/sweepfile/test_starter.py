@@ -16,7 +16,7 @@ def test_the_starter_is_a_sweep_as_it_stands_and_comments_every_section(objectiv
     text = starter_file("mine", objective, Overrides())
     sweep = build_sweep(parse_document(text, "mine.yaml"))
     assert (sweep.name, sweep.objective.name) == ("mine", objective)
-    for section in ("axes", "fixed", "sample", "stopping", "resources", "tracking"):
+    for section in ("axes", "fixed", "sample", "stopping", "resources", "tracking", "notify"):
         assert section in SweepFile.model_fields
         assert f"{section}:" in text
 

@@ -1,0 +1,82 @@
+"""Cells as rows of numbers, for what is fitted over the axes of any sweep, grid or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from orchestrator.maps.axis_values import value_label
+from orchestrator.space import Axis, is_number
+
+_WIDE = 30.0  # ratio of the ends of a list of numbers from which its scale is taken as logarithmic
+
+
+@dataclass(frozen=True, slots=True)
+class Covariate:
+    """One number of each cell: its place on an axis, or with ``is_level`` 1 where the axis has the value ``level``.
+
+    Values that are no numbers stand in the middle of the places of those that are.
+    """
+
+    axis: Axis
+    level: Any = None
+    is_level: bool = False
+
+    def of(self, cell: Mapping[str, Any]) -> float:
+        """The number of ``cell``."""
+        value = cell[self.axis.name]
+        if self.is_level:
+            return float(value == self.level)
+        low, high = self.ends
+        places = self.axis.position(low), self.axis.position(high)
+        return self.axis.position(value) if is_number(value) else sum(places) / 2
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The lowest and the highest number of the axis; of a level the value that it is compared with, and itself."""
+        if self.is_level:
+            return self.axis.values[0], self.level
+        numbers = [value for value in self.axis.values if is_number(value)]
+        return min(numbers), max(numbers)
+
+    @property
+    def change(self) -> str:
+        """What the covariate compares, in words: ``lr from 0.001 to 1``, ``clip=none against 1``."""
+        first, last = (value_label(self.axis, end) for end in self.ends)
+        name = self.axis.name
+        return f"{name}={last} against {first}" if self.is_level else f"{name} from {first} to {last}"
+
+
+def on_natural_scale(axis: Axis) -> Axis:
+    """``axis`` with the scale that its values suggest.
+
+    A list of numbers whose ends differ by a factor of 30 or more is logarithmic; one whose distances to one do, log1m.
+    """
+    numbers = [value for value in axis.values if is_number(value)]
+    if axis.scale != "values" or len(numbers) < 2:
+        return axis
+    low, high = min(numbers), max(numbers)
+    if low > 0 and high >= _WIDE * low:
+        return replace(axis, scale="log")
+    if low >= 0 and high < 1 and 1 - low >= _WIDE * (1 - high):
+        return replace(axis, scale="log1m")
+    return axis
+
+
+def covariates_of(axes: Sequence[Axis]) -> list[Covariate]:
+    """The covariates of cells over ``axes``: a place for numbers, levels for words and none. One value gives none."""
+    found: list[Covariate] = []
+    for axis in map(on_natural_scale, axes):
+        num_numbers = sum(is_number(value) for value in axis.values)
+        others = [value for value in axis.values if not is_number(value)]
+        found += [Covariate(axis)] if num_numbers >= 2 else []
+        found += [Covariate(axis, value, is_level=True) for value in (others if num_numbers else others[1:])]
+    return found
+
+
+def design(covariates: Sequence[Covariate], cells: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """The covariates of ``cells`` as an array of shape (cells, covariates)."""
+    return np.array([[one.of(cell) for one in covariates] for cell in cells], float).reshape(len(cells), -1)

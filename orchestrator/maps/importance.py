@@ -1,0 +1,157 @@
+"""Which axis moves stability, and which the loss, with the diverged runs in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.covariates import on_natural_scale
+from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
+from orchestrator.messages import TrialRow
+from orchestrator.search.importance import EVALUATORS, importances
+from orchestrator.search.study import Parameter
+from orchestrator.space import Axis, is_number
+
+TARGETS = ("stability", "loss")
+_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA"}
+_BEST = 0.1  # share of the trials whose losses count as good
+_FEWEST = 5  # trials that PED-ANOVA compares with all
+
+# Shares by target and evaluator: of each axis, or None where nothing moves the target.
+Shares = Mapping[str, Mapping[str, Mapping[str, float] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """The share of each axis in what moves stability and the loss, by evaluator, from ``num`` trials.
+
+    The ``loss`` is the one by which settings are compared. It is taken by its rank, with the diverged trials tied for
+    the last place, so that the size of a blow-up does not matter. ``num_best`` trials are what PED-ANOVA takes as good.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    shares: Shares
+    loss: str
+    num: int
+    num_stable: int
+    num_best: int
+    doubts: tuple[str, ...]
+
+
+def importance(ledger: LedgerReader) -> Importance:
+    """The importance of each axis of two values or more.
+
+    Raises InputError for a sweep without such an axis, or without two trials whose outcome tells.
+    """
+    name = ledger.facts().get("name", "")
+    trials = [trial for trial in distinct_runs(ledger.trials()) if trial.outcome in OUTCOMES]
+    if len(trials) < 2:
+        remedy = "`sweep status NAME` says what is missing"
+        raise InputError(Problem(name, "", "fewer than two trials have an outcome that tells", remedy))
+    axes = [on_natural_scale(axis) for axis in sweep_axes(ledger) if len(axis.values) > 1]
+    if not axes:
+        raise InputError(Problem(name, "", "no axis has two values, so there is nothing to compare"))
+    parameters = [_parameter(axis) for axis in axes]
+    rows = [{axis.name: _value(axis, trial.cell[axis.name]) for axis in axes} for trial in trials]
+    unstable = [float(trial.outcome != "stable") for trial in trials]
+    num, num_stable = len(trials), unstable.count(0.0)
+    loss = usual_loss(trials)
+    num_best = min(num - 1, max(_FEWEST, math.ceil(_BEST * num)))
+    # Half a trial less than the number, since Optuna rounds up the number that is meant.
+    of_loss = importances(parameters, rows, loss_ranks(trials, loss), (num_best - 0.5) / num)
+    of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
+    if 0 < num_stable < num:
+        of_stability = importances(parameters, rows, unstable, (num_stable - 0.5) / num)
+    return Importance(
+        name=name,
+        axes=tuple(axis.name for axis in axes),
+        shares={"stability": of_stability, "loss": of_loss},
+        loss=loss,
+        num=num,
+        num_stable=num_stable,
+        num_best=num_best,
+        doubts=tuple(_doubts(num, num_stable)),
+    )
+
+
+def loss_ranks(trials: Sequence[TrialRow], loss: str) -> list[float]:
+    """The rank of each trial's loss in [0, 1]; equal losses share the mean of their ranks.
+
+    Diverged trials, and others without a finite loss at their end, are tied for the last place.
+    """
+    from scipy.stats import rankdata
+
+    losses = [_loss(trial, loss) for trial in trials]
+    return [float(rank - 1) / max(1, len(trials) - 1) for rank in rankdata(losses)]
+
+
+def _loss(trial: TrialRow, loss: str) -> float:
+    found = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
+    return math.inf if trial.outcome == "diverged" or found is None else float(found)
+
+
+def _parameter(axis: Axis) -> Parameter:
+    if all(map(is_number, axis.values)):
+        places = [axis.position(value) for value in axis.values]
+        return Parameter(axis.name, min(places), max(places))
+    return Parameter(axis.name, choices=tuple(value_label(axis, value) for value in axis.values))
+
+
+def _value(axis: Axis, value: Any) -> float | str:
+    return axis.position(value) if all(map(is_number, axis.values)) else value_label(axis, value)
+
+
+def _doubts(num: int, num_stable: int) -> list[str]:
+    if num_stable in (0, num):
+        return [f"{'all' if num_stable else 'none'} of the trials are stable: nothing moves stability here"]
+    fewer = min(num_stable, num - num_stable)
+    kind = "stable" if num_stable == fewer else "not stable"
+    return [f"only {fewer} of {num} trials are {kind}: too few to compare"] if fewer < _FEWEST else []
+
+
+def importance_lines(found: Importance) -> list[str]:
+    """The shares as a table, the axis that moves stability most first."""
+    loss = found.loss.replace("_", " ")
+    rows = [["", *(f"{target}, {_TITLES[evaluator]}" for target in TARGETS for evaluator in found.shares[target])]]
+    for axis in sorted(found.axes, key=lambda axis: -_most(found, axis)):
+        of_axis = [shares and shares[axis] for target in TARGETS for shares in found.shares[target].values()]
+        rows.append([axis, *("-" if share is None else f"{share:.2f}" for share in of_axis)])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    table = ["  " + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        f"{found.name}: which axis moves stability and which the loss, from {found.num} trials; a column adds up to 1",
+        *(line.rstrip() for line in table),
+        f"stability: {found.num_stable} of {found.num} trials are stable; loss: rank of the {loss}, diverged ones last",
+        f"PED-ANOVA: how the values of the {found.num_stable} stable trials, or of the {found.num_best} of lowest loss,"
+        " differ from those of all; fANOVA: the share of the variance that an axis explains on its own",
+        *(f"do not trust stability: {doubt}" for doubt in found.doubts),
+    ]
+
+
+def _most(found: Importance, axis: str) -> float:
+    """The mean share of an axis in stability, or in the loss where nothing moves stability."""
+    for target in TARGETS:
+        known = [shares[axis] for shares in found.shares[target].values() if shares is not None]
+        if known:
+            return sum(known) / len(known)
+    return 0.0
+
+
+def importance_json(found: Importance) -> dict[str, Any]:
+    """Everything that is known, as plain values."""
+    return {
+        "sweep": found.name,
+        "num_trials": found.num,
+        "num_stable": found.num_stable,
+        "num_best": found.num_best,
+        "loss": found.loss,
+        "shares": {target: dict(by_evaluator) for target, by_evaluator in found.shares.items()},
+        "doubts": list(found.doubts),
+    }

@@ -1,0 +1,305 @@
+"""`search: {method: edge}`: where training turns from stable to not stable, in few trials.
+
+Letters of shapes: N known cells, C candidates, R rows, D axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from orchestrator.search.gain import choose
+from orchestrator.search.places import Lattice, lattice_of
+from orchestrator.search.protocol import CellResult, Proposal
+from orchestrator.search.surface import Crossing, Surface, fit_surface
+from orchestrator.space import Axis
+
+_DESIGN = {
+    0: 1,
+    1: 4,
+    2: 12,
+    3: 24,
+    4: 48,
+}  # trials of the design before the first surface, by the number of numeric axes
+_MOST_ROWS = 1024  # whose edges decide whether a search is precise
+_CLOSE = 1e-9
+
+Cell = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeOptions:
+    """What is looked for, and at what cost.
+
+    ``along`` is the axis over which training turns unstable; without it, edges are looked for in every direction.
+    ``level`` is P(stable) at the edge; ``trials`` the budget, which counts each seed; ``precision`` the factor within
+    which the edge of every row is to be known, or None; ``num_seeds`` the trials that a cell may have; ``batch`` the
+    number of trials after which all results are awaited, so that the same seed gives the same trials whatever the
+    timing, or None.
+    """
+
+    along: str | None
+    trials: int
+    num_seeds: int
+    seed: int
+    level: float = 0.5
+    precision: float | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is known of one cell: stable ones among trials with a result, those under way, and those without news.
+
+    A cell with a trial that was given up, or that could not be judged, gets no more of them.
+    """
+
+    stable: int = 0
+    over: int = 0
+    pending: int = 0
+    lost: int = 0
+
+    @property
+    def num(self) -> int:
+        """All its trials."""
+        return self.stable + self.over + self.pending + self.lost
+
+
+class EdgeSearch:
+    """Proposes cells at the edge of stability, where results are expected to tell most about it.
+
+    ``is_over_edge`` says of an outcome whether it is over the edge; None where that cannot be told.
+    """
+
+    def __init__(self, axes: Sequence[Axis], options: EdgeOptions, is_over_edge: Callable[[str], bool | None]) -> None:
+        self._options = options
+        self._is_over_edge = is_over_edge
+        self._axes = tuple(axes)
+        self.lattice: Lattice = lattice_of(axes, options.along, options.precision)
+        # What was computed before; a search without them answers the same.
+        self._batches: dict[tuple[tuple[Cell, Tally], ...], list[Cell]] = {}
+        self._one_edge: dict[tuple[tuple[Cell, Tally], ...], bool] = {}
+
+    def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
+        """At most ``room`` further trials; an empty list to wait for results, None when the search is finished."""
+        tallies = self._tallies(known)
+        num_known = sum(tally.num for tally in tallies.values())
+        has_pending = any(tally.pending for tally in tallies.values())
+        left = self._options.trials - num_known
+        if left <= 0:
+            return [] if has_pending else None
+        chosen = self._next(known, tallies, num_known, has_pending, min(room, left))
+        if not chosen and not has_pending and room > 0:
+            return None
+        return self._proposals(chosen, tallies)
+
+    def surface(self, known: Sequence[CellResult]) -> Surface:
+        """The surface of P(stable) fitted to all results."""
+        return self._surface(self._tallies(known), self._others(known))
+
+    def crossings(self, known: Sequence[CellResult]) -> list[tuple[dict[str, Any], tuple[Crossing, ...]]]:
+        """The edges of each row along the axis: the values of the other axes, and where the row is crossed."""
+        surface = self.surface(known)
+        rows_RD = self._rows()
+        found = self._crossings(surface, rows_RD)
+        names = [axis.name for axis in self._axes if axis.name != self._options.along]
+        cells = (self.lattice.cell(row) for row in rows_RD)
+        return [({name: cell[name] for name in names}, row) for cell, row in zip(cells, found, strict=True)]
+
+    # --- which trials are next ------------------------------------------------------------------------
+
+    def _next(
+        self, known: Sequence[CellResult], tallies: dict[Cell, Tally], num_known: int, has_pending: bool, most: int
+    ) -> list[Cell]:
+        if self._options.batch is None:
+            return self._batch(tallies, self._others(known), most)
+        issued = self._issued(tallies, known)
+        if issued is None:
+            return [] if has_pending else self._batch(tallies, self._others(known), self._options.batch)[:most]
+        return issued[:most]
+
+    def _issued(self, tallies: dict[Cell, Tally], known: Sequence[CellResult]) -> list[Cell] | None:
+        """The rest of a batch of which a part was proposed, or None; found by proposing all batches again.
+
+        None too where what is known was not proposed by this search, e.g. under other options.
+        """
+        assert self._options.batch is not None
+        others = self._others(known)
+        then: dict[Cell, Tally] = {}
+        outcomes = {self._indices(one): self._bits(one) for one in known if self._indices(one) is not None}
+        while sum(tally.num for tally in then.values()) < sum(tally.num for tally in tallies.values()):
+            key = tuple(sorted(then.items(), key=lambda item: item[0]))
+            if key not in self._batches:
+                self._batches[key] = self._batch(then, others, self._options.batch)
+            batch = self._batches[key]
+            after = dict(then)
+            for i, cell in enumerate(batch):
+                num = after.get(cell, Tally()).num
+                if num >= tallies.get(cell, Tally()).num:
+                    return batch[i:] if after == tallies else None
+                after[cell] = _tally(outcomes[cell][: num + 1])
+            if not batch or (any(tally.pending for tally in after.values()) and after != tallies):
+                return None
+            then = after
+        return None
+
+    def _batch(self, tallies: dict[Cell, Tally], others: list[tuple[list[float], Tally]], most: int) -> list[Cell]:
+        """The next trials given all that is known: of the design, or where outcomes are expected to tell most."""
+        num_known = sum(tally.num for tally in tallies.values()) + sum(tally.num for _, tally in others)
+        design = self._design()
+        if num_known < len(design) and not others:
+            return [cell for cell in design if cell not in tallies][:most]
+        surface = self._surface(tallies, others)
+        if not self._has_pending(tallies) and self._is_precise(surface):
+            return []
+        random = np.random.default_rng((self._options.seed, num_known))
+        cells_CD = self.lattice.candidates(random)
+        cells = [tuple(map(int, row)) for row in cells_CD]
+        pending = [cell for cell, tally in tallies.items() for _ in range(tally.pending)]
+        where = {cell: i for i, cell in enumerate(cells)}
+        missing = [cell for cell in dict.fromkeys(pending) if cell not in where]
+        where |= {cell: len(cells) + i for i, cell in enumerate(missing)}
+        cells += missing
+        room_C = np.array([self._room(tallies.get(cell, Tally())) for cell in cells[: len(cells_CD)]])
+        latent = surface.latent(self.lattice.points(np.array(cells)))
+        row_length = 1 if self.lattice.along is None else self.lattice.sizes[self.lattice.along]
+        chosen = choose(
+            surface, latent, row_length, room_C, [where[cell] for cell in pending], most, self._options.level
+        )
+        return [cells[i] for i in chosen]
+
+    def _design(self) -> list[Cell]:
+        """Cells spread evenly, each row of them another: multiples of powers of a generalised golden ratio.
+
+        The seed shifts them. M. Roberts, The unreasonable effectiveness of quasirandom sequences, 2018.
+        """
+        sizes = np.array(self.lattice.sizes)
+        num_values = [c for c in self.lattice.columns if c.is_categorical]
+        fields = math.prod(len(column.values) for column in num_values)
+        num = _DESIGN[len(sizes) - len(num_values)] * (1 + fields) // 2
+        num = min(num, self.lattice.num_cells, self._options.trials)
+        ratio = brentq(lambda x: x ** (len(sizes) + 1) - x - 1, 1, 2)
+        steps_D = ratio ** -np.arange(1.0, len(sizes) + 1)
+        shift_D = np.random.default_rng(self._options.seed).random(len(sizes))
+        # Where few values are there to choose from, some multiples are the same cell.
+        units = (shift_D + np.arange(1, 8 * num + 1)[:, None] * steps_D) % 1
+        cells = (tuple(map(int, row)) for row in (units * sizes).astype(int))
+        return list(dict.fromkeys(cells))[:num]
+
+    def _room(self, tally: Tally) -> int:
+        return 0 if tally.lost else self._options.num_seeds - tally.num
+
+    def _proposals(self, chosen: Sequence[Cell], tallies: Mapping[Cell, Tally]) -> list[Proposal]:
+        """One proposal for each cell, in order of the first time that it was chosen."""
+        return [
+            Proposal(self.lattice.cell(cell), tallies.get(cell, Tally()).num + chosen.count(cell))
+            for cell in dict.fromkeys(chosen)
+        ]
+
+    # --- what is known --------------------------------------------------------------------------------
+
+    def _surface(self, tallies: Mapping[Cell, Tally], others: Sequence[tuple[list[float], Tally]]) -> Surface:
+        seen = [
+            (cell, tally)
+            for cell, tally in sorted(tallies.items(), key=lambda item: item[0])
+            if tally.stable + tally.over
+        ]
+        return self._fitted(seen, others, self._has_one_edge(seen))
+
+    def _has_one_edge(self, seen: Sequence[tuple[Cell, Tally]]) -> bool:
+        """Whether each row has one edge, by the evidence of the design: later cells lie at edges that are supposed."""
+        design = set(self._design())
+        of_design = [(cell, tally) for cell, tally in seen if cell in design]
+        if self.lattice.along is None or 2 * len(of_design) < len(design):
+            return True
+        key = tuple(of_design)
+        if key not in self._one_edge:
+            one, more = (self._fitted(of_design, [], has_one_edge).evidence for has_one_edge in (True, False))
+            self._one_edge[key] = one >= more
+        return self._one_edge[key]
+
+    def _fitted(
+        self,
+        seen: Sequence[tuple[Cell, Tally]],
+        others: Sequence[tuple[list[float], Tally]],
+        has_one_edge: bool,
+    ) -> Surface:
+        points = [self.lattice.points(np.array([cell]))[0].tolist() for cell, _ in seen]
+        points += [point for point, tally in others if tally.stable + tally.over]
+        counted = [tally for _, tally in seen] + [tally for _, tally in others if tally.stable + tally.over]
+        return fit_surface(
+            np.array(points).reshape(-1, len(self._axes)),
+            np.array([float(tally.stable) for tally in counted]),
+            np.array([float(tally.stable + tally.over) for tally in counted]),
+            self.lattice.layout,
+            self.lattice.resolution,
+            has_one_edge,
+        )
+
+    def _tallies(self, known: Sequence[CellResult]) -> dict[Cell, Tally]:
+        found = {}
+        for one in known:
+            indices = self._indices(one)
+            if indices is not None:
+                found[indices] = _tally(self._bits(one))
+        return found
+
+    def _others(self, known: Sequence[CellResult]) -> list[tuple[list[float], Tally]]:
+        """Points and tallies of cells that this search would not propose, e.g. of an axis that was denser."""
+        return [(self.lattice.point(one.cell), _tally(self._bits(one))) for one in known if self._indices(one) is None]
+
+    def _indices(self, one: CellResult) -> Cell | None:
+        return self.lattice.indices(one.cell)
+
+    def _bits(self, one: CellResult) -> list[str]:
+        """What each trial of a cell counts as: a field of ``Tally``."""
+        return [self._field_of(seed.outcome, seed.is_over) for seed in one.seeds]
+
+    def _field_of(self, outcome: str | None, is_over: bool) -> str:
+        if outcome is None:
+            return "lost" if is_over else "pending"
+        is_over_edge = self._is_over_edge(outcome)
+        return "lost" if is_over_edge is None else "over" if is_over_edge else "stable"
+
+    @staticmethod
+    def _has_pending(tallies: Mapping[Cell, Tally]) -> bool:
+        return any(tally.pending for tally in tallies.values())
+
+    # --- when it is enough ----------------------------------------------------------------------------
+
+    def _rows(self) -> np.ndarray:
+        return self.lattice.rows(np.random.default_rng(self._options.seed), _MOST_ROWS)
+
+    def _crossings(self, surface: Surface, rows_RD: np.ndarray) -> list[tuple[Crossing, ...]]:
+        assert self.lattice.along is not None
+        places_L = np.array(self.lattice.columns[self.lattice.along].units)
+        return surface.crossings(self.lattice.points(rows_RD), places_L, self._options.level)
+
+    def _is_precise(self, surface: Surface) -> bool:
+        """Whether the edge of every row is known within the precision, or within a step of a grid."""
+        if self._options.precision is None or self.lattice.along is None:
+            return False
+        rows = self._crossings(surface, self._rows())
+        return all(self._is_narrow(crossing) for row in rows for crossing in row)
+
+    def _is_narrow(self, crossing: Crossing) -> bool:
+        assert self.lattice.along is not None
+        assert self._options.precision is not None
+        column = self.lattice.columns[self.lattice.along]
+        if not math.isfinite(crossing.low) or not math.isfinite(crossing.high):
+            return False
+        if column.is_given and crossing.high - crossing.low <= self.lattice.resolution + _CLOSE:
+            return True
+        if column.axis.ends is None:
+            return False
+        low, high = (column.axis.at(place) for place in (crossing.low, crossing.high))
+        return column.axis.factor(low, high) <= self._options.precision
+
+
+def _tally(fields: Sequence[str]) -> Tally:
+    return Tally(**{name: fields.count(name) for name in ("stable", "over", "pending", "lost")})

@@ -1,0 +1,163 @@
+"""The prior of a surface of stability: how its latent values (logits of P(stable)) vary over the unit cube.
+
+Letters of shapes: N and M points, D columns of a point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+_MIDDLE = 0.5
+_KINSHIP = 0.5  # correlation of the fields of two categories at the same place
+# The variance of a field's constant, in units of the variance of what varies about it: of an edge's place, and of a
+# field without an axis along.
+_EDGE_CONSTANT, _PLAIN_CONSTANT = 4.0, 0.25
+_ROOT_FIVE = 5**0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of points: places in [0, 1] of an axis, or indices of a category.
+
+    ``along`` is the column over which training turns from stable to not stable, or back; None where none is known.
+    """
+
+    is_categorical: tuple[bool, ...]
+    along: int | None = None
+
+    @property
+    def numeric(self) -> list[int]:
+        """The columns that are places."""
+        return [i for i, is_category in enumerate(self.is_categorical) if not is_category]
+
+    @property
+    def categorical(self) -> list[int]:
+        """The columns that are indices of categories."""
+        return [i for i, is_category in enumerate(self.is_categorical) if is_category]
+
+    def with_place(self) -> Layout:
+        """This layout and one more column of places at its end."""
+        return replace(self, is_categorical=(*self.is_categorical, False))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a field varies. ``lengths`` has the distance for each numeric column over which values stay alike.
+
+    With a column ``along``, the latent value is ``steepness`` (logits per axis) times the distance to an edge whose
+    place varies with standard deviation ``spread`` over the other columns, plus a free field of standard deviation
+    ``roughness`` (logits). Without one, ``steepness`` is 1, ``roughness`` 0, and ``spread`` is in logits.
+    """
+
+    lengths: tuple[float, ...]
+    steepness: float
+    spread: float
+    roughness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A Gaussian process over points. ``sign`` is -1 where stability falls along the axis, 1 where it rises."""
+
+    layout: Layout
+    shape: Shape
+    sign: int
+
+    def mean(self, points_ND: np.ndarray) -> np.ndarray:
+        """The prior mean, (N,): zero in the middle of the axis ``along``."""
+        if self.layout.along is None:
+            return np.zeros(len(points_ND))
+        return self.sign * self.shape.steepness * (points_ND[:, self.layout.along] - _MIDDLE)
+
+    def variance(self) -> float:
+        """The prior variance, the same at all points."""
+        return self._edge_variance * (1 + self._constant) + self.shape.roughness**2
+
+    def kernel(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
+        """The prior covariance of points, (N, M)."""
+        kin = self._kinship(points_ND, others_MD)
+        squares = self._squares(points_ND, others_MD)
+        edge, _ = _matern(_sum(squares, self._across, kin))
+        kernel = self._edge_variance * (self._constant + edge)
+        if self.layout.along is not None:
+            rough, _ = _matern(_sum(squares, range(len(squares)), kin))
+            kernel += self.shape.roughness**2 * rough
+        return kernel * kin
+
+    def kernel_with_derivatives(self, points_ND: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The covariance of points with each other, and its derivative for each of ``logs``."""
+        kin = self._kinship(points_ND, points_ND)
+        squares = self._squares(points_ND, points_ND)
+        edge, edge_fall = _matern(_sum(squares, self._across, kin))
+        edge_kernel = self._edge_variance * (self._constant + edge) * kin
+        falls = [np.zeros_like(kin) for _ in squares]
+        for i in self._across:
+            falls[i] += self._edge_variance * edge_fall * squares[i] * kin
+        if self.layout.along is None:
+            return edge_kernel, [*falls, 2 * edge_kernel]
+        rough, rough_fall = _matern(_sum(squares, range(len(squares)), kin))
+        rough_kernel = self.shape.roughness**2 * rough * kin
+        for fall, square in zip(falls, squares, strict=True):
+            fall += self.shape.roughness**2 * rough_fall * square * kin
+        return edge_kernel + rough_kernel, [*falls, 2 * edge_kernel, 2 * edge_kernel, 2 * rough_kernel]
+
+    def logs(self) -> np.ndarray:
+        """The logarithms of what is learned: lengths, spread and, with an axis along, steepness and roughness."""
+        shape = self.shape
+        return np.log([*shape.lengths, shape.spread, *self._of_edge(shape.steepness, shape.roughness)])
+
+    def with_logs(self, logs: np.ndarray) -> Field:
+        """The same field with other ``logs``."""
+        num = len(self.shape.lengths)
+        values = [float(value) for value in np.exp(logs)]
+        steepness, roughness = values[num + 1 :] or (self.shape.steepness, self.shape.roughness)
+        return replace(self, shape=Shape(tuple(values[:num]), steepness, values[num], roughness))
+
+    @property
+    def _edge_variance(self) -> float:
+        return (self.shape.steepness * self.shape.spread) ** 2
+
+    @property
+    def _constant(self) -> float:
+        return _PLAIN_CONSTANT if self.layout.along is None else _EDGE_CONSTANT
+
+    @property
+    def _across(self) -> list[int]:
+        """The places of columns other than ``along`` among the numeric ones."""
+        return [i for i, column in enumerate(self.layout.numeric) if column != self.layout.along]
+
+    def _of_edge(self, *values: float) -> tuple[float, ...]:
+        return values if self.layout.along is not None else ()
+
+    def _squares(self, points_ND: np.ndarray, others_MD: np.ndarray) -> list[np.ndarray]:
+        """Squared distances in lengths, (N, M) for each numeric column."""
+        return [
+            ((points_ND[:, column][:, None] - others_MD[:, column]) / length) ** 2
+            for column, length in zip(self.layout.numeric, self.shape.lengths, strict=True)
+        ]
+
+    def _kinship(self, points_ND: np.ndarray, others_MD: np.ndarray) -> np.ndarray:
+        """The correlation of two points for their categories, (N, M)."""
+        kin = np.ones((len(points_ND), len(others_MD)))
+        for column in self.layout.categorical:
+            kin *= np.where(points_ND[:, column][:, None] == others_MD[:, column], 1.0, _KINSHIP)
+        return kin
+
+
+def _sum(squares: list[np.ndarray], which: range | list[int], like: np.ndarray) -> np.ndarray:
+    total = np.zeros_like(like)
+    for i in which:
+        total += squares[i]
+    return total
+
+
+def _matern(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Matern's correlation with nu = 5/2 at a squared distance in lengths.
+
+    The second array times the squared distance in one column is the derivative for the logarithm of its length.
+    """
+    distance = _ROOT_FIVE * np.sqrt(square)
+    decay = np.exp(-distance)
+    return (1 + distance + distance**2 / 3) * decay, (5 / 3) * (1 + distance) * decay

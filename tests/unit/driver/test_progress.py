@@ -1,0 +1,108 @@
+"""What observers learn of a run beyond its results: hangs, what holds trials back, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from sweep_cases import sweep_with
+
+from orchestrator.driver.progress import Progress
+from orchestrator.errors import StorageError
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.messages import Ending, Failed, Lost, PackStarted, Report
+
+
+class Last:
+    """Keeps the progress that it was shown."""
+
+    def __init__(self) -> None:
+        self.held_back: list[str | None] = []
+
+    def began(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def changed(self, progress: Progress, finished) -> None:
+        self.held_back.append(progress.held_back)
+
+    def ended(self, progress: Progress) -> None:
+        self.num_ended = getattr(self, "num_ended", 0) + 1
+
+
+class EndsPacks(InlineExecutor):
+    """Ends the first packs in place of their first report, each with the next of ``endings``."""
+
+    def __init__(self, *endings: Ending) -> None:
+        super().__init__()
+        self.endings = [*endings]
+
+    def poll(self, timeout_s: float):
+        events = super().poll(timeout_s)
+        if not self.endings or not events or isinstance(events[0], PackStarted):
+            return events
+        self._reports = None
+        return [Report(events[0].pack_id, 0, 0, 0.1, ending=self.endings.pop(0))]
+
+
+@pytest.mark.parametrize("kind", [Lost, Failed])
+def test_trainers_that_hung_are_counted_and_those_that_failed_otherwise_are_not(train, kind) -> None:
+    seen = Last()
+    endings = [kind("silent", is_hung=True), kind("silent", is_hung=True), kind("killed")]
+    train(sweep_with("resources.pack=2"), lambda: EndsPacks(*endings), observers=[seen])
+    assert seen.progress.num_hung == 2
+
+
+def test_a_worker_without_a_heartbeat_counts_as_hung(train) -> None:
+    seen, clock = Last(), [0.0]
+
+    class Silent(InlineExecutor):
+        was_killed = False
+
+        def poll(self, timeout_s: float):
+            clock[0] += 400
+            if self._reports is not None and not self.was_killed:
+                return []
+            return super().poll(timeout_s)
+
+        def kill(self, pack_id: str) -> None:
+            self.was_killed, self._reports = True, None
+
+    train(sweep_with(), Silent, observers=[seen], clock=lambda: clock[0])
+    assert seen.progress.num_hung == 1
+
+
+def test_what_holds_trials_back_is_known_until_one_trains(train) -> None:
+    seen = Last()
+    failures = [Failed("no such file"), Failed("no such file")]
+    sweep = sweep_with("resources.pack=2")
+    train(sweep, lambda: EndsPacks(*failures), observers=[seen])
+    reason = "no other trial is started: the first 2 failed alike before their first loss"
+    # The pack that the executor has already is trained all the same.
+    assert list(dict.fromkeys(seen.held_back)) == [None, reason]
+    assert seen.progress.held_back is None
+    assert seen.progress.outcomes
+
+
+def test_a_signal_that_stopped_the_run_and_no_error_is_known(train) -> None:
+    class Stopping(Last):
+        def changed(self, progress: Progress, finished) -> None:
+            if finished and progress.stopped_by is None:
+                signal.raise_signal(signal.SIGTERM)
+
+    seen = Stopping()
+    assert train(sweep_with("resources.pack=4"), observers=[seen]).stopped_by == signal.SIGTERM
+    assert (seen.progress.stopped_by, seen.progress.error) == (signal.SIGTERM, None)
+
+
+def test_the_error_that_ended_the_run_is_known(train, monkeypatch) -> None:
+    seen, error = Last(), StorageError("the disk is gone")
+
+    def record(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LedgerWriter, "record", record)
+    with pytest.raises(StorageError):
+        train(sweep_with(), observers=[seen])
+    assert seen.progress.error is error
+    assert seen.num_ended == 1

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
+
+from orchestrator.errors import InputError
+from orchestrator.maps.importance import importance, importance_json, importance_lines, loss_ranks
+
+GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 5}, clip: {values: [1.0, 2.0, null]}}\n"
+SCATTERED = (
+    "seeds: [0]\naxes: {lr: {log: [1e-3, 1]}, clip: {values: [1.0, 2.0, null]}}\n"
+    "sample: {method: sobol, num: 40, seed: 1}\n"
+)
+
+
+def fill(ledger, body: str) -> None:
+    """lr alone decides what is stable, and how low the loss is; clip does nothing."""
+    sweep = sweep_of(body)
+    labels = ["diverged" if trial.cell["lr"] > 0.1 else "stable" for trial in sweep.trials]
+    map_ledger(ledger, sweep, labels, [1 / trial.cell["lr"] for trial in sweep.trials])
+
+
+@pytest.mark.parametrize("body", [GRID, SCATTERED], ids=["grid", "scattered"])
+def test_an_axis_that_does_nothing_has_the_lowest_share(tmp_path: Path, body: str) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, body)
+        found = importance(ledger)
+    for by_evaluator in found.shares.values():
+        for shares in by_evaluator.values():
+            assert shares is not None
+            assert shares["clip"] < 0.1
+    assert found.doubts == ()
+    assert json.loads(json.dumps(importance_json(found), allow_nan=False))["shares"]["loss"]["fanova"]["lr"] > 0.9
+
+
+def test_diverged_trials_share_the_last_place_however_low_their_loss() -> None:
+    rows = [
+        trial_row(outcome="stable", final_loss=2.0),
+        trial_row(outcome="diverged", final_loss=0.1),
+        trial_row(outcome="spiked", final_loss=1.0),
+        trial_row(outcome="diverged", final_loss=None),
+    ]
+    low, middle, worst = 0.0, 1 / 3, 5 / 6
+    assert loss_ranks(rows, "final_loss") == pytest.approx([middle, worst, low, worst])
+
+
+def test_the_words_name_the_strongest_axis_first_and_what_was_compared(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, GRID)
+        lines = importance_lines(importance(ledger))
+    assert "from 30 trials" in lines[0]
+    assert [line.split()[0] for line in lines[2:4]] == ["lr", "clip"]
+    assert lines[4] == "stability: 18 of 30 trials are stable; loss: rank of the final loss, diverged ones last"
+    assert "the 18 stable trials, or of the 5 of lowest loss" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("labels", "doubt"),
+    [
+        (["stable"] * 9, "all of the trials are stable: nothing moves stability here"),
+        (["diverged"] * 9, "none of the trials are stable: nothing moves stability here"),
+        (["stable"] * 8 + ["spiked"], "only 1 of 9 trials are not stable: too few to compare"),
+    ],
+)
+def test_what_cannot_be_told_is_said(tmp_path: Path, labels: list[str], doubt: str) -> None:
+    with ledger_at(tmp_path) as ledger:
+        body = "seeds: [0, 1, 2]\naxes: {lr: {values: [0.1, 0.2, 0.4]}}\n"
+        map_ledger(ledger, sweep_of(body), labels, [float(i) for i in range(9)])
+        found = importance(ledger)
+    assert found.doubts == (doubt,)
+    assert (found.shares["stability"]["fanova"] is None) == (len(set(labels)) == 1)
+    assert importance_lines(found)[-1] == f"do not trust stability: {doubt}"
+
+
+def test_a_sweep_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "few") as ledger:
+        map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["stable", "planned"])
+        with pytest.raises(InputError, match="fewer than two trials have an outcome"):
+            importance(ledger)
+    with ledger_at(tmp_path / "one") as ledger:
+        map_ledger(ledger, sweep_of("seeds: [0, 1]\naxes: {lr: {values: [0.1]}}\n"), ["stable", "diverged"])
+        with pytest.raises(InputError, match="no axis has two values"):
+            importance(ledger)

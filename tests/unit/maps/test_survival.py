@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_cases import finished, ledger_at, map_ledger, sweep_of, trial_row
+
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.errors import InputError
+from orchestrator.files import LEDGER
+from orchestrator.intervals import Z_SCORE, wilson
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.covariates import covariates_of
+from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.survival import (
+    Lifetime,
+    fit_lifetimes,
+    hazard_bound,
+    kaplan_meier,
+    lifetimes,
+    predicted_share,
+    survival,
+)
+from orchestrator.maps.survival_text import survival_json, survival_lines
+from orchestrator.messages import Completed, Report
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+ROOT = Path(__file__).parents[3]
+
+
+def life(steps: int, has_onset: bool = True, **cell) -> Lifetime:
+    return Lifetime(f"{steps}", cell, steps, has_onset)
+
+
+watched = st.lists(st.builds(life, st.integers(1, 30), st.booleans()), min_size=1, max_size=12)
+
+
+@settings(deadline=None)  # the first call imports scipy.stats
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 40))
+def test_without_censoring_it_is_the_share_that_lasted_with_wilson_s_interval(times: list[int], step: int) -> None:
+    (found,) = kaplan_meier([life(time) for time in times], [step])
+    num = sum(time > step for time in times)
+    assert found is not None
+    assert (found.share, found.low, found.high) == pytest.approx((num / len(times), *wilson(num, len(times))))
+
+
+@settings(deadline=None)
+@given(watched, st.integers(1, 40), st.randoms())
+def test_the_order_of_the_runs_does_not_matter(lives: list[Lifetime], step: int, order: random.Random) -> None:
+    shuffled = order.sample(lives, len(lives))
+    assert kaplan_meier(shuffled, [step]) == kaplan_meier(lives, [step])
+
+
+@settings(deadline=None)
+@given(watched)
+def test_the_share_falls_stays_in_its_interval_and_ends_where_nothing_was_watched(lives: list[Lifetime]) -> None:
+    shares = kaplan_meier(lives, range(1, 40))
+    known = [one for one in shares if one is not None]
+    assert [one.share for one in known] == sorted((one.share for one in known), reverse=True)
+    assert all(0 <= one.low <= one.share <= one.high <= 1 for one in known)
+    last = max(lives, key=lambda each: (each.steps, not each.has_onset))
+    assert (shares[-1] is None) == (not last.has_onset)
+
+
+def test_the_interval_has_the_variance_of_greenwood_s_formula() -> None:
+    from scipy.stats import CensoredData, ecdf
+
+    lives = [life(5), life(7, False), life(9), life(12), life(15, False), life(20), life(30, False)]
+    (found,) = kaplan_meier(lives, [13])
+    assert found is not None
+    of_scipy = ecdf(CensoredData(uncensored=[5, 9, 12, 20], right=[7, 15, 30])).sf.confidence_interval(method="linear")
+    deviation = (found.share - of_scipy.low.evaluate(13)) / Z_SCORE
+    num = found.share * (1 - found.share) / deviation**2
+    assert (found.low, found.high) == pytest.approx(wilson(found.share * num, num))
+
+
+def test_a_censored_run_counts_for_as_long_as_it_was_watched() -> None:
+    shares = kaplan_meier([life(10, False), life(20), life(30, False)], [10, 20, 30, 31])
+    assert [one and one.share for one in shares] == [1.0, 0.5, 0.5, None]
+
+
+def test_the_bound_of_the_hazard_leaves_no_onset_a_chance_of_five_percent() -> None:
+    lives = [life(100, False), life(100, False), life(50, False)]
+    bound = hazard_bound(lives)
+    assert bound is not None
+    assert math.prod(math.exp(-bound * each.steps) for each in lives) == pytest.approx(0.05)
+    assert hazard_bound([*lives, life(3)]) is None
+
+
+EPISODES = {"episodes": ((12, 15), (18, None))}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"outcome": "stable", "steps_done": 20}, (20, False, False)),
+        ({"outcome": "spiked", "onset_step": 12, "steps_done": 20}, (13, True, False)),
+        ({"outcome": "diverged", "onset_step": 18, "steps_done": 20} | EPISODES, (13, True, False)),
+        ({"outcome": "diverged", "onset_step": 3, "steps_done": 9}, (4, True, True)),
+        ({"outcome": "stalled", "onset_step": 0, "steps_done": 20}, (1, True, True)),
+        ({"outcome": "spiked", "onset_step": 20, "steps_done": 20}, (20, True, False)),  # a log that counts from one
+    ],
+)
+def test_a_run_lives_until_its_first_onset_or_is_watched_to_its_end(fields: dict, expected: tuple) -> None:
+    (found,) = lifetimes([trial_row(**fields)])
+    assert (found.steps, found.has_onset, found.fails_at_start) == expected
+
+
+def test_runs_without_an_outcome_that_tells_are_left_out() -> None:
+    rows = [trial_row(outcome=outcome, steps_done=5) for outcome in (None, "unknown")]
+    assert lifetimes([*rows, trial_row(status="errored")]) == []
+
+
+# --- a sweep ---------------------------------------------------------------------------------------
+
+GRID = "seeds: [0, 1, 2, 3]\naxes: {lr: {log: [1e-3, 1], num: 7}, clip: {values: [1.0, null]}}\n"
+SCATTERED = (
+    "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1]}, clip: {values: [1.0, null]}}\n"
+    "sample: {method: sobol, num: 40, seed: 1}\n"
+)
+
+
+def fill(ledger, body: str, num_steps: int = 1000) -> None:
+    """Onsets of a Weibull law: the time falls with the square of lr and does not depend on clip."""
+    sweep = sweep_of(body, f"name: case\nobjective: quadratic\nsteps: {num_steps}\n")
+    numbers = np.random.default_rng(1)
+    ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+    for trial in sweep.trials:
+        time = 20 / trial.cell["lr"] ** 2 * numbers.weibull(2.0)
+        changes = {"onset_step": int(time) if time < num_steps else None, "steps_done": num_steps}
+        result = finished(trial.trial_id, "spiked" if time < num_steps else "stable", **changes)
+        (pack,) = make_packs(sweep, [trial], 1)
+        ledger.start_pack(pack, "test")
+        ledger.record(Report(pack.pack_id, 20, 0, 0.5, {}, (result,), Completed()))
+
+
+@pytest.fixture(params=[GRID, SCATTERED], ids=["grid", "scattered"])
+def filled(request, tmp_path: Path):
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, request.param)
+        yield ledger
+
+
+def test_a_sweep_of_any_shape_has_shares_and_a_fit_that_finds_what_moves_the_onset(filled) -> None:
+    found = survival(filled)
+    assert found.doubts == ()
+    by_lr, by_clip = found.effects
+    assert math.log(by_lr.factor) == pytest.approx(-2 * math.log(by_lr_ratio(filled)), rel=0.2)
+    assert by_clip.low < 1 < by_clip.high
+    assert (found.longest, found.until, len(found.groups)) == (1000, 10_000, len({*map(str, cells(filled))}))
+    assert found.backtest is not None
+    assert found.backtest.fit < min(found.backtest.stays, found.backtest.base_rate)
+
+
+def by_lr_ratio(ledger) -> float:
+    values = sweep_axes(ledger)[0].values
+    return max(values) / min(values)
+
+
+def cells(ledger) -> list:
+    return [row.cell for row in ledger.trials()]
+
+
+def test_pooling_keeps_every_run_and_gives_the_shares_of_an_axis(filled) -> None:
+    found = survival(filled, "clip")
+    assert [group.setting for group in found.groups] == [{"clip": 1.0}, {"clip": None}]
+    assert sum(group.num for group in found.groups) == found.num == len(filled.trials())
+    whole = {group.setting["clip"]: group.shares[-1] for group in found.groups}
+    for clip, share in whole.items():
+        of_value = [row.outcome == "stable" for row in filled.trials() if row.cell["clip"] == clip]
+        assert share is not None
+        assert share.share == pytest.approx(sum(of_value) / len(of_value))
+
+
+def test_the_shares_at_the_last_step_are_those_of_the_map(filled) -> None:
+    from orchestrator.maps.stability import stability_map
+
+    stability = stability_map(filled)
+    for group in survival(filled).groups:
+        cell = stability.cells[group.setting["lr"], group.setting["clip"]]
+        share = group.shares[-1]
+        assert share is not None
+        assert (share.share, share.low, share.high) == pytest.approx((cell.fraction_stable, *cell.interval))
+
+
+def test_a_run_with_an_onset_is_predicted_to_have_one(filled) -> None:
+    covariates = covariates_of(sweep_axes(filled))
+    lives = lifetimes(filled.trials())
+    fit = fit_lifetimes(lives, covariates)
+    assert fit is not None
+    predicted = [predicted_share(each, fit, covariates, 10_000).share for each in lives]
+    assert all((share == 0) == each.has_onset for share, each in zip(predicted, lives, strict=True))
+
+
+def test_words_and_json_say_what_is_known_and_what_is_not(filled) -> None:
+    found = survival(filled, None, 20_000)
+    lines = list(survival_lines(found))
+    assert "Kaplan-Meier" in lines[1]
+    assert lines[2].split("  ")[-1].strip() == "to 20000"
+    assert any("may be as low as" in line for line in lines)
+    assert any(line.startswith("tried on this sweep: its first 50 steps predict which") for line in lines)
+    assert not any("do not trust" in line for line in lines)
+    told = json.loads(json.dumps(survival_json(found), allow_nan=False))
+    assert told["fit"]["effects"][0]["axis"] == "lr"
+    assert len(told["groups"]) == len(found.groups)
+
+
+def test_few_onsets_are_said_to_be_too_few(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, "seeds: [0]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n")
+        found = survival(ledger)
+    assert found.num_onsets == 1
+    assert found.doubts[0] == "1 onset is too few for a fit of 2 numbers: it needs 10"
+    assert any(line.startswith("do not trust the prediction: 1 onset") for line in survival_lines(found))
+
+
+def test_without_an_onset_there_is_no_prediction(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        sweep = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n")
+        map_ledger(ledger, sweep, ["stable", "planned"])
+        found = survival(ledger)
+    assert (found.num, found.num_left_out, found.effects, found.groups[0].predicted) == (1, 1, (), None)
+    lines = list(survival_lines(found))
+    assert "1 without an outcome that tells are left out" in lines[0]
+    assert lines[3] == "  lr=0.1  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  1.00 (0.21-1.00)  -"
+    assert lines[-1] == "no prediction: no run has an onset, so there is nothing to fit"
+
+
+def test_many_cells_are_cut_in_print(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep_of("axes: {lr: {log: [1e-3, 1], num: 50}}\n"), ["stable"] * 50)
+        lines = list(survival_lines(survival(ledger)))
+    assert "  and 10 more: --axis NAME pools cells, --json FILE has all of them" in lines
+
+
+def test_what_cannot_be_answered_is_refused(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["stable", "planned"])
+        with pytest.raises(InputError, match="'eps' is not an axis"):
+            survival(ledger, "eps")
+        with pytest.raises(InputError, match="lies within what was trained"):
+            survival(ledger, None, 20)
+    with ledger_at(tmp_path / "empty") as ledger:
+        map_ledger(ledger, sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n"), ["planned", "errored"])
+        with pytest.raises(InputError, match="no trial has an outcome that tells"):
+            survival(ledger)
+
+
+@pytest.mark.slow
+def test_failures_in_ten_times_the_steps_are_foreseen_on_a_real_sweep(train, tmp_path: Path) -> None:
+    """The sweep of docs/maps.md: 300 steps predict what 3000 do, better than both guesses that need no fit."""
+    text = (ROOT / "docs" / "maps.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    lives = {}
+    for num_steps in (300, 3000):
+        name = f"fit_{num_steps}"
+        sets = ("tracking.enabled=false",)
+        train(build_sweep(parse_document(text, "fit.yaml"), Overrides(sets=sets, steps=num_steps, name=name)))
+        with LedgerReader(tmp_path / name / LEDGER) as ledger:
+            lives[num_steps] = lifetimes(ledger.trials())
+            covariates = covariates_of(sweep_axes(ledger))
+            if num_steps == 300:
+                found = survival(ledger)
+    assert found.doubts == ()
+    fit = fit_lifetimes(lives[300], covariates)
+    assert fit is not None
+    pairs = [(a, b) for a, b in zip(lives[300], lives[3000], strict=True) if not a.has_onset]
+    assert all(before.cell == after.cell for before, after in pairs)
+    told_N = np.array([not after.has_onset for _, after in pairs], float)
+    fit_N = np.array([predicted_share(before, fit, covariates, 3000).share for before, _ in pairs])
+    brier, of_stays, of_base_rate = (np.mean((guess - told_N) ** 2) for guess in (fit_N, 1.0, told_N.mean()))
+    assert told_N.sum() <= len(told_N) - 10, "many that were stable to 300 have failed by 3000"
+    assert brier < 0.9 * min(of_stays, of_base_rate)

@@ -1,0 +1,286 @@
+"""The search for the edge: a pure function of what is known, within its room and budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.search.edge import EdgeOptions, EdgeSearch
+from orchestrator.search.places import lattice_of
+from orchestrator.search.protocol import CellResult, Proposal, SeedResult
+from orchestrator.space import Axis, grid_cells
+
+WARMUP = Axis("warmup", "linear", tuple(float(i) for i in range(8)), (0.0, 7.0))
+LR = Axis("lr", "log", Axis("lr", "log", (), (1e-4, 1.0)).grid(17), (1e-4, 1.0))
+LR_RANGE = Axis("lr", "log", (), (1e-4, 1.0))
+OPTIMIZER = Axis("optimizer", "values", ("sgd", "adam", "lion"))
+OPTIONS = EdgeOptions(along="lr", trials=40, num_seeds=2, seed=0, batch=4)
+
+
+def is_over_edge(outcome: str) -> bool | None:
+    return None if outcome == "unknown" else outcome != "stable"
+
+
+def search(axes: Sequence[Axis] = (WARMUP, LR), **changes: Any) -> EdgeSearch:
+    return EdgeSearch(axes, dataclasses.replace(OPTIONS, **changes), is_over_edge)
+
+
+def outcome_of(cell: Mapping[str, Any], seed: int) -> str:
+    """Stable below an edge that rises with warmup, with a transition in which seeds disagree."""
+    edge = -2.6 + 0.2 * cell.get("warmup", 3.0) + 0.3 * len(cell.get("optimizer", ""))
+    return "stable" if math.log10(cell["lr"]) < edge + 0.03 * (seed - 0.5) else "diverged"
+
+
+class Ledger:
+    """What is known: cells in the order of their proposals, each with its seeds."""
+
+    def __init__(self) -> None:
+        self.cells: list[dict[str, Any]] = []
+        self.outcomes: list[list[str | None]] = []
+
+    def plan(self, proposals: Sequence[Proposal]) -> None:
+        for proposal in proposals:
+            if dict(proposal.cell) not in self.cells:
+                self.cells.append(dict(proposal.cell))
+                self.outcomes.append([])
+            seeds = self.outcomes[self.cells.index(dict(proposal.cell))]
+            assert proposal.num_seeds > len(seeds), "a proposal adds trials"
+            seeds += [None] * (proposal.num_seeds - len(seeds))
+
+    def train(self, most: int = 1000, outcome: Callable[[Mapping[str, Any], int], str] = outcome_of) -> None:
+        """Give results to trials under way, the last first."""
+        waiting = [(i, j) for i, seeds in enumerate(self.outcomes) for j, o in enumerate(seeds) if o is None]
+        for i, j in waiting[::-1][:most]:
+            self.outcomes[i][j] = outcome(self.cells[i], j)
+
+    @property
+    def num_trials(self) -> int:
+        return sum(map(len, self.outcomes))
+
+    def known(self) -> list[CellResult]:
+        return [
+            CellResult(cell, tuple(SeedResult(j, o, o is not None) for j, o in enumerate(seeds)))
+            for cell, seeds in zip(self.cells, self.outcomes, strict=True)
+        ]
+
+
+def searched(engine: EdgeSearch, room: int = 4, outcome: Callable = outcome_of) -> Ledger:
+    """All trials of a search whose every proposal is trained before the next."""
+    ledger = Ledger()
+    while (proposals := engine.propose(ledger.known(), room)) is not None:
+        assert proposals
+        ledger.plan(proposals)
+        ledger.train(outcome=outcome)
+    return ledger
+
+
+def test_it_finds_the_edge_in_fewer_trials_than_there_are_cells() -> None:
+    engine = search()
+    ledger = searched(engine)
+    assert ledger.num_trials == 40 < 8 * 17
+    for row, (crossing,) in engine.crossings(ledger.known()):
+        edge = 10 ** (-2.6 + 0.2 * row["warmup"])
+        assert LR.factor(LR.at(crossing.at), edge) < LR.factor(LR.values[0], LR.values[1])
+
+
+def test_the_same_known_results_give_the_same_proposals() -> None:
+    ledger = searched(search(trials=24))
+    fresh, used = search(), search()
+    used.propose(ledger.known()[:12], 4)
+    assert fresh.propose(ledger.known(), 4) == fresh.propose(ledger.known(), 4) == used.propose(ledger.known(), 4)
+
+
+def test_another_seed_gives_another_design() -> None:
+    assert search(seed=1).propose([], 12) != search(seed=2).propose([], 12)
+
+
+def test_with_a_barrier_the_trials_do_not_depend_on_timing_nor_on_room() -> None:
+    whole = searched(search(trials=32))
+    for room, at_once in ((1, 1), (3, 2), (7, 5)):
+        ledger, engine = Ledger(), search(trials=32)
+        while (proposals := engine.propose(ledger.known(), room)) is not None:
+            ledger.plan(proposals)
+            ledger.train(at_once)
+            engine = search(trials=32)  # a restart at any moment
+        assert (ledger.cells, ledger.outcomes) == (whole.cells, whole.outcomes)
+
+
+def test_with_a_barrier_a_larger_budget_goes_on_with_the_same_trials() -> None:
+    engine = search(trials=30)
+    ledger = searched(engine)
+    larger = search(trials=36)
+    while (proposals := larger.propose(ledger.known(), 4)) is not None:
+        ledger.plan(proposals)
+        ledger.train()
+    whole = searched(search(trials=36))
+    assert (ledger.cells, ledger.outcomes) == (whole.cells, whole.outcomes)
+
+
+def test_with_a_barrier_it_waits_for_the_whole_batch() -> None:
+    ledger, engine = Ledger(), search()
+    ledger.plan(engine.propose([], 100))
+    ledger.train(3)
+    while proposals := engine.propose(ledger.known(), 100):
+        ledger.plan(proposals)  # the rest of the design
+    ledger.train(ledger.num_trials - 4)
+    assert engine.propose(ledger.known(), 100) == []
+
+
+@pytest.mark.parametrize("batch", [None, 1, 5])
+def test_room_and_budget_are_never_exceeded_and_seeds_neither(batch) -> None:
+    engine, ledger = search(batch=batch, trials=23, num_seeds=2), Ledger()
+    for room in itertools.cycle((3, 1, 9, 2, 30)):
+        before = ledger.num_trials
+        proposals = engine.propose(ledger.known(), room)
+        if proposals is None:
+            break
+        ledger.plan(proposals)
+        assert ledger.num_trials - before <= room
+        ledger.train()
+    assert ledger.num_trials == 23
+    assert max(map(len, ledger.outcomes)) <= 2
+
+
+def test_no_room_means_no_proposals_and_not_the_end() -> None:
+    assert search().propose([], 0) == []
+
+
+def test_trials_under_way_are_not_proposed_again_while_there_is_no_barrier() -> None:
+    engine, ledger = search(batch=None, trials=60, num_seeds=1), Ledger()
+    ledger.plan(engine.propose([], 12))
+    ledger.train(8)
+    for _ in range(6):
+        ledger.plan(engine.propose(ledger.known(), 4))  # fails if a cell comes twice
+    assert len(ledger.cells) == 36
+
+
+def test_what_is_under_way_counts_as_known_so_a_second_batch_is_elsewhere() -> None:
+    engine = search(batch=None, num_seeds=5)
+    ledger = searched(search(trials=20))
+    together = [p.cell for p in engine.propose(ledger.known(), 8)]
+    ledger.plan(engine.propose(ledger.known(), 4))
+    second = [p.cell for p in engine.propose(ledger.known(), 4)]
+    assert second[0] != together[0]
+    assert second[0] in together
+
+
+def test_cells_without_information_are_not_proposed_again() -> None:
+    engine, ledger = search(batch=None, trials=60, num_seeds=3), Ledger()
+    ledger.plan(engine.propose([], 12))
+    ledger.train(outcome=lambda cell, seed: "unknown")
+    lost = [tuple(cell.items()) for cell in ledger.cells]
+    for _ in range(4):
+        proposals = engine.propose(ledger.known(), 8)
+        assert not {tuple(p.cell.items()) for p in proposals} & set(lost)
+        ledger.plan(proposals)
+        ledger.train()
+
+
+def test_a_trial_that_was_given_up_tells_nothing() -> None:
+    ledger = searched(search(trials=20))
+    known = ledger.known()
+    given_up = CellResult({"warmup": 0.0, "lr": LR.values[-1]}, (SeedResult(0, None, True),))
+    points = np.array([[0.5, 0.5], [0.1, 0.9]])
+    engine = search()
+    known = [one for one in known if one.cell != given_up.cell]
+    with_it, without = (engine.surface(some).latent(points).mean_M for some in ([*known, given_up], known))
+    np.testing.assert_array_equal(with_it, without)
+
+
+def test_only_values_of_the_grid_are_proposed() -> None:
+    ledger = searched(search())
+    assert {cell["lr"] for cell in ledger.cells} <= set(LR.values)
+    assert {cell["warmup"] for cell in ledger.cells} <= set(WARMUP.values)
+
+
+def test_values_of_a_range_have_few_digits_and_stay_within_its_ends() -> None:
+    ledger = searched(search((WARMUP, LR_RANGE)))
+    for cell in ledger.cells:
+        assert 1e-4 <= cell["lr"] <= 1
+        assert float(f"{cell['lr']:.3g}") == cell["lr"]
+
+
+def test_values_of_one_minus_beta_are_rounded_as_a_distance_to_one() -> None:
+    beta2 = Axis("beta2", "log1m", (), (0.9, 0.9999))
+    values = lattice_of((beta2,), "beta2", None).columns[0].values
+    assert (values[0], values[-1]) == (0.9, 0.9999)
+    assert all(float(f"{1 - value:.3g}") == pytest.approx(1 - value, rel=1e-9) for value in values)
+
+
+def test_integers_stay_integers() -> None:
+    steps = Axis("steps", "log", (), (1.0, 100.0), is_integer=True)
+    values = lattice_of((steps,), "steps", None).columns[0].values
+    assert all(isinstance(value, int) for value in values)
+    assert len(set(values)) == len(values)
+
+
+def test_it_ends_once_every_row_is_precise() -> None:
+    def sharp(cell: Mapping[str, Any], seed: int) -> str:
+        return outcome_of(cell, 0)
+
+    wide, narrow = (searched(search((WARMUP, LR_RANGE), trials=150, precision=p), 4, sharp) for p in (6.0, 2.0))
+    assert wide.num_trials < narrow.num_trials < 150
+    engine = search((WARMUP, LR_RANGE), trials=150, precision=2.0)
+    for _, (crossing,) in engine.crossings(narrow.known()):
+        assert LR.factor(LR.at(crossing.low), LR.at(crossing.high)) <= 2.0
+
+
+def test_it_ends_once_all_cells_have_all_seeds() -> None:
+    few = Axis("warmup", "linear", (0.0, 7.0), (0.0, 7.0))
+    lr = Axis("lr", "log", (1e-3, 1e-2, 1e-1), (1e-3, 1e-1))
+    ledger = searched(search((few, lr), trials=1000, num_seeds=2))
+    assert ledger.num_trials == 2 * 3 * 2
+
+
+def test_categories_are_fields_of_their_own() -> None:
+    engine = search((OPTIMIZER, LR), trials=40)
+    ledger = searched(engine)
+    found = {row["optimizer"]: crossing.at for row, (crossing,) in engine.crossings(ledger.known())}
+    for name, place in found.items():
+        edge = 10 ** (-2.6 + 0.6 + 0.3 * len(name))
+        assert LR.factor(LR.at(place), edge) < 2
+
+
+def test_without_an_axis_along_it_finds_a_region_better_than_random_cells_do() -> None:
+    def is_stable(cell: Mapping[str, Any]) -> bool:
+        return math.hypot((cell["warmup"] - 3.5) / 7, (math.log10(cell["lr"]) + 2) / 4) < 0.32
+
+    cells = list(grid_cells((WARMUP, LR)))
+    random = np.random.default_rng(0).permutation(len(cells))[:60]
+    by_chance = [
+        CellResult(cells[i], (SeedResult(0, "stable" if is_stable(cells[i]) else "spiked", True),)) for i in random
+    ]
+    engine = search(along=None, trials=60, num_seeds=1)
+    chosen = searched(engine, outcome=lambda cell, seed: "stable" if is_stable(cell) else "spiked").known()
+    points = np.array([[WARMUP.unit(cell["warmup"]), LR.unit(cell["lr"])] for cell in cells])
+    truth = np.array([is_stable(cell) for cell in cells])
+    wrong = [int(((engine.surface(known).latent(points).mean_M > 0) != truth).sum()) for known in (chosen, by_chance)]
+    assert wrong[0] < wrong[1]
+    assert wrong[0] <= 3
+
+
+def test_one_axis_is_enough() -> None:
+    engine = search((LR_RANGE,), trials=20, precision=1.5)
+    ledger = searched(engine)
+    ((_, (crossing,)),) = engine.crossings(ledger.known())
+    assert LR.factor(LR.at(crossing.at), 10**-2.0) < 1.5
+
+
+def test_cells_of_a_denser_grid_still_tell() -> None:
+    known = searched(search()).known()
+    coarse = Axis("lr", "log", LR.values[::2], (1e-4, 1.0))
+    engine = search((WARMUP, coarse), trials=80, batch=None)
+    proposals = engine.propose(known, 4)
+    assert proposals
+    assert all(p.cell["lr"] in coarse.values for p in proposals)
+
+
+def test_an_axis_without_an_order_cannot_be_searched_along() -> None:
+    with pytest.raises(ValueError, match="no order"):
+        search((WARMUP, OPTIMIZER), along="optimizer")
