@@ -7,10 +7,11 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from graphlib import TopologicalSorter
 from typing import Any, Literal
 
 Scale = Literal["values", "linear", "log", "log1m"]
@@ -34,7 +35,9 @@ _SURE_DIGITS = 40
 class Axis:
     """One swept hyperparameter. ``ends`` is None for a list of values.
 
-    ``values`` are the grid's values in order, empty when the axis is sampled from its range.
+    ``values`` are the grid's values in order, empty when the axis is sampled from its range. ``zipped`` are the axes
+    that advance together, itself among them; none where it advances alone. ``when`` holds, by name, the values of other
+    axes for which it exists; elsewhere its value is None.
     """
 
     name: str
@@ -42,6 +45,12 @@ class Axis:
     values: tuple[Any, ...]
     ends: tuple[float, float] | None = None
     is_integer: bool = False
+    zipped: tuple[str, ...] = ()
+    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    def exists_in(self, cell: Mapping[str, Any]) -> bool:
+        """Whether the axis exists for these values of other axes."""
+        return all(cell[name] in values for name, values in self.when)
 
     def at(self, unit: float) -> Any:
         """The value at ``unit`` in [0, 1] of the axis, uniform on the axis's scale."""
@@ -71,6 +80,8 @@ class Axis:
 
     def has(self, value: Any) -> bool:
         """Whether ``value`` lies on the axis: one of its values, or within its range where it has none."""
+        if value is None and self.when:
+            return True
         if self.values or self.ends is None:
             return value in self.values
         return is_number(value) and self.ends[0] <= value <= self.ends[1]
@@ -213,11 +224,43 @@ def frozen(value: Any) -> Any:
     return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
-def grid_cells(axes: Sequence[Axis]) -> Iterable[dict[str, Any]]:
-    """Every combination of the axes' values, the first axis slowest."""
+def grid_cells(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
+    """Every combination of the axes' values, the first axis slowest.
+
+    Zipped axes advance together. An axis that does not exist in a combination is None there, once.
+    """
     names = [axis.name for axis in axes]
-    for values in itertools.product(*(axis.values for axis in axes)):
-        yield dict(zip(names, values, strict=True))
+    if not any(axis.zipped or axis.when for axis in axes):
+        for values in itertools.product(*(axis.values for axis in axes)):
+            yield dict(zip(names, values, strict=True))
+        return
+    places = {axis.name: {None: len(axis.values), **{value: i for i, value in enumerate(axis.values)}} for axis in axes}
+    for cell in sorted(combinations(axes), key=lambda cell: [places[name][cell[name]] for name in names]):
+        yield {name: cell[name] for name in names}
+
+
+def combinations(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
+    """The cells of ``grid_cells`` one after the other, in no particular order."""
+    by_name = {axis.name: axis for axis in axes}
+    order = TopologicalSorter({axis.name: [name for name, _ in axis.when] for axis in axes}).static_order()
+    return _extended({}, [by_name[name] for name in order], by_name)
+
+
+def _extended(cell: dict[str, Any], axes: Sequence[Axis], by_name: Mapping[str, Axis]) -> Iterator[dict[str, Any]]:
+    """``cell`` with every combination of the values of ``axes``, which come after those that they depend on."""
+    if not axes:
+        yield cell
+        return
+    axis, *rest = axes
+    leader = next((by_name[name] for name in axis.zipped if name in cell), None)
+    if not axis.exists_in(cell):
+        values: tuple[Any, ...] = (None,)
+    elif leader is not None:
+        values = (axis.values[leader.values.index(cell[leader.name])],)
+    else:
+        values = axis.values
+    for value in values:
+        yield from _extended({**cell, axis.name: value}, rest, by_name)
 
 
 def canonical_json(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -15,6 +15,7 @@ from orchestrator.driver.progress import Progress
 from orchestrator.driver.words import format_seconds
 from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
+from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map
 from orchestrator.messages import Finished, TrialRow
 from orchestrator.pictures.style import STATES
@@ -55,7 +56,8 @@ class LiveView:
             return
         if self._live is not None:
             self._next = now + self._frame_s
-            map_text = text_map([_row(progress, trial) for trial in progress.trials.values()])
+            rows = [_row(progress, trial) for trial in progress.trials.values()]
+            map_text = text_map(rows, led(progress.sweep.axes))
             line = Text(progress_line(progress))
             self._live.update(Group(map_text, line) if map_text else line, refresh=True)
         else:
@@ -87,14 +89,14 @@ def progress_line(progress: Progress) -> str:
     return " | ".join([format_seconds(progress.seconds), *words])
 
 
-def text_map(rows: Sequence[TrialRow]) -> Text | None:
-    """The stability map over the first two axes as text of at most 80 columns.
+def text_map(rows: Sequence[TrialRow], aside: Container[str] = ()) -> Text | None:
+    """The stability map over the first two axes that are not ``aside`` as text of at most 80 columns.
 
     None where it does not fit, or would be nearly empty.
 
-    Over further axes it shows the worst cell.
+    Over further axes it shows the worst cell. Axes that advance with another one are to be left ``aside``.
     """
-    values = axis_values([row.cell for row in rows])
+    values = {name: found for name, found in axis_values([row.cell for row in rows]).items() if name not in aside}
     names = list(values)
     if not names:
         return None

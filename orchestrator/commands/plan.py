@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from objectives.base import Way
 from orchestrator.commands.printing import Answer
@@ -15,7 +16,7 @@ from orchestrator.driver.words import format_seconds
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.space import Trial, format_value
+from orchestrator.space import Axis, Trial, format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.ways import Choice, known_choice
@@ -80,7 +81,11 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
     yield f"sweep:    {sweep.name} ({sweep.objective.name}, {sweep.steps} steps)"
     for axis in sweep.axes:
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
-        yield f"axis:     {axis.name} [{axis.scale}] {shown}"
+        yield f"axis:     {axis.name} [{axis.scale}] {shown}{_relation(axis)}"
+    for name, tie in sweep.maker.ties.items():
+        # The cells of a search are not known yet.
+        known = () if sweep.is_open else sweep.trials
+        yield f"tie:      {name} = {tie.text}{_extent([trial.config.get(name) for trial in known])}"
     if sweep.is_open:
         yield f"trials:   at most {sweep.most_trials}, chosen while results come in; {num_cells} cells come first"
     else:
@@ -93,6 +98,23 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         yield "          `sweep check FILE` runs one trial for a moment and shows what would be read"
     for name, number in sweep.idle.items():
         yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained anyway"
+
+
+def _relation(axis: Axis) -> str:
+    """How an axis depends on others, in words."""
+    if axis.zipped:
+        return f", together with {', '.join(name for name in axis.zipped if name != axis.name)}"
+    conditions = [f"{name} is {' or '.join(map(format_value, values))}" for name, values in axis.when]
+    return f", where {' and '.join(conditions)}" if conditions else ""
+
+
+def _extent(values: Sequence[Any]) -> str:
+    """The lowest and the highest of ``values``; empty without a number."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return ""
+    low, high = format_value(min(numbers)), format_value(max(numbers))
+    return f": {low}" if low == high else f": {low} .. {high}"
 
 
 def _existing_lines(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]]) -> Iterator[str]:

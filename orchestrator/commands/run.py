@@ -16,6 +16,7 @@ from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import repeated_runs, repeats_text
 from orchestrator.notify.news import Message, News
 from orchestrator.notify.notifier import Notifier
@@ -123,7 +124,7 @@ def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) 
     yield ""
     with LedgerReader(folder / LEDGER) as ledger:
         rows = ledger.trials()
-    if drawing := text_map(rows):
+    if drawing := text_map(rows, led(sweep.axes)):
         yield drawing
     yield counts_line(Counter(row.label for row in rows))
     if repeats := repeated_runs(rows):

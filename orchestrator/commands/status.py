@@ -11,6 +11,8 @@ from orchestrator.driver.words import counts_line
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.files import LEDGER, is_locked
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.related_cells import led
+from orchestrator.maps.stability import sweep_axes
 
 _FAILED_SHOWN = 5
 _LINES_OF_ERROR = 6
@@ -19,10 +21,10 @@ _LINES_OF_ERROR = 6
 def status(folder: Path) -> Answer:
     """Outcomes, map and failures of the sweep in ``folder``; the exit code is 3 when trials errored or were lost."""
     with LedgerReader(folder / LEDGER) as ledger:
-        rows, facts = ledger.trials(), ledger.facts()
+        rows, facts, axes = ledger.trials(), ledger.facts(), sweep_axes(ledger)
     yield f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}"
     yield counts_line(Counter(row.label for row in rows))
-    if drawing := text_map(rows):
+    if drawing := text_map(rows, led(axes)):
         yield drawing
     if not is_locked(folder) and (left := sum(row.status == "running" for row in rows)):
         yield f"{left} trials were in training when their driver died; `sweep run` resumes them"

@@ -12,6 +12,7 @@ from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, title_of
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
+from orchestrator.maps.related_cells import effective_values
 from orchestrator.space import format_value
 
 _WIDTH = 110
@@ -62,7 +63,8 @@ def _wrapped(line: str) -> list[str]:
 def headline(found: Diagnosis) -> str:
     """The trial and its outcome in one line."""
     trial = found.trial
-    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
+    values = {**trial.cell, **effective_values(trial)}
+    setting = " ".join(f"{name}={format_value(value)}" for name, value in values.items())
     onset = "" if trial.onset_step is None else f", onset at step {trial.onset_step}"
     return f"{found.sweep}: {setting} seed={trial.seed} ({trial.trial_id}): {trial.outcome}{onset}"
 

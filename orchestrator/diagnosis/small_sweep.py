@@ -21,6 +21,7 @@ from orchestrator.sweepfile.strict_yaml import Document
 CURVATURE_EVERY = 20  # steps; expensive, but these sweeps are small
 _LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a small one's, and of the latter
 _SHOWN_OF_ID = 6
+_OF_THE_WHOLE = ("sample", "search", "budget", "tie", "zip", "max_trials")  # keys that a small sweep has no use for
 
 
 def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
@@ -33,13 +34,16 @@ def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None,
     try:
         document = _document(folder, trial)
         data = document.data
-        given, inert = {**_mapping(data, "fixed"), **trial.cell}, _inert(trial)
+        settings = settings_of(trial.objective, trial.config)
+        tied = {name: settings[name] for name in _mapping(data, "tie") if name in settings}
+        cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
+        given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
         fixed = {name: value for name, value in given.items() if name not in inert}
         axes = {}
         if setting is not None:
-            own = fixed.pop(setting, settings_of(trial.objective, trial.config).get(setting))
+            own = fixed.pop(setting, settings.get(setting))
             axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
-        data = {key: value for key, value in data.items() if key not in ("sample", "max_trials")}
+        data = {key: value for key, value in data.items() if key not in _OF_THE_WHOLE}
         if trial.objective not in CUSTOM_KINDS:
             data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
         document.data = {**data, "axes": axes, "fixed": fixed}
@@ -48,6 +52,13 @@ def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None,
         return build_sweep(document, Overrides(name=name)).text
     except InputError:
         return None
+
+
+def _existing(data: Mapping[str, Any], trial: TrialRow) -> dict[str, Any]:
+    """The trial's cell without axes that do not exist in it."""
+    axes = _mapping(data, "axes")
+    conditional = {name for name in axes if "when" in _mapping(axes, name)}
+    return {name: value for name, value in trial.cell.items() if value is not None or name not in conditional}
 
 
 def _inert(trial: TrialRow) -> set[str]:

@@ -6,9 +6,10 @@ import hashlib
 import os
 import platform
 import subprocess
+from typing import Any
 
 from orchestrator import __version__
-from orchestrator.space import canonical_json
+from orchestrator.space import Axis, canonical_json
 from orchestrator.sweepfile.spec import Sweep
 
 
@@ -21,10 +22,17 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "python": platform.python_version(),
         "git_commit": git_commit(),
         "sweep_sha256": hashlib.sha256(sweep.text.encode()).hexdigest(),
-        "axes": canonical_json([{"name": axis.name, "scale": axis.scale, "ends": axis.ends} for axis in sweep.axes]),
+        "axes": canonical_json([_axis_fact(axis) for axis in sweep.axes]),
+        "ties": canonical_json({name: tie.text for name, tie in sweep.maker.ties.items()}),
         "is_sampled": canonical_json(sweep.is_sampled),
         "stopping": canonical_json(sweep.stopping.model_dump()),
     }
+
+
+def _axis_fact(axis: Axis) -> dict[str, Any]:
+    related = {"zipped": axis.zipped} if axis.zipped else {}
+    conditions = {"when": dict(axis.when)} if axis.when else {}
+    return {"name": axis.name, "scale": axis.scale, "ends": axis.ends, **related, **conditions}
 
 
 def git_commit() -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.errors import InputError, Problem
 from orchestrator.maps.axis_values import label_between, value_labels
+from orchestrator.maps.related_cells import existing, led, state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.messages import DEGRADED
 from orchestrator.space import Axis, is_number
@@ -59,10 +60,12 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
         raise InputError(Problem(stability.name, "", "its cells are sampled, so there are no rows", remedy))
     if not is_ordered(stability.x_values):
         raise InputError(Problem("--x", "", f"the values of {stability.x.name} have no order", "choose another axis"))
+    if stability.y is not None and stability.y.name in stability.x.zipped:
+        message = f"{stability.y.name} advances with {stability.x.name}, so each row has one cell"
+        raise InputError(Problem("--y", "", message, "name another axis, or none"))
+    xs = existing(stability.x, stability.x_values)
     return [
-        row_boundary(
-            y, [(x, stability.state((x, y))) for x in stability.x_values], stability.x, stability.counts_degraded
-        )
+        row_boundary(y, [(x, stability.state((x, y))) for x in xs], stability.x, stability.counts_degraded)
         for y in stability.y_values
     ]
 
@@ -105,6 +108,8 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     """What is known about the edge of one row of ``stability``; ``labels`` are the texts of the values along x."""
     if all(stability.state((x, row.y)) == "not_run" for x in stability.x_values):
         return "not run"
+    if stability.x.when and all((x, row.y) not in stability.cells for x in existing(stability.x, stability.x_values)):
+        return f"there is no {stability.x.name} here"
     missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
     shown = missing[:_SHOWN] + ([f"and {len(missing) - _SHOWN} more"] if len(missing) > _SHOWN else [])
     if row.kind == "not known":
@@ -170,16 +175,26 @@ def margins(
     are over the edge.
     """
     found = []
-    for i, axis in enumerate(axes):
-        if len(axis.values) < 2 or not is_ordered(axis.values):
+    key = tuple(setting[axis.name] for axis in axes)
+    for i, axis in _ordered_axes(axes):
+        values = existing(axis, axis.values)
+        if setting[axis.name] not in values:
             continue
-        here = axis.values.index(setting[axis.name])
-        key = tuple(setting[axis.name] for axis in axes)
+        here = values.index(setting[axis.name])
         for is_upwards in (False, True):
-            beyond = axis.values[here + 1 :] if is_upwards else axis.values[:here][::-1]
-            row = [(value, states.get((*key[:i], value, *key[i + 1 :]), "not_run")) for value in beyond]
-            found.append(_margin(axis, axis.values[here], is_upwards, row, counts_degraded))
+            beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
+            row = [(value, state_beside(key, i, value, axes, states)) for value in beyond]
+            found.append(_margin(axis, values[here], is_upwards, row, counts_degraded))
     return found
+
+
+def _ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
+    """The axes of two or more ordered values, with their places; one of those that advance together, the first."""
+    done, followers = set[str](), led(axes)
+    for i, axis in sorted(enumerate(axes), key=lambda place: place[1].name in followers):
+        if len(existing(axis, axis.values)) > 1 and is_ordered(axis.values) and axis.name not in done:
+            yield i, axis
+            done.update(axis.zipped)
 
 
 def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool) -> Margin:
@@ -210,11 +225,10 @@ def distance_to_edge(
     if not is_known(state):
         return None
     factors = []
-    for i, axis in enumerate(axes):
-        if len(axis.values) < 2 or not is_ordered(axis.values):
-            continue
-        for value in axis.values:
-            other = states.get((*key[:i], value, *key[i + 1 :]), "not_run")
+    for i, axis in _ordered_axes(axes):
+        values = existing(axis, axis.values)
+        for value in values if cell[axis.name] in values else ():
+            other = state_beside(key, i, value, axes, states)
             if is_known(other) and is_over_edge(other) != is_over_edge(state):
                 factors.append(axis.factor(cell[axis.name], value))
     finite = [factor for factor in factors if math.isfinite(factor) and factor > 0]

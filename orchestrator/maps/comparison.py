@@ -15,6 +15,7 @@ from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
+from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
 from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.space import Axis, number_text
@@ -110,11 +111,12 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
     """
     names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
     axes_of = [sweep_axes(ledger) for ledger in ledgers]
-    rows_of = [distinct_runs(ledger.trials()) for ledger in ledgers]
+    ties = [ties_of(ledger) for ledger in ledgers]
+    rows_of = with_fields_as_trained([distinct_runs(ledger.trials()) for ledger in ledgers], ties)
     union = {axis.name: axis for axes in reversed(axes_of) for axis in reversed(axes)}
     order = list(dict.fromkeys(axis.name for axes in axes_of for axis in axes))
     for name, rows in zip(names, rows_of, strict=True):
-        lacking = [axis for axis in order if not rows or axis not in _settings(rows[0])]
+        lacking = [axis for axis in order if not rows or axis not in {**rows[0].cell, **_settings(rows[0])}]
         if lacking:
             raise InputError(
                 Problem(name, "", f"has no {lacking[0]}, an axis of the others", "compare sweeps of one objective")
@@ -125,7 +127,7 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
         raise InputError(Problem(", ".join(names), "", "share no cell", _why_nothing_is_shared(order, cells_of, names)))
     kept = [tuple(_with_cell(row, order) for row in rows if _key(row, order) in shared) for rows in rows_of]
     values = {name: ordered(list(dict.fromkeys(row.cell[name] for row in kept[0]))) for name in order}
-    axes = tuple(Axis(name, union[name].scale, tuple(values[name]), union[name].ends) for name in order)
+    axes = tuple(replace(union[name], values=tuple(values[name])) for name in order)
     keys = sorted(shared, key=lambda key: [values[n].index(v) for n, v in zip(order, key, strict=True)])
     states = [_states(rows, order) for rows in kept]
     compared = [key for key in keys if all(is_known(of_sweep[key]) for of_sweep in states)]
@@ -147,8 +149,9 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
         for i in range(1, len(sides))
     )
     num_unknown = len(keys) - len(compared)
+    alike = [*order, *(name for name, text in ties[0].items() if all(each.get(name) == text for each in ties))]
     return Comparison(
-        axes, len(keys), num_unknown, sides, differences, _changed(kept, order), is_sampled, counts_degraded
+        axes, len(keys), num_unknown, sides, differences, _changed(kept, alike), is_sampled, counts_degraded
     )
 
 
@@ -319,12 +322,13 @@ def mcnemar(num_gained: int, num_lost: int) -> float:
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
     if x is not None and x not in [axis.name for axis in axes]:
         raise InputError(Problem("--x", "", f"{x!r} is not an axis", f"axes: {', '.join(a.name for a in axes)}"))
-    fitting = [axis for axis in axes if len(axis.values) > 1 and is_ordered(axis.values) and x in (None, axis.name)]
+    asked = [axis for axis in axes if (axis.name not in led(axes) if x is None else axis.name == x)]
+    fitting = [axis for axis in asked if len(axis.values) > 1 and is_ordered(axis.values)]
     return fitting[0] if fitting else None
 
 
 def _edge_shift(first: Side, new: Side, axes: Sequence[Axis], axis: Axis, counts_degraded: bool) -> EdgeShift:
-    others = [other.name for other in axes if other.name != axis.name]
+    others = [other.name for other in axes if other.name != axis.name and other.name not in axis.zipped]
     rows = [_edges(side, others, axis, counts_degraded) for side in (first, new)]
     factors, brackets = [], [1.0]
     for key, before in rows[0].items():
@@ -345,17 +349,17 @@ def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool)
     states = _states(side.trials, [*others, axis.name])
 
     def along(row: Key) -> list[tuple[Any, str]]:
-        return [(value, states.get((*row, value), "not_run")) for value in axis.values]
+        return [(value, states.get((*row, value), "not_run")) for value in existing(axis, axis.values)]
 
     return {
         row: row_boundary(row, along(row), axis, counts_degraded) for row in dict.fromkeys(key[:-1] for key in states)
     }
 
 
-def _changed(kept: Sequence[Sequence[TrialRow]], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Fields that differ between the sweeps, other than axes."""
+def _changed(kept: Sequence[Sequence[TrialRow]], alike: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Fields that differ between the sweeps, other than those ``alike``: axes, and fields that all tie alike."""
     configs = [{"objective": rows[0].objective, **_settings(rows[0])} for rows in kept]
-    fields = dict.fromkeys(field for config in configs for field in config if field not in (*order, "seed"))
+    fields = dict.fromkeys(field for config in configs for field in config if field not in (*alike, "seed"))
     return {
         field: tuple(config.get(field) for config in configs)
         for field in fields
@@ -368,14 +372,15 @@ def shared_maps(
 ) -> list[StabilityMap]:
     """A map of each sweep over the shared cells. Raises InputError for an unknown axis or reduction."""
     axes = {axis.name: axis for axis in comparison.axes}
-    wide = [name for name, axis in axes.items() if len(axis.values) > 1] or list(axes)
+    wide = [name for name, axis in axes.items() if len(axis.values) > 1 and name not in led(axes.values())]
+    wide = wide or list(axes)
     for option, name in (("--x", x), ("--y", y)):
         if name is not None and name not in axes:
             raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
     if x is not None and x == y:
         raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
-    x = x or next((name for name in wide if name != y), wide[0])
-    y = y or next((name for name in wide if name != x), None)
+    x = x or next((name for name in wide if name not in together(axes, (y,))), wide[0])
+    y = y or next((name for name in wide if name not in together(axes, (x,))), None)
     is_sampled = comparison.is_sampled
     return [
         replace(

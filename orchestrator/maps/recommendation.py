@@ -12,6 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, is_ordered, margins
+from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.space import Axis, format_value
@@ -22,12 +23,16 @@ _SHOWN = 3  # rejected candidates, and values without a result, that are listed
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cell whose seeds are all stable: its median loss, and its margins along the axes."""
+    """A cell whose seeds are all stable: its median loss, and its margins along the axes.
+
+    ``tied`` are the values that follow from those of the axes: of tied fields, and ``effective_NAME`` of tied axes.
+    """
 
     setting: Mapping[str, Any]
     loss: float
     num_seeds: int
     margins: tuple[Margin, ...]
+    tied: Mapping[str, Any]
 
     @property
     def margin(self) -> float:
@@ -37,7 +42,9 @@ class Candidate:
     @property
     def name(self) -> str:
         """The setting in words."""
-        return " ".join(f"{key}={format_value(value)}" for key, value in self.setting.items())
+        tied = " ".join(f"{key}={format_value(value)}" for key, value in self.tied.items())
+        own = " ".join(f"{key}={format_value(value)}" for key, value in self.setting.items())
+        return f"{own} ({tied})" if tied else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +84,14 @@ def recommend(
         raise InputError(Problem(facts.get("name", ""), "", "its cells are sampled, so none has neighbours", remedy))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
+    ties = ties_of(ledger)
     cells: dict[tuple[Any, ...], list[TrialRow]] = {}
     for trial in distinct_runs(trials):
         cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
     states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
     candidates = sorted(
         (
-            _candidate(key, trials, axes, states, metric, counts_degraded)
+            _candidate(key, trials, axes, states, metric, counts_degraded, tied_settings(trials[0], ties))
             for key, trials in cells.items()
             if states[key] == "stable" and all(getattr(trial, metric) is not None for trial in trials)
         ),
@@ -101,10 +109,11 @@ def _candidate(
     states: Mapping[tuple[Any, ...], str],
     metric: str,
     counts_degraded: bool,
+    tied: Mapping[str, Any],
 ) -> Candidate:
     setting = dict(zip((axis.name for axis in axes), key, strict=True))
     loss = median(getattr(trial, metric) for trial in trials)
-    return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states, counts_degraded)))
+    return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states, counts_degraded)), tied)
 
 
 def recommendation_lines(found: Recommendation) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import is_ordered
+from orchestrator.maps.related_cells import existing
 from orchestrator.maps.stability import sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.space import format_value
@@ -48,18 +49,19 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
     with two numbers.
     """
     axes = {found.name: found for found in sweep_axes(ledger)}
-    values = axes[axis].values if axis in axes else ()
+    values = existing(axes[axis], axes[axis].values) if axis in axes else ()
     if len(values) < 2 or not is_ordered(values) or None in values:
         remedy = f"axes: {', '.join(axes) or 'none'}"
         raise InputError(
             Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
         )
     trials = ledger.trials()
-    finished = [trial for trial in trials if trial.outcome]
+    finished = [trial for trial in trials if trial.outcome and trial.cell[axis] in values]
+    others = [name for name in axes if name != axis and name not in axes[axis].zipped]
     loss = usual_loss(finished)
     settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialRow]]] = {}
     for trial in finished:
-        setting = tuple((name, trial.cell[name]) for name in axes if name != axis)
+        setting = tuple((name, trial.cell[name]) for name in others)
         settings.setdefault(setting, {}).setdefault(trial.seed, {})[trial.cell[axis]] = trial
     return [_of_setting(dict(setting), by_seed, values, loss) for setting, by_seed in settings.items()]
 

@@ -17,8 +17,9 @@ from orchestrator.intervals import wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of
+from orchestrator.maps.related_cells import base_notes, led, ties_of, together
 from orchestrator.messages import DEGRADED, TrialRow
-from orchestrator.space import Axis, is_number
+from orchestrator.space import Axis, frozen, is_number
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
 REDUCTIONS: Mapping[str, float] = {"worst": 1.0, "median": 0.5, "best": 0.0}
@@ -88,7 +89,14 @@ def sweep_axes(ledger: LedgerReader) -> list[Axis]:
     """The axes of the sweep, with the values found in its trials."""
     values = axis_values([trial.cell for trial in ledger.trials()])
     return [
-        Axis(fact["name"], fact["scale"], values.get(fact["name"], ()), tuple(fact["ends"]) if fact["ends"] else None)
+        Axis(
+            fact["name"],
+            fact["scale"],
+            values.get(fact["name"], ()),
+            tuple(fact["ends"]) if fact["ends"] else None,
+            zipped=tuple(fact.get("zipped", ())),
+            when=tuple((name, tuple(map(frozen, found))) for name, found in fact.get("when", {}).items()),
+        )
         for fact in json.loads(ledger.facts().get("axes", "[]"))
     ]
 
@@ -127,6 +135,7 @@ def stability_map(
     x_name, y_name = _chosen(axes, x, y, where or {})
     is_sampled = facts.get("is_sampled") == "true"
     name = facts.get("name", "")
+    notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], ties_of(ledger))
     made = make_map(trials, axes, x_name, y_name, metric, reduce, name, notes, is_sampled, measured)
     return replace(made, counts_degraded=counts_degraded)
 
@@ -149,12 +158,14 @@ def make_map(
     """
     if reduce not in REDUCTIONS:
         raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
-    others = [axis for axis in axes if axis not in (x, y) and len({trial.cell[axis] for trial in trials}) > 1]
+    drawn = together(axes, (x, y))
+    others = [axis for axis in axes if axis not in drawn and len({trial.cell[axis] for trial in trials}) > 1]
     grouped: dict[tuple[Any, Any], dict[tuple[Any, ...], list[TrialRow]]] = {}
     for trial in trials:
         cell = trial.cell
         key = (cell[x], cell[y] if y else None)
         grouped.setdefault(key, {}).setdefault(tuple(cell[axis] for axis in others), []).append(trial)
+    along = [f"{name} advances with {x if name in axes[x].zipped else y}" for name in axes if name in drawn - {x, y}]
     xs, ys = ({key[place] for key in grouped} for place in (0, 1))
     cells = {
         key: _reduced([map_cell(*key, members, metric, measured or {}) for members in inner.values()], metric, reduce)
@@ -171,7 +182,7 @@ def make_map(
         cells=cells,
         metric=metric,
         is_sampled=is_sampled,
-        note="; ".join([*notes, *([f"{reduce} over {', '.join(others)}"] if others else [])]),
+        note="; ".join([*notes, *along, *([f"{reduce} over {', '.join(others)}"] if others else [])]),
     )
 
 
@@ -326,9 +337,11 @@ def _chosen(axes: Mapping[str, Axis], x: str | None, y: str | None, where: Mappi
             raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
     if x is not None and x == y:
         raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
-    free = [name for name in axes if name not in (x, y, *where)]
+    taken = together(axes, (x, y, *where)) | led(axes.values())
+    free = [name for name in axes if name not in taken]
     if x is None:
         x = free.pop(0) if free else next(name for name in axes if name != y)
+        free = [name for name in free if name not in together(axes, (x,))]
     if y is None and free:
         y = free.pop(0)
     return x, y

@@ -11,6 +11,7 @@ from orchestrator.columns import TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of, measured
+from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.messages import DEGRADED
 from orchestrator.sweepfile.settings import settings_of
@@ -23,13 +24,15 @@ def trial_table(ledger: LedgerReader) -> pd.DataFrame:
     """One row per trial of the sweep: trial_id, seed, all its settings, results.
 
     A field of the configuration keeps its name, and so does a metric that a trainer printed, unless a column has
-    it; onset_step and the like are missing where there is none.
+    it; onset_step and the like are missing where there is none. The column of a tied axis has the axis's value, as in
+    maps, and ``effective_NAME`` the one that was trained with.
     """
-    rows, trials = [], ledger.trials()
+    rows, trials, ties = [], ledger.trials(), ties_of(ledger)
     printed = measured(ledger, also_of(trials), [trial.trial_id for trial in trials])
     for trial in trials:
         settings = settings_of(trial.objective, trial.config, trial.cell)
-        row = {"trial_id": trial.trial_id, **settings, **trial.cell, "seed": trial.seed}
+        settings |= {**trial.cell, **tied_settings(trial, ties)}
+        row = {"trial_id": trial.trial_id, **settings, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
         row["saved_steps"] = trial.saved_steps

@@ -68,8 +68,10 @@ def tick_labels(axis: Axis, values: Sequence[Any]) -> list[str]:
     return [_power_of_ten(value) or label for value, label in zip(values, labels, strict=True)]
 
 
-def _power_of_ten(value: float) -> str:
+def _power_of_ten(value: float | None) -> str:
     """``value`` as a power of ten in mathematical notation; empty if it is not one."""
+    if value is None:
+        return ""  # of a cell in which the axis does not exist
     exponent = math.log10(value)
     return f"$10^{{{round(exponent)}}}$" if math.isclose(exponent, round(exponent), abs_tol=1e-9) else ""
 
@@ -83,8 +85,8 @@ def label_ranks(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:
 
 
 def axis_place(axis: Axis, value: Any, values: Sequence[Any]) -> float:
-    """The place of a value on the axis's scale; its rank in ``values`` on an axis without a scale."""
-    return axis.position(value) if axis.ends else float(list(values).index(value))
+    """The place of a value on the axis's scale; its rank in ``values`` where it has none there."""
+    return axis.position(value) if axis.ends and value is not None else float(list(values).index(value))
 
 
 def label_positions(ticks: Any, axis: Axis, values: Sequence[Any]) -> None:

@@ -71,10 +71,12 @@ class SeedsWhereCellsDisagree:
         """The keys of the cells one value away along an axis of numbers, whether or not the grid has them."""
         found = []
         for axis in self.axes:
-            if not is_number(cell[axis.name]) and cell[axis.name] is not None:
+            value = cell[axis.name]
+            if not (is_number(value) or (value is None and not axis.when)):
                 continue
-            place = axis.values.index(cell[axis.name])
+            place = axis.values.index(value)
+            together = [each for each in self.axes if each.name in (axis.zipped or (axis.name,))]
             for other in (place - 1, place + 1):
                 if 0 <= other < len(axis.values):
-                    found.append(cell_key({**cell, axis.name: axis.values[other]}))
+                    found.append(cell_key({**cell, **{each.name: each.values[other] for each in together}}))
         return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.space import SCALES, Axis, format_value
+from orchestrator.space import SCALES, Axis, combinations, format_value
 from orchestrator.sweepfile.fields import Fields, absolute_text, shown
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
@@ -125,6 +126,12 @@ def refuse_huge(file: SweepFile, axes: Sequence[Axis], document: Document) -> No
     if file.search is not None:
         return
     num_cells = file.sample.num if file.sample else math.prod(len(axis.values) for axis in axes)
+    if file.sample is None and any(axis.zipped or axis.when for axis in axes):
+        # Of such a grid only as many cells are counted as tell that there are too many.
+        num_cells = sum(1 for _ in itertools.islice(combinations(axes), file.max_trials // len(file.all_seeds) + 1))
+        if num_cells * len(file.all_seeds) > file.max_trials:
+            what = f"more than max_trials = {file.max_trials} trials"
+            raise InputError(Problem(document.place(("axes",)), "axes", what, "shorten an axis, or raise max_trials"))
     num_trials = num_cells * len(file.all_seeds)
     if num_trials > file.max_trials:
         raise InputError(

@@ -163,7 +163,7 @@ Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Found]:
     """Problems of a custom trainer in its sweep file."""
-    wrong = list(_template_problems(own, [*file.axes, *file.fixed], file.steps))
+    wrong = list(_template_problems(own, [*file.axes, *file.fixed, *file.tie], file.steps))
     if wrong:
         yield from wrong
         return
@@ -224,7 +224,7 @@ def _template_problems(own: CustomTrainer, known: Iterable[str], steps: int) -> 
             yield key, f"{text!r:.80} is refused: {error}", remedy
             continue
         for name in unknown:
-            yield key, f"{{{name}}} is neither an axis nor fixed", f"there are: {', '.join(names)}"
+            yield key, f"{{{name}}} is neither an axis nor fixed nor tied", f"there are: {', '.join(names)}"
 
 
 def command_of(own: Sequence[str]) -> list[str]:

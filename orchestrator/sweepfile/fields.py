@@ -19,6 +19,7 @@ from orchestrator.errors import Problem, did_you_mean
 from orchestrator.space import frozen
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
 
+_SURE_DIGITS = 15  # that every double keeps
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 
 
@@ -43,6 +44,9 @@ class Fields(Protocol):
 
     def canonical(self, name: str, value: Any) -> Any:
         """The canonical form of ``value``: values that a field treats as equal must give the same trial."""
+
+    def computed(self, name: str, value: float) -> Any:
+        """A computed number as a value of the field ``name``: a whole one where the field takes no other."""
 
     def names_files(self, name: str) -> bool:
         """Whether values of ``name`` are file patterns."""
@@ -91,6 +95,10 @@ class ObjectiveFields:
         if isinstance(value, int) and not isinstance(value, bool) and annotation in (float, float | None):
             return float(value)
         return frozen(value)
+
+    def computed(self, name: str, value: float) -> Any:
+        """Rounded to a whole number where the field takes no other, else to the digits that a computation keeps."""
+        return round(value) if self.is_integer(name, ()) else self.canonical(name, without_noise(value))
 
     def names_files(self, name: str) -> bool:
         """Whether values of ``name`` are file patterns: those of a field ``text``."""
@@ -150,6 +158,10 @@ class CustomFields:
         """As written: a script may distinguish 1 from 1.0."""
         return frozen(value)
 
+    def computed(self, name: str, value: float) -> Any:
+        """Whole numbers stay whole, and others are rounded to the digits that a computation keeps."""
+        return without_noise(value)
+
     def names_files(self, name: str) -> bool:
         """Never: the command's use of a word is not known."""
         return False
@@ -161,6 +173,11 @@ class CustomFields:
     def acts_where(self, name: str) -> str:
         """Everywhere: the command's use of a word is not known."""
         return ""
+
+
+def without_noise(value: float) -> float:
+    """``value`` without the error of its last digits: 0.3 for 0.1 * 3, so that it is the same trial as 0.3."""
+    return value if isinstance(value, int) else float(f"{value:.{_SURE_DIGITS}g}")
 
 
 def fields_of(objective: Objective | CustomTrainer) -> Fields:

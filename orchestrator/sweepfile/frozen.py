@@ -45,7 +45,8 @@ def frozen_text(
         data["objective"] = {**data["objective"], "folder": objective.folder}
     for axis in axes:
         if fields.names_files(axis.name):
-            data["axes"] = {**data["axes"], axis.name: {"values": list(map(list, axis.values))}}
+            written = {**data["axes"][axis.name], "values": list(map(list, axis.values))}
+            data["axes"] = {**data["axes"], axis.name: written}
     if fixed:
         data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

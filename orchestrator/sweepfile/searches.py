@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.columns import RESULTS
@@ -29,6 +29,7 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(SPREADS, ()),
 }
 _MOST_CORNERS = 256  # looked at
+_PROBES = 17  # values of a tied range that are looked at
 _FIRST_ROOM = 16  # trials that are asked for while nothing is known
 _MOST_AXES = 4  # of a search for the edge
 
@@ -60,16 +61,24 @@ def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Sear
     return search if section.batch is None else InBatches(search, section.batch)
 
 
-def corner_cells(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
-    """The cells at the ends of all axes, with every listed word: where values that do not fit together are found."""
-    ends = [
-        dict.fromkeys((axis.values[0], axis.values[-1]) if axis.values and is_number(axis.values[0]) else axis.values)
-        if axis.values
-        else (axis.at(0.0), axis.at(1.0))
-        for axis in axes
-    ]
-    for values in itertools.islice(itertools.product(*ends), _MOST_CORNERS):
-        yield {axis.name: value for axis, value in zip(axes, values, strict=True)}
+def corner_cells(axes: Sequence[Axis], tied: Container[str]) -> Iterator[dict[str, Any]]:
+    """The cells at the ends of all axes, with every listed word: where values that do not fit together are found.
+
+    Of ``tied`` axes also values between the ends, several of which may become one value.
+    """
+    ordered = sorted(axes, key=lambda axis: axis.name in tied)
+    looked_at = [_looked_at(axis, axis.name in tied) for axis in ordered]
+    for values in itertools.islice(itertools.product(*looked_at), _MOST_CORNERS):
+        cell = {axis.name: value for axis, value in zip(ordered, values, strict=True)}
+        yield {axis.name: cell[axis.name] for axis in axes}
+
+
+def _looked_at(axis: Axis, is_tied: bool) -> Iterable[Any]:
+    if not axis.values:
+        return axis.grid(_PROBES) if is_tied else (axis.at(0.0), axis.at(1.0))
+    if is_tied or not is_number(axis.values[0]):
+        return axis.values
+    return dict.fromkeys((axis.values[0], axis.values[-1]))
 
 
 def first_trials(search: Search, maker: TrialMaker) -> list[Trial]:

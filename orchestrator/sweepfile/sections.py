@@ -33,6 +33,9 @@ class AxisSection(BaseModel):
     log: list[float] | None = Field(None, min_length=2, max_length=2)
     log1m: list[float] | None = Field(None, min_length=2, max_length=2)
     num: int | None = Field(None, ge=1, le=100_000)
+    when: dict[str, Any] | None = Field(
+        None, min_length=1, description="the values of other axes for which this one exists; else it is null"
+    )
 
 
 def _known_method(name: str) -> str:
@@ -319,6 +322,8 @@ class SweepFile(BaseModel):
     ] = Field(default=[0])
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
+    tie: dict[str, Any] = Field(default={})
+    zip: list[Annotated[list[str], Field(min_length=2), AfterValidator(_each_once)]] = Field(default=[])
     sample: SampleSection | None = None
     search: SearchSection | None = None
     budget: BudgetConfig = BudgetConfig()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from orchestrator.messages import TrialRow
 from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import Search
 from orchestrator.search.sampled import sample_cells
-from orchestrator.space import Axis, Trial, format_value, frozen, grid_cells
+from orchestrator.space import Axis, Trial, frozen, grid_cells
 from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
 from orchestrator.sweepfile.custom_trainer import (
     CustomTrainer,
@@ -28,6 +27,8 @@ from orchestrator.sweepfile.custom_trainer import (
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
+from orchestrator.sweepfile.related_axes import related
+from orchestrator.sweepfile.resolving import resolved_trials
 from orchestrator.sweepfile.searches import added_seeds, corner_cells, first_trials, search_of
 from orchestrator.sweepfile.sections import (
     EVENTS,
@@ -43,6 +44,7 @@ from orchestrator.sweepfile.sections import (
     TrackingConfig,
 )
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
+from orchestrator.sweepfile.ties import checked_ties
 from orchestrator.sweepfile.trials import TrialMaker
 
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
@@ -158,22 +160,26 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     fields = fields_of(objective)
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
+    ties = checked_ties(file, fields, document, problems)
+    if not problems:
+        axes = related(axes, file, fields, document, problems)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
     refuse_huge(file, axes, document)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
     # Auditing does not change the trial.
     judged_by = stopping.model_dump(exclude={"audit"})
-    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, judged_by)
+    conditional = frozenset(axis.name for axis in axes if axis.when)
+    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, judged_by)
     search: Search
     most_trials = None
     if file.search is not None:
         search, most_trials = search_of(file, axes, document), file.search.trials
-        _, idle = _resolve(corner_cells(axes), file, maker, document)
+        _, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
     else:
         search = listed = _listed(file, axes)
-        trials, idle = _resolve(listed.cells, file, maker, document)
+        trials, idle = resolved_trials(listed.cells, file, maker, document)
         if isinstance(file.seeds, SeedsSection):
             search, most_trials = added_seeds(file, file.seeds, axes, document), len(trials)
             trials = first_trials(search, maker)
@@ -340,51 +346,8 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
     return fixed
 
 
-def _resolve(
-    cells: Iterable[Mapping[str, Any]], file: SweepFile, maker: TrialMaker, document: Document
-) -> tuple[list[Trial], Counter[str]]:
-    """Every trial with its configuration, which leaves no acting setting to a later default.
-
-    Also the number of cells in which each axis does not act, where there are some. Raises InputError for incompatible
-    values, and for a field that acts in no cell.
-    """
-    trials: dict[str, Trial] = {}
-    idle: Counter[str] = Counter()
-    num_cells = 0
-    for cell in cells:
-        num_cells += 1
-        try:
-            config, inert = maker.fields.resolve(maker.steps, maker.fixed, cell)
-        except ValueError as error:
-            raise InputError(_combination_problem(error, cell, document)) from None
-        idle.update(inert)
-        for trial in maker.of_config(cell, config):
-            trials.setdefault(trial.trial_id, trial)
-    if wrong := [name for name, number in idle.items() if number == num_cells]:
-        raise InputError(*(_idle_problem(name, maker.fields, file, document) for name in sorted(wrong)[:MAX_PROBLEMS]))
-    return list(trials.values()), Counter({name: idle[name] for name in file.axes if name in idle})
-
-
 def _listed(file: SweepFile, axes: Sequence[Axis]) -> ListedCells:
     sample = file.sample
     if sample is None:
         return ListedCells(list(grid_cells(axes)), len(file.all_seeds))
     return ListedCells(sample_cells(axes, sample.method, sample.num, sample.seed), len(file.all_seeds))
-
-
-def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document) -> Problem:
-    path = ("axes" if name in file.axes else "fixed", name)
-    message = f"acts only where {fields.acts_where(name)}, which is so in no trial of this sweep"
-    return Problem(document.place(path), ".".join(path), message, "remove it, or set what it acts with")
-
-
-def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
-    message = str(error)
-    field = message.split(" ", 1)[0]
-    path = next((path for path in (("axes", field), ("fixed", field)) if path in document.places), ())
-    at = " ".join(f"{key}={format_value(value)}" for key, value in cell.items())
-    shown = f"{message} (at {at})" if at else message
-    return Problem(document.place(path), ".".join(path), shown, "change one of the two")
-
-
-# --- writing -------------------------------------------------------------------------------------

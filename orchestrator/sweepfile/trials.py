@@ -7,24 +7,42 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.space import Trial, trial_id
-from orchestrator.sweepfile.fields import Fields
+from orchestrator.sweepfile.arithmetic import Expression
+from orchestrator.sweepfile.fields import Fields, Resolved
+from orchestrator.sweepfile.ties import STEPS, tied_values
 
 
 @dataclass(frozen=True)
 class TrialMaker:
-    """Makes the trials of one sweep's cells. ``judged_by`` are the rules of its outcomes, which are part of an id."""
+    """Makes the trials of one sweep's cells. ``judged_by`` are the rules of its outcomes, which are part of an id.
+
+    ``ties`` are in the order in which they can be computed. Axes of ``conditional`` are null where they do not exist.
+    """
 
     objective: str
     steps: int
     seeds: Sequence[int]
     fields: Fields
     fixed: Mapping[str, Any]
+    ties: Mapping[str, Expression]
+    conditional: frozenset[str]
     judged_by: Mapping[str, Any]
 
     def trials(self, cell: Mapping[str, Any]) -> list[Trial]:
         """A trial for each seed, in order. Raises ValueError where the values of ``cell`` do not fit together."""
-        config, _ = self.fields.resolve(self.steps, self.fixed, cell)
-        return self.of_config(cell, config)
+        return self.of_config(cell, self.resolve(cell).config)
+
+    def resolve(self, cell: Mapping[str, Any]) -> Resolved:
+        """The configuration of a cell. Raises ValueError where its values do not fit together."""
+        there = self.existing(cell)
+        tied = tied_values(self.ties, {**self.fixed, **cell, STEPS: self.steps}, self.fields)
+        beside = {name: value for name, value in tied.items() if name not in there}
+        on_axes = {**there, **{name: tied[name] for name in tied if name in there}}
+        return self.fields.resolve(self.steps, {**self.fixed, **beside}, on_axes)
+
+    def existing(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the axes that exist in ``cell``."""
+        return {name: value for name, value in cell.items() if value is not None or name not in self.conditional}
 
     def of_config(self, cell: Mapping[str, Any], config: Mapping[str, Any]) -> list[Trial]:
         """The trials of a cell whose resolved configuration is known."""

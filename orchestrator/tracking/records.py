@@ -13,6 +13,7 @@ from orchestrator.columns import RESULTS
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of
+from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.messages import CUSTOM_KINDS, TrialRow
 from orchestrator.space import Axis, Trial, canonical_json, format_value
 from orchestrator.tracking.companions import on_scales, with_companions
@@ -48,7 +49,7 @@ def trial_record(
     shares: Mapping[str, float] | None = None,
 ) -> TrialRecord:
     """The tracker's record of a trial of the ``sweep`` over ``axes``: points of its curves, results, ``shares``."""
-    is_finished = row.status == "finished"
+    is_finished, ties = row.status == "finished", ties_of(ledger)
     tags = {"status": row.status, "outcome": row.outcome, "reason": row.reason}
     tags |= {"audited": "true"} if row.is_audited else {}
     return TrialRecord(
@@ -56,9 +57,9 @@ def trial_record(
         name=Trial(row.trial_id, row.cell, row.seed, row.config).name,
         version=version_of(row),
         status=row.status,
-        cell=cell_key(row, axes, sweep),
+        cell=cell_key(row, axes, sweep, ties),
         # Settings that do not vary are recorded on the sweep.
-        values={**with_companions(row.cell, axes), "seed": row.seed, "sweep": sweep},
+        values={**_values(row, axes, ties), "seed": row.seed, "sweep": sweep},
         tags={key: str(value) for key, value in tags.items() if value is not None},
         points=[*_curves(ledger, row, every), *_results(row)] if is_finished else [],
         shares=shares or {},
@@ -81,17 +82,23 @@ def running_record(
     return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), until
 
 
-def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str) -> CellKey:
-    """The cell of a trial. Trials of other settings that are no axes are of another cell."""
+def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str, ties: Mapping[str, str]) -> CellKey:
+    """The cell of a trial. Trials of other settings that are no axes, or other ties, are of another cell."""
     config = {key: value for key, value in row.config.items() if key not in row.cell}
+    config |= tied_settings(row, ties)
     text = canonical_json([dict(row.cell), config])
     return CellKey(
         cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
         name=" ".join(f"{key}={format_value(value)}" for key, value in row.cell.items()) or "all seeds",
-        values={**with_companions(row.cell, axes), "sweep": sweep},
+        values={**_values(row, axes, ties), "sweep": sweep},
         started_s=row.started_at,
         position=row.position or 0,
     )
+
+
+def _values(row: TrialRow, axes: Mapping[str, Axis], ties: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a cell on the axes, and those that follow from them."""
+    return {**with_companions(row.cell, axes), **tied_settings(row, ties)}
 
 
 def shown_value(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -12,6 +12,7 @@ from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, distance_to_edge
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.related_cells import led, ties_of
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.stability import MapCell, distinct_runs, map_cell, stability_map, sweep_axes
 from orchestrator.messages import DEGRADED, PackRow, TrialRow
@@ -33,15 +34,16 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
     facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
     environment = packs[-1].environment if packs else {}
     axes = sweep_axes(ledger)
-    fixed = _fixed(rows)
+    ties = ties_of(ledger)
+    fixed = _fixed(rows, ties)
     tags = {
         "objective": facts.get("objective", ""),
         "sweep_version": facts.get("sweep_version", ""),
-        MAP_AXES: ",".join(map_axes(axes)),
+        MAP_AXES: ",".join(map_axes([axis for axis in axes if axis.name not in led(axes)])),
         **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
-    cells = _cells(ledger, rows, axes)
+    cells = _cells(ledger, rows, axes, ties)
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
@@ -54,6 +56,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
             "sweep": facts.get("name", ""),
             "objective": facts.get("objective", ""),
             **{axis.name: _range_text(axis) for axis in axes},
+            **{f"tie.{name}": text for name, text in ties.items()},
             **{key: shown_value(value) for key, value in fixed.items()},
         },
         metrics={**_counts(rows), **_of_map(ledger, rows, cells), **_costs(ledger, packs)},
@@ -68,12 +71,14 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
 # --- cells -----------------------------------------------------------------------------------------
 
 
-def _cells(ledger: LedgerReader, rows: Sequence[TrialRow], axes: Sequence[Axis]) -> list[CellRecord]:
+def _cells(
+    ledger: LedgerReader, rows: Sequence[TrialRow], axes: Sequence[Axis], ties: Mapping[str, str]
+) -> list[CellRecord]:
     by_name, name = {axis.name: axis for axis in axes}, ledger.facts().get("name", "")
     members: dict[str, list[TrialRow]] = {}
     keys: dict[str, CellKey] = {}
     for row in rows:
-        key = cell_key(row, by_name, name)
+        key = cell_key(row, by_name, name, ties)
         keys.setdefault(key.cell_id, key)
         members.setdefault(key.cell_id, []).append(row)
     made = {cell_id: map_cell(None, None, trials, "final_loss", {}) for cell_id, trials in members.items()}
@@ -118,12 +123,14 @@ def _distance(cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tup
 def _sensitivities(ledger: LedgerReader) -> Callable[[Mapping[str, Any]], dict[str, float]]:
     """The function from a cell to what a wrong learning rate costs at its other settings, where that is known."""
     try:
-        found = {tuple(each.setting.items()): each.value for each in lr_sensitivity(ledger, "lr")}
+        settings = lr_sensitivity(ledger, "lr")
     except InputError:
-        found = {}
+        settings = []
+    found = {tuple(each.setting.items()): each.value for each in settings}
+    names = list(settings[0].setting) if settings else []
 
     def of_cell(cell: Mapping[str, Any]) -> dict[str, float]:
-        value = found.get(tuple((name, value) for name, value in cell.items() if name != "lr"))
+        value = found.get(tuple((name, cell[name]) for name in names))
         return {} if value is None else {"lr_sensitivity": value}
 
     return of_cell
@@ -224,12 +231,12 @@ def _texts(packs: Sequence[PackRow]) -> list[Text]:
     return list(dict.fromkeys(Text(e["text"], e["text_sha256"], int(e["text_bytes"])) for e in found))
 
 
-def _fixed(rows: Sequence[TrialRow]) -> dict[str, Any]:
-    """The settings that are not axes and so equal in all trials."""
+def _fixed(rows: Sequence[TrialRow], ties: Container[str]) -> dict[str, Any]:
+    """The settings that are neither axes nor tied and so equal in all trials."""
     if not rows:
         return {}
     settings = settings_of(rows[0].objective, rows[0].config)
-    return {key: value for key, value in settings.items() if key not in rows[0].cell}
+    return {key: value for key, value in settings.items() if key not in rows[0].cell and key not in ties}
 
 
 def _range_text(axis: Axis) -> str:

@@ -135,6 +135,18 @@ def test_the_example_sweep_file_is_valid() -> None:
     assert len(build_sweep(parse_document(blocks(SWEEP_FILE, "yaml")[0], "example")).trials) == 84
 
 
+def test_the_examples_of_related_axes_have_the_values_and_cells_that_the_page_says() -> None:
+    (scaled,) = (text for text in blocks(SWEEP_FILE, "yaml") if "tie:" in text)
+    (momentum,) = (text for text in blocks(SWEEP_FILE, "yaml") if "when:" in text)
+    (largest,) = (
+        trial for trial in build_sweep(parse_document(scaled, "page")).trials
+        if dict(trial.cell) == {"lr": 1.0, "batch_size": 128}
+    )  # fmt: skip
+    assert (largest.config["lr"], largest.config["warmup"]) == (2.0, 20)
+    sweep = build_sweep(parse_document(momentum, "page"))
+    assert (len(sweep.trials), 7 * 2 * 3) == (28, 42)
+
+
 @pytest.mark.parametrize(
     ("section", "prefix"),
     [

@@ -18,9 +18,11 @@ from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
 from orchestrator.search.catalogue import SEARCHES
+from orchestrator.sweepfile.arithmetic import FUNCTIONS
 from orchestrator.sweepfile.custom_trainer import GIVEN
 from orchestrator.sweepfile.sections import (
     EVENTS,
+    AxisSection,
     BudgetConfig,
     CheckpointConfig,
     CustomTrainerSection,
@@ -103,9 +105,11 @@ def test_commands_and_options() -> None:
 
 def test_keys_of_a_sweep_file() -> None:
     assert list(SweepFile.model_fields) == [
-        "name", "objective", "steps", "seeds", "axes", "fixed", "sample", "search", "budget", "stopping", "resources",
-        "checkpoint", "telemetry", "tracking", "notify", "max_trials",
+        "name", "objective", "steps", "seeds", "axes", "fixed", "tie", "zip", "sample", "search", "budget", "stopping",
+        "resources", "checkpoint", "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
+    assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
+    assert FUNCTIONS == ("min", "max", "round", "sqrt")
     assert list(SampleSection.model_fields) == ["method", "num", "seed"]
     assert list(SearchSection.model_fields) == [
         "method", "trials", "seed", "batch", "along", "precision", "level", "metric", "stable",

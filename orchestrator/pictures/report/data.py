@@ -13,6 +13,7 @@ from orchestrator.columns import meaning
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES, also_of, last_reading
+from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import REDUCTIONS, sweep_axes
 from orchestrator.pictures.labels import axis_place, short_number, tick_texts
 from orchestrator.pictures.report.cells import cells_and_panels, page_look
@@ -35,7 +36,9 @@ _NUM_TICKS = 6
 
 def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
-    facts, axes, rows = ledger.facts(), sweep_axes(ledger), ledger.trials()
+    facts, rows, found_axes = ledger.facts(), ledger.trials(), sweep_axes(ledger)
+    # The page shows the first two at first: not one that advances with another.
+    axes = sorted(found_axes, key=lambda axis: axis.name in led(found_axes))
     num_points = _points_per_curve(len(CURVES) * sum(row.outcome is not None for row in rows))
     also = also_of(rows)
     measured: dict[str, dict[str, float]] = {name: {} for name in (*CURVE_METRICS, *also)}

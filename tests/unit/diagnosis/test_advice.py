@@ -120,7 +120,9 @@ def test_every_small_sweep_that_is_printed_is_one_that_runs(name: str, tmp_path:
 
 def test_the_small_sweep_has_the_trials_own_cell_at_every_other_setting(tmp_path: Path) -> None:
     folder = planted_sweep(tmp_path / "planted")
-    trial = replace(row_of("diverged", 3), cell={"lr": 3.0, "warmup": 150})
+    trial = row_of("diverged", 3)
+    cell = {"lr": 3.0, "warmup": 150}
+    trial = replace(trial, cell=cell, config={**trial.config, **cell})
     sweep = sweep_of_text(small_sweep(folder, trial, "lower", "beta2", [0.9]))
     assert (dict(sweep.fixed), sweep.axes[0].values) == ({"lr": 3.0, "warmup": 150}, (0.95, 0.9))
     assert {trial.config["warmup"] for trial in sweep.trials} == {150}
@@ -202,3 +204,21 @@ def test_what_is_advised_against_a_short_memory_is_on_the_other_side_of_the_rule
     assert len(longer_memories) == len(less_momenta) == 2
     assert all(value > beta1**2 for value in longer_memories)
     assert all(value**2 < beta2 for value in less_momenta)
+
+
+def test_a_small_sweep_of_related_axes_has_the_values_that_the_trial_was_trained_with(tmp_path: Path) -> None:
+    body = (
+        "name: tied\nobjective: quadratic\nsteps: 20\n"
+        "axes:\n  lr: {values: [0.1, 0.2]}\n  curvature: {values: [1, 4]}\n  optimizer: {values: [sgd, adamw]}\n"
+        "  beta2: {values: [0.9, 0.99], when: {optimizer: adamw}}\n"
+        "zip: [[lr, curvature]]\ntie: {lr: lr / curvature, warmup: curvature}\n"
+    )
+    sweep = sweep_of_text(body)
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    trial = next(each for each in sweep.trials if dict(each.cell) == {**each.cell, "curvature": 4, "optimizer": "sgd"})
+    row = replace(row_of("diverged", 3), objective="quadratic", cell=trial.cell, config=trial.config)
+    again = sweep_of_text(small_sweep(tmp_path, row, "again", None, []))
+    assert dict(again.fixed) == {"curvature": 4.0, "lr": 0.05, "optimizer": "sgd", "warmup": 4}
+    lower = sweep_of_text(small_sweep(tmp_path, row, "lower", "lr", [0.01]))
+    assert [each.config["lr"] for each in lower.trials if each.seed == 0] == [0.05, 0.01]
+    assert again.trials[0].config == trial.config

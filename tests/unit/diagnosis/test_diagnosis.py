@@ -27,7 +27,7 @@ from objectives.base import GptConfig
 from objectives.models.data import batch_text
 from orchestrator.cli import app
 from orchestrator.diagnosis.diagnosis import diagnose, most_typical, rank, trial_by_id
-from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
+from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines, headline
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
@@ -309,3 +309,10 @@ def test_a_cell_next_to_one_is_not_another_one(tmp_path: Path) -> None:
         record(ledger, sweep_of(body), ["stable", "diverged", "spiked"])
         of = {written: diagnose(ledger, cell={"beta2": written}).trial.cell["beta2"] for written in ("0.9999", "0.66")}
     assert of == {"0.9999": 0.9999, "0.66": 0.66274}
+
+
+def test_a_trial_on_a_tied_axis_is_named_with_what_it_was_trained_with(tmp_path: Path) -> None:
+    body = "axes: {lr: {values: [0.1]}}\ntie: {lr: lr / 4, warmup: 5}\n"
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of(body), ["diverged"])
+        assert headline(diagnose(ledger)).startswith("case: lr=0.1 effective_lr=0.025 seed=0 (")

@@ -16,9 +16,9 @@ def over_edge(outcome: str) -> bool | None:
     return None if outcome == "unknown" else outcome != "stable"
 
 
-def run(outcome_of, up_to: int = 5, start: int = 1) -> tuple[dict, int]:
+def run(outcome_of, up_to: int = 5, start: int = 1, axes: tuple[Axis, ...] = AXES) -> tuple[dict, int]:
     """The number of seeds of each cell when nothing more is proposed, and the rounds that it took."""
-    search = SeedsWhereCellsDisagree(CELLS, AXES, start, up_to, over_edge)
+    search = SeedsWhereCellsDisagree(list(grid_cells(axes)), axes, start, up_to, over_edge)
     known: dict[tuple, CellResult] = {}
     rounds = 0
     while proposals := search.propose(list(known.values()), 1):
@@ -27,7 +27,7 @@ def run(outcome_of, up_to: int = 5, start: int = 1) -> tuple[dict, int]:
             seeds = [SeedResult(seed, outcome_of(proposal.cell, seed), True) for seed in range(proposal.num_seeds)]
             known[tuple(proposal.cell.items())] = CellResult(proposal.cell, tuple(seeds))
     assert proposals is None
-    return {(dict(key)["lr"], dict(key)["schedule"]): len(r.seeds) for key, r in known.items()}, rounds
+    return {tuple(value for _, value in key): len(r.seeds) for key, r in known.items()}, rounds
 
 
 def test_where_all_agree_every_cell_keeps_its_first_seeds() -> None:
@@ -64,3 +64,23 @@ def test_it_waits_for_all_results_of_a_round() -> None:
     assert search.propose(known, 100) == []
     given_up = [CellResult(cell, (SeedResult(0, None, True),)) for cell in CELLS]
     assert search.propose(given_up, 100) is None
+
+
+def test_neighbours_follow_where_axes_advance_together() -> None:
+    together = ("lr", "width")
+    axes = (
+        Axis("lr", "values", (0.1, 0.2, 0.3, 0.4), zipped=together),
+        Axis("width", "values", (64, 8, 16, 32), zipped=together),
+    )
+    seeds, _ = run(lambda cell, seed: "diverged" if cell["lr"] > 0.25 else "stable", axes=axes)
+    assert {cell for cell, num in seeds.items() if num == 5} == {(0.2, 8), (0.3, 16)}
+
+
+def test_a_cell_in_which_an_axis_does_not_exist_has_no_neighbours_along_it() -> None:
+    axes = (*AXES, Axis("power", "values", (1, 2), when=(("schedule", ("linear",)),)))
+
+    def outcome(cell, seed: int) -> str:
+        return "diverged" if cell["power"] is None and cell["lr"] > 0.35 else "stable"
+
+    seeds, _ = run(outcome, axes=axes)
+    assert {cell for cell, num in seeds.items() if num == 5} == {(0.3, "cosine", None), (0.4, "cosine", None)}
