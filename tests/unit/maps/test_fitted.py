@@ -1,0 +1,154 @@
+"""The fitted edge: beside the bracket of a grid, on the known edge of a quadratic, and what it cannot tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import record, search_with, sweep_of
+
+from orchestrator.errors import InputError
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.maps.boundary import boundary
+from orchestrator.maps.fitted import fit, fitted_lines, fitted_mesh
+from orchestrator.maps.stability import stability_map
+from orchestrator.space import Trial
+from orchestrator.sweepfile.spec import Sweep
+
+GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
+SCATTERED = "seeds: [0, 1]\nsample: {method: sobol, num: 60}\naxes:\n"
+RANGES = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  beta1: {linear: [0.0, 0.9]}\n"
+
+
+def edge_of(beta1: float) -> float:
+    """The planted edge: a learning rate that rises with beta1."""
+    return 10 ** (-2 + 1.2 * beta1)
+
+
+def outcome(trial: Trial) -> str:
+    return "stable" if trial.cell["lr"] < edge_of(trial.cell.get("beta1", 0.0)) else "diverged"
+
+
+def ledger_of(sweep: Sweep, folder: Path, outcome_of: Callable[[Trial], str] = outcome) -> Path:
+    folder.mkdir()
+    with LedgerWriter(folder / LEDGER) as ledger:
+        record(ledger, sweep, [outcome_of(trial) for trial in sweep.trials])
+    return folder / LEDGER
+
+
+def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path: Path) -> None:
+    with LedgerReader(ledger_of(sweep_of(GRID), tmp_path / "case")) as ledger:
+        rows = boundary(stability_map(ledger))
+        fitted = fit(ledger)
+        for row in rows:
+            (bracket,), (edge,) = row.edges, fitted.row({"beta1": row.y}).edges
+            assert edge.at is not None
+            step = (1000) ** (1 / 12)
+            assert bracket.stable / step**0.25 < edge.at < bracket.not_stable * step**0.25
+            assert edge.is_stable_below
+
+
+@pytest.mark.parametrize("beta1", [0.1, 0.45, 0.8])
+def test_among_scattered_cells_the_planted_edge_lies_in_the_interval(tmp_path: Path, beta1: float) -> None:
+    with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
+        (edge,) = fit(ledger).row({"beta1": beta1}).edges
+    assert edge.at is not None
+    assert edge.low is not None
+    assert edge.high is not None
+    assert edge.low < edge_of(beta1) < edge.high
+    assert abs(math.log10(edge.at / edge_of(beta1))) < 0.15
+
+
+def test_the_order_of_the_trials_changes_nothing(tmp_path: Path) -> None:
+    lines = []
+    for number, sweep in enumerate((sweep_of(RANGES), sweep_of(RANGES.replace("[0, 1]", "[1, 0]")))):
+        with LedgerReader(ledger_of(sweep, tmp_path / f"case{number}")) as ledger:
+            lines.append(fitted_lines(fit(ledger)))
+    assert lines[0] == lines[1]
+
+
+def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: Path) -> None:
+    """2 (1 + b1) / ((1 - b1) h) with curvature h = 1: heavy-ball momentum on a quadratic."""
+    beta1s = (0.15, 0.3, 0.45, 0.6)
+    sets = ("name=known", "steps=120", "seeds=[0, 1, 2]", "resources.pack=16", "axes.lr={log: [0.5, 50.0]}")
+    search = "search={method: edge, along: lr, trials: 64}"
+    axes = "axes.beta1={linear: [0.0, 0.7]}"
+    train(search_with(*sets, axes, search, "stopping.spike_rise=1000.0"))
+    with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
+        assert len(ledger.trials()) == 64
+        fitted = fit(ledger)
+    for beta1 in beta1s:
+        (edge,) = fitted.row({"beta1": beta1}).edges
+        assert edge.at is not None
+        assert edge.at == pytest.approx(2 * (1 + beta1) / (1 - beta1), rel=0.2)
+
+
+def test_where_all_is_stable_no_edge_is_told(tmp_path: Path) -> None:
+    with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", lambda trial: "stable")) as ledger:
+        fitted = fit(ledger)
+        assert all(edge.at is None for row in fitted.rows() for edge in row.edges)
+        assert min(row.stable for row in fitted.rows()) > 0.9
+        assert not any("stable up to" in line for line in fitted_lines(fitted))
+
+
+def test_words_have_edges_of_their_own(tmp_path: Path) -> None:
+    body = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
+
+    def by_word(trial: Trial) -> str:
+        return "stable" if trial.cell["lr"] < {"sgd": 0.3, "adamw": 0.01}[trial.cell["optimizer"]] else "diverged"
+
+    with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case", by_word)) as ledger:
+        found = {row.setting["optimizer"]: row.edges[0].at for row in fit(ledger).rows()}
+    assert found["sgd"] == pytest.approx(0.3, rel=0.4)
+    assert found["adamw"] == pytest.approx(0.01, rel=0.4)
+
+
+def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
+    def low_is_degraded(trial: Trial) -> str:
+        return "degraded" if trial.cell["lr"] < 0.005 else outcome(trial)
+
+    with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case", low_is_degraded)) as ledger:
+        plain = fit(ledger).stable([{"lr": 0.0015, "beta1": 0.5}])
+        counted = fit(ledger, counts_degraded=True).stable([{"lr": 0.0015, "beta1": 0.5}])
+    assert plain[0] > 0.9
+    assert counted[0] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"along": "momentum"}, "'momentum' is not an axis that is free"),
+        ({"along": "optimizer"}, "the values of optimizer have no order"),
+        ({"where": {"optimizer": "adamw"}, "along": "optimizer"}, "is not an axis that is free"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(tmp_path: Path, options: dict, message: str) -> None:
+    body = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
+    path = ledger_of(sweep_of(body), tmp_path / "case", lambda trial: "stable")
+    with LedgerReader(path) as ledger, pytest.raises(InputError, match=message):
+        fit(ledger, **options)
+
+
+def test_few_trials_are_refused_and_have_no_surface_in_the_picture(tmp_path: Path) -> None:
+    body = RANGES.replace("num: 60", "num: 3")
+    with LedgerReader(ledger_of(sweep_of(body), tmp_path / "case")) as ledger:
+        with pytest.raises(InputError, match="6 trials with an outcome are too few"):
+            fit(ledger)
+        assert fitted_mesh(ledger, "lr", "beta1") is None
+
+
+def test_the_surface_of_a_picture_is_that_of_the_answers(tmp_path: Path) -> None:
+    with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
+        mesh, fitted = fitted_mesh(ledger, "lr", "beta1"), fit(ledger)
+    assert mesh is not None
+    cells: Sequence[dict[str, float]] = [
+        {"lr": 10 ** mesh.x_X[x], "beta1": float(mesh.y_Y[y])} for x, y in ((3, 70), (40, 40), (80, 0))
+    ]
+    drawn = [mesh.stable_YX[70, 3], mesh.stable_YX[40, 40], mesh.stable_YX[0, 80]]
+    np.testing.assert_allclose(drawn, fitted.stable(cells), atol=1e-6)
+    assert ((mesh.surely_YX > 0) == (mesh.stable_YX > 0.5)).mean() > 0.99
