@@ -22,9 +22,9 @@ _JITTER = 1e-6
 _MOST_FITS = 15  # iterations of the search for the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
 _LENGTH, _LENGTH_SD = 0.35, 0.4
-_PLACE_LENGTH = 0.18
+_PLACE_LENGTH, _PLACE_LENGTH_SD = 0.18, 0.9
 _SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
-_STEEPNESS, _STEEPNESS_SD = 1.6, 0.7  # logits for each step of the resolution
+_STEEPNESS, _STEEPNESS_SD = 1.3, 0.7  # logits for each step of the resolution
 _STEEPEST = 6.0  # where a stable cell has an unstable neighbour, nothing says how steep the edge is between them
 _ROUGHNESS, _ROUGHNESS_SD = 1.0, 0.5
 
@@ -185,6 +185,8 @@ def _learned(prior: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N
     medians = prior.logs()
     num = len(prior.shape.lengths)
     deviations = np.array([_LENGTH_SD] * num + [_SPREAD_SD, _STEEPNESS_SD, _ROUGHNESS_SD])[: len(medians)]
+    if prior.layout.along is not None:
+        deviations[num - 1] = _PLACE_LENGTH_SD
     highest = medians + 3 * deviations
     if prior.layout.along is not None:
         highest[num + 1] = math.log(steepest)
