@@ -31,6 +31,12 @@ class Places:
     is_categorical: bool
     is_given: bool  # the values are those of a grid, so there is nothing between them
 
+    def place(self, value: Any) -> float:
+        """Where ``value`` is, whether or not it is one of the values. Raises ValueError where it must be one."""
+        if self.axis.ends is None:
+            return self.units[self.values.index(value)]
+        return self.axis.unit(value)
+
 
 @dataclass(frozen=True)
 class Lattice:
@@ -86,7 +92,7 @@ class Lattice:
         indices = self.indices(cell)
         if indices is not None:
             return [column.units[i] for column, i in zip(self.columns, indices, strict=True)]
-        return [column.axis.unit(cell[column.axis.name]) for column in self.columns]
+        return [column.place(cell[column.axis.name]) for column in self.columns]
 
     def candidates(self, random: np.random.Generator) -> np.ndarray:
         """All cells as indices, (C, D), or whole rows along the axis of a random part of them."""
