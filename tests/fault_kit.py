@@ -27,6 +27,12 @@ SWEEP = (
     QUADRATIC.replace("steps: 60", "steps: 1000").replace("optimizer: sgd", "optimizer: sgd, noise: 0.1")
     + "resources: {pack: 4}\ncheckpoint: {every_s: null, every_steps: 100}\n"
 )
+SEARCH = (  # two batches of eight trials each, the second after the results of the first
+    SWEEP.replace("lr: {values: [0.1, 1.0, 3.0]}", "lr: {log: [0.1, 30.0]}").replace(
+        "beta1: {values: [0.0, 0.5]}", "beta1: {linear: [0.0, 0.6]}"
+    )
+    + "search: {method: METHOD, trials: 24, batch: 8}\n"
+)
 LONGER = SWEEP.replace("steps: 1000", "steps: 3000")
 DRIVERS: list[subprocess.Popen[str]] = []  # all that tests have started
 _INSTALL = {"strace": "strace", "ss": "iproute2", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}

@@ -11,6 +11,7 @@ from orchestrator.detection.outcomes import OUTCOMES, cell_state
 from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, distance_to_edge
+from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.related_cells import led, ties_of
 from orchestrator.maps.sensitivity import lr_sensitivity
@@ -175,9 +176,14 @@ def _by_cell(rows: Iterable[TrialRow]) -> list[list[TrialRow]]:
 
 
 def _edges(ledger: LedgerReader) -> dict[str, float]:
-    """The bracket of each row's outermost edge along the first axis, and their medians on its scale."""
+    """The bracket of each row's outermost edge along the first axis, and their medians on its scale.
+
+    Where cells are scattered, the median 95 % interval of the fitted edge.
+    """
     try:
         stability = stability_map(ledger)
+        if stability.is_sampled:
+            return _fitted_edges(fit(ledger))
         rows = boundary(stability)
     except InputError:
         return {}
@@ -196,6 +202,16 @@ def _edges(ledger: LedgerReader) -> dict[str, float]:
             of_rows = {y: bracket[place] for y, bracket in brackets.items()}
             found |= {f"{name}/{stability.y.name} {format_value(y)}": value for y, value in of_rows.items()}
     return found
+
+
+def _fitted_edges(fitted: Fit) -> dict[str, float]:
+    last = [row.edges[-1] for row in fitted.rows() if row.edges]
+    ends = [(edge.low, edge.high) for edge in last if edge.at is not None]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    if not known:
+        return {}
+    low, high = (_middle(values, fitted.along) for values in zip(*known, strict=True))
+    return {"edge_low": low, "edge_high": high}
 
 
 def _middle(values: Sequence[float], axis: Axis) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from fault_kit import (
     LONGER,
+    SEARCH,
     assert_sound,
     can_go_on,
     command,
@@ -24,6 +25,7 @@ from fault_kit import (
     run,
     start,
     statuses,
+    undisturbed_results,
     wait_until,
     write_sweep,
 )
@@ -56,6 +58,32 @@ def test_a_driver_killed_at_random_moments_loses_nothing(folder: Path, undisturb
     assert killed >= KILLS // 2
     assert_sound(folder)
     assert results_of(folder) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["edge", "tpe"])
+def test_a_search_whose_driver_is_killed_at_random_moments_tries_the_same_trials(tmp_path: Path, method: str) -> None:
+    text = SEARCH.replace("METHOD", method)
+    (tmp_path / "calm").mkdir()
+    calm = undisturbed_results(tmp_path / "calm", text)
+    assert len(calm) == 24
+    write_sweep(tmp_path, text)
+    moments, killed = random.Random(1), 0
+    for _ in range(MOST_TRIES):
+        driver = start(tmp_path, "--executor", "inline")
+        wait_until(lambda: is_training(tmp_path) or driver.poll() is not None, "training")  # noqa: B023
+        time.sleep(moments.uniform(0.0, 0.6))
+        driver.kill()
+        driver.communicate()
+        if driver.returncode != -signal.SIGKILL:
+            break
+        killed += 1
+        assert_sound(tmp_path)
+    assert killed >= 2
+    code, output = run(tmp_path, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    assert_sound(tmp_path)
+    assert results_of(tmp_path) == calm
 
 
 @pytest.mark.slow
