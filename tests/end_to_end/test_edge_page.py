@@ -1,4 +1,4 @@
-"""docs/edge.md: the sweep files are valid, and the commands run as shown; with fewer steps, since edges differ anyway."""
+"""docs/edge.md: sweep files are valid, commands run as shown; with fewer steps, since edges differ anyway."""
 
 from __future__ import annotations
 
