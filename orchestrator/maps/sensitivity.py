@@ -55,7 +55,7 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
             Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
         )
     trials = ledger.trials()
-    finished = [trial for trial in trials if trial.outcome]
+    finished = [trial for trial in trials if trial.is_judged]
     loss = usual_loss(finished)
     settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialRow]]] = {}
     for trial in finished:

@@ -155,9 +155,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         raise InputError(*problems[:MAX_PROBLEMS])
     refuse_huge(file, axes, document)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
-    # Auditing does not change the trial.
-    judged_by = stopping.model_dump(exclude={"audit"})
-    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, judged_by)
+    maker = TrialMaker(objective.name, file.steps, file.seeds, fields, fixed, stopping.rules())
     if file.search is not None:
         search = search_of(file, axes, document)
         _, idle = _resolve(corner_cells(axes), file, maker, document)
