@@ -74,6 +74,11 @@ class CustomRun:
         assert self._source is not None
         return self._source
 
+    @property
+    def is_pruned(self) -> bool:
+        """Whether it ends because it is slow."""
+        return self.is_over and self.judging.climb().is_pruned
+
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """A report every ``launch.report_s`` seconds, and a last one with the result or the reason for its absence."""
         try:
@@ -103,7 +108,7 @@ class CustomRun:
                         return
         if self.is_over:
             # A `Watch` learns of a verdict, but not of other trials.
-            is_told = self.source.is_told and not self.judging.climb().is_pruned
+            is_told = self.source.is_told and not self.is_pruned
             yield from self._until_ended(started, self.launch.grace_s, is_told=is_told)
         else:
             self._take(self.source.finish(self._children[0]))
@@ -304,8 +309,9 @@ class CustomRun:
             return self.report(started, Failed(self._with_output(question)))
         if has_result:
             steps_done, validation = self.curve.steps_done, self.source.validation_loss
-            climb = self.judging.climb()
-            if climb.is_pruned:
+            # One whose losses were in question then has trained on.
+            climb = replace(self.judging.climb(), is_pruned=self.is_pruned)
+            if self.is_pruned:
                 validation = math.nan
             result = finished_of(self.member.trial_id, record, self.stopping, steps_done, validation, climb)
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
