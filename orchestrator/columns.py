@@ -26,7 +26,9 @@ TRIAL_COLUMNS = (
     Column("trial_id", "", "hash of the full resolved configuration"),
     Column("seed", "", "seed of the initial weights and of the order of the data"),
     Column("status", "", "what the infrastructure did: planned, running, finished, interrupted, lost or errored"),
-    Column("outcome", "", "what the training did: stable, spiked, diverged, stalled, or unknown; empty without one"),
+    Column(
+        "outcome", "", "what the training did: stable, spiked, diverged, stalled, unknown or pruned; empty without one"
+    ),
     Column(
         "onset_step", "step",
         "where it first left its trend (spiked), where the divergence began (diverged), the first step (stalled)",
@@ -121,11 +123,11 @@ FRACTION_TITLE = "fraction of stable seeds"
 # The columns of map.csv and `load().map()` after those of the axes; one row per cell.
 MAP_COLUMNS = (
     Column("num_seeds", "", "seeds that the sweep asks for"),
-    Column("num_finished", "", "seeds that have an outcome"),
+    Column("num_finished", "", "seeds that have an outcome and were not pruned"),
     Column(
         "state", "",
-        "stable, degraded, spiked, diverged, stalled, unknown, errored or not_run; stable only when all seeds asked "
-        "for are, degraded when all are and some learned less than half of what the sweep's best trial did",
+        "stable, degraded, spiked, diverged, stalled, unknown, pruned, errored or not_run; stable only when all seeds "
+        "asked for are, degraded when all are and some learned less than half of what the sweep's best trial did",
     ),
     Column("fraction_stable", "share", "stable seeds of the finished ones"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
@@ -135,6 +137,7 @@ MAP_COLUMNS = (
     Column("num_spiked", "", "seeds with the outcome spiked"),
     Column("num_diverged", "", "seeds with the outcome diverged"),
     Column("num_stalled", "", "seeds with the outcome stalled"),
+    Column("num_pruned", "", "seeds that were stopped since they were slow beside others"),
     Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned in a slow rise"),
     Column("num_errored", "", "seeds that ended with an error and have no outcome"),
     Column("total_spikes", "", "num_spikes summed over the finished seeds"),

@@ -13,6 +13,7 @@ Trace = Mapping[str, np.ndarray]
 
 # What a map calls a stable trial that learned less than this share of what the best of its sweep did.
 DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
+PRUNED = "pruned"  # the outcome of a trial that was stopped since it was slow
 CUSTOM_KINDS = ("command", "python")  # the objective of the trials of a custom trainer
 
 
@@ -69,8 +70,28 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class Rival:
+    """An earlier trial that slow ones are compared with: its loss at each rung that it reached."""
+
+    losses: tuple[float, ...]
+    ran_to_its_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rung: after ``steps`` a trial whose loss is above ``loss`` is slow, beside ``num_rivals`` earlier trials."""
+
+    steps: int
+    loss: float
+    num_rivals: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
-    """Trials to train in one process: a ``StackedPack`` or a ``LaunchedPack``."""
+    """Trials to train in one process: a ``StackedPack`` or a ``LaunchedPack``.
+
+    ``bars`` are in ascending order of their steps; empty where slow trials are not stopped.
+    """
 
     pack_id: str
     steps: int
@@ -78,6 +99,7 @@ class Pack:
     stopping: Mapping[str, Any] = field(repr=False)
     cpus: int = 1
     gpus: float = 0.0
+    bars: tuple[Bar, ...] = field(default=(), repr=False)
 
     @property
     def trial_ids(self) -> list[str]:
@@ -189,7 +211,8 @@ class Finished:
     ``verdict_step`` is the step at which it was judged lost, even if it trained on because it ``is_audited``.
     ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
     ``norm_rises`` are the steps at which its gradient norm had risen by half. ``curve_digest`` is a hash of steps and
-    losses of a custom trainer's run.
+    losses of a custom trainer's run. ``slow_step`` is the step at which it was found slow, and pruned unless it
+    ``is_audited``; ``rung_losses`` are its losses at the rungs that it reached.
     """
 
     trial_id: str
@@ -211,6 +234,8 @@ class Finished:
     risen_share: float | None = None
     norm_rises: tuple[int, ...] = ()
     curve_digest: str | None = None
+    slow_step: int | None = None
+    rung_losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,10 +314,12 @@ class TrialRow:
     risen_share: float | None = None  # of what it learned, given up in a slow rise
     validation_loss: float | None = None
     verdict_step: int | None = None  # step of the verdict of lost, if any
-    is_audited: bool = False  # whether it trains on after that
+    slow_step: int | None = None  # step at which it was found slow, if it was
+    is_audited: bool = False  # whether it trains on after either
     episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
     norm_rises: tuple[int, ...] = ()  # steps at which the gradient norm had risen by half: notes
     curve_digest: str | None = None  # hash of steps and losses, of a custom trainer's run
+    rung_losses: tuple[float, ...] = ()  # where slow trials are stopped, at each rung that it reached
     reason: str | None = None  # why this outcome, or what went wrong
     error: str | None = None  # tail of the traceback of an errored trial
     pack_id: str | None = None  # the last attempt
@@ -300,6 +327,11 @@ class TrialRow:
     finished_at: float | None = None
     # Of what the sweep's best trial learned. Computed for all trials of a sweep together: None in a row read alone.
     learned_share: float | None = None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether its outcome is that of a whole training: of a pruned trial it is not known."""
+        return self.outcome not in (None, PRUNED)
 
     @property
     def is_degraded(self) -> bool:
@@ -314,7 +346,7 @@ class TrialRow:
         """
         if self.steps_done is None:
             return None
-        ran_on = self.objective in CUSTOM_KINDS and self.verdict_step is None
+        ran_on = self.objective in CUSTOM_KINDS and self.verdict_step is None and self.outcome != PRUNED
         return 0 if ran_on else max(0, self.steps - self.steps_done)
 
     @property

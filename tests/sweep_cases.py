@@ -16,7 +16,7 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Completed, Finished, Report, TrialRow
+from orchestrator.messages import PRUNED, Completed, Finished, Report, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -95,7 +95,7 @@ def map_ledger(
 
     A ``degraded`` one is stable and hardly learned.
     """
-    outcomes = {**dict(zip(OUTCOMES, OUTCOMES, strict=True)), "degraded": "stable"}
+    outcomes = {**{outcome: outcome for outcome in (*OUTCOMES, PRUNED)}, "degraded": "stable"}
     ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
     rows = [
         (

@@ -16,11 +16,14 @@ _WRONG_SHOWN = 20
 
 
 def audit(folder: Path) -> Answer:
-    """The audit of the sweep in ``folder``, with the trials that came back after their verdict."""
+    """The audit of the sweep in ``folder``, with the trials that would have been stopped wrongly."""
     with LedgerReader(folder / LEDGER) as ledger:
         balance = audit_trials(ledger.trials(), ledger.member_steps_per_second())
     yield from audit_lines(balance)
     for row in balance.wrong[:_WRONG_SHOWN]:
         cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
         yield f"  {cell} seed={row.seed}: lost at step {row.verdict_step}, ended {row.outcome}"
+    for row in balance.slow.wrong[:_WRONG_SHOWN] if balance.slow is not None else ():
+        cell = " ".join(f"{key}={format_value(value)}" for key, value in row.cell.items())
+        yield f"  {cell} seed={row.seed}: slow at step {row.slow_step}, ended with a loss of {row.final_loss:.4g}"
     return EXIT_OK

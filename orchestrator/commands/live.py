@@ -17,7 +17,7 @@ from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map
-from orchestrator.messages import Finished, TrialRow
+from orchestrator.messages import PRUNED, Finished, TrialRow
 from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis, Trial
 
@@ -78,7 +78,7 @@ def progress_line(progress: Progress) -> str:
     done = len(progress.outcomes)
     most = progress.sweep.most_trials
     words = [f"{done}/{len(progress.statuses)} trials" + (f" (at most {most})" if most else "")]
-    words += [f"{name} {counts[name]}" for name in (*OUTCOMES, "errored", "lost") if counts[name]]
+    words += [f"{name} {counts[name]}" for name in (*OUTCOMES, PRUNED, "errored", "lost") if counts[name]]
     if progress.num_risen:
         words.append(f"gradient norm up in {progress.num_risen}")
     speed = progress.member_steps_per_second

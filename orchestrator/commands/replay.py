@@ -63,6 +63,10 @@ def replay(
     InputError, also where a file cannot be written.
     """
     check_output(json_file, "--json")
+    for text in sets:
+        if parse_set(text)[0][:2] == ("stopping", "slow"):
+            what = "a replay judges each run alone, and a slow one is slow beside others"
+            raise InputError(Problem(f"--set {text}", "stopping.slow", what, "remove it"))
     is_own = figures == results / REPLAYS
     if is_own:
         refuse_links(results / REPLAYS)

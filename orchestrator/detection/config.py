@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 # The value of null for a log of unknown origin; in a sweep the objective gives it.
 LOG_SPIKE_RISE = 0.1
 LOG_GRADIENT_PATIENCE = 20
 
 
-class StoppingConfig(BaseModel):
-    """The `stopping:` section of a sweep file: how spikes and lost runs are detected."""
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+class SlowConfig(BaseModel):
+    """The `stopping.slow` section of a sweep file: which trials are slow beside others, and are pruned."""
+
+    model_config = _STRICT
+
+    method: Literal["median", "halving"] = Field(
+        description="median: worse than half of the trials that ran to their end; halving: asynchronous successive "
+        "halving, of which one in `reduction` goes on at each rung"
+    )
+    startup_trials: int = Field(5, ge=0, description="earlier trials to compare with, without which none is pruned")
+    warmup_steps: int | None = Field(
+        None, ge=1, description="steps before the first comparison; null for a tenth of the steps"
+    )
+    interval_steps: int | None = Field(
+        None, ge=1, description="median: steps between comparisons; null for a tenth of the steps"
+    )
+    reduction: int | None = Field(
+        None, ge=2, description="halving: of so many trials one goes on, so many times as far; null for 4"
+    )
+
+    @model_validator(mode="after")
+    def _has_its_own_settings(self) -> Self:
+        name = "reduction" if self.method == "median" else "interval_steps"
+        if getattr(self, name) is not None:
+            raise PydanticCustomError(
+                "inert", "{name} has no meaning for {method}: remove it", {"name": name, "method": self.method}
+            )
+        return self
+
+
+class StoppingConfig(BaseModel):
+    """The `stopping:` section of a sweep file: how spikes and lost runs are detected, and slow runs stopped."""
+
+    model_config = _STRICT
 
     early_stop: bool = Field(True, description="end a trial once it is lost; false only records the verdict")
     audit: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of the trials that train on after a verdict, to measure how often it is wrong",
+        description="share of the trials that train on after a verdict, or after they were found slow, to measure how "
+        "often that is wrong",
     )
+    slow: SlowConfig | None = Field(None, description="prune trials that are slow beside others; null for none")
     window: int = Field(50, ge=10, le=10_000, description="accepted losses in the baseline")
     min_history: int = Field(20, ge=3, le=10_000, description="losses before the baseline judges")
     spike_sigma: float = Field(6.0, gt=0, description="deviations above the median that leave the trend")
@@ -58,6 +96,10 @@ class StoppingConfig(BaseModel):
         """The same settings for a sweep, with its objective's values for the two that are null."""
         own = {"spike_rise": self.spike_rise or spike_rise}
         return self.model_copy(update={**own, "gradient_patience": self.gradient_patience or gradient_patience})
+
+    def rules(self) -> dict[str, Any]:
+        """What is part of a trial's identity: auditing does not change a trial, nor does a rule that is off."""
+        return self.model_dump(exclude={"audit"} if self.slow is not None else {"audit", "slow"})
 
 
 def rise_of(config: StoppingConfig) -> float:

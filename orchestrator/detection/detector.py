@@ -212,6 +212,11 @@ class SpikeDetector:
         """Members whose loss and gradient were finite so far, (K,)."""
         return np.array([member.verdicts.is_finite for member in self._members], dtype=bool)
 
+    @property
+    def num_steps(self) -> np.ndarray:
+        """Steps of each member so far, (K,)."""
+        return np.array([member.num_steps for member in self._members], dtype=np.int64)
+
     def arrange(self, rows: Sequence[int | None]) -> None:
         """Continue with members of ``rows`` (each at most once), None for a new one."""
         self._members = [_Member(self.config) if row is None else self._members[row] for row in rows]

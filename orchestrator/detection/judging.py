@@ -7,6 +7,7 @@ It hides from the detector what the trainer has already handled, and says where 
   or gradient does not count against the run, which continued from a snapshot.
 - A member ends at its verdict; an audited one ends only at a non-finite loss or gradient, which never
   recovers. Without ``early_stop`` no member ends.
+- A member that is slow beside earlier trials is pruned, if it would end at a verdict.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import numpy as np
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.norm_rises import NormRises
+from orchestrator.detection.slow import Climb, Rungs
+from orchestrator.messages import Bar
 
 # Shapes: T steps of a look, K members.
 
@@ -48,7 +51,7 @@ class Look:
 class Judging:
     """Judges members during training by ``stopping``; those in ``is_audited_K`` train on after a verdict.
 
-    ``wants_norm_rises`` is that of ``NormRises``.
+    ``wants_norm_rises`` is that of ``NormRises``, ``bars`` are those with which members are compared.
     """
 
     def __init__(
@@ -56,9 +59,11 @@ class Judging:
         stopping: StoppingConfig,
         is_audited_K: Sequence[bool] = (False,),
         wants_norm_rises: bool | None = None,
+        bars: Sequence[Bar] = (),
     ) -> None:
         self._stopping = stopping
         self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
+        self._rungs = Rungs(len(is_audited_K), stopping.slow, bars)
         self._detector = SpikeDetector(len(is_audited_K), stopping)
         self._is_audited_K = np.array(is_audited_K, dtype=bool)
         self._at_end: dict[int, MemberRecord] = {}
@@ -81,7 +86,10 @@ class Judging:
         for t, loss_K in enumerate(loss_TK):
             step_K = None if step_TK is None else step_TK[t]
             lost_K = self._detector.update(loss_K, norm_TK[t], step_K, unseen_K=unseen_TK[t])
-            ends_K = self._ends(lost_K) & ~has_ended_K & (t < length_K)
+            is_there_K = ~has_ended_K & (t < length_K)
+            ends_K = self._ends(lost_K) & is_there_K
+            if self._rungs.bars:
+                ends_K |= self._are_pruned(step_K, is_there_K & ~ends_K)
             num_steps_K[ends_K] = t + 1
             has_ended_K |= ends_K
             # Further updates would change the record of a member that has no more steps.
@@ -101,6 +109,14 @@ class Judging:
         record = self._at_end[member] if member in self._at_end else self._detector.record(member)
         return replace(record, norm_rises=self._norm_rises.of(member))
 
+    def climb(self, member: int = 0) -> Climb:
+        """How far up the rungs ``member`` has come."""
+        return self._rungs.of(member)
+
+    def compare_with(self, bars: Sequence[Bar]) -> None:
+        """Use the losses of ``bars``, of the same rungs as before, from now on."""
+        self._rungs.bars = tuple(bars)
+
     def norm_rises(self, member: int = 0) -> tuple[int, ...]:
         """The steps at which the gradient norm of ``member`` had risen by half."""
         return self._norm_rises.of(member)
@@ -114,21 +130,36 @@ class Judging:
         """Continue with members of ``rows`` (each at most once), None for a new one."""
         self._detector.arrange(rows)
         self._norm_rises.arrange(rows)
+        self._rungs.arrange(rows)
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
 
     def state_dict(self) -> dict[str, Any]:
         """Arrays and plain values for a checkpoint."""
-        return {"detector": self._detector.state_dict(), "norm_rises": self._norm_rises.state_dict()}
+        return {
+            "detector": self._detector.state_dict(),
+            "norm_rises": self._norm_rises.state_dict(),
+            "rungs": self._rungs.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a ``state_dict`` of as many members; ``arrange`` says which are audited."""
         self._detector.load_state_dict(state["detector"])
         self._norm_rises.load_state_dict(state["norm_rises"])
+        self._rungs.load_state_dict(state["rungs"])
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:
             return np.zeros(len(lost_K), dtype=bool)
         return lost_K & (~self._is_audited_K | ~self._detector.is_finite)
+
+    def _are_pruned(self, step_K: np.ndarray | None, is_there_K: np.ndarray) -> np.ndarray:
+        """Which of the members that are there end since they are slow."""
+        step_K = self._detector.num_steps - 1 if step_K is None else step_K
+        is_pruned_K = np.zeros(len(is_there_K), dtype=bool)
+        for k in self._rungs.due(np.where(is_there_K, step_K + 1, 0)):
+            may_end = self._stopping.early_stop and not self._is_audited_K[k]
+            is_pruned_K[k] = self._rungs.reach(k, int(step_K[k]), self._detector.record(k), may_end=may_end)
+        return is_pruned_K
 
 
 def _as_judged(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ def with_learned_shares(rows: Sequence[TrialRow]) -> list[TrialRow]:
 
 
 def _share(row: TrialRow, usual: float, best: float) -> float | None:
-    if row.outcome in (None, "unknown") or row.initial_loss is None or row.final_loss is None:
+    if not row.is_judged or row.outcome == "unknown" or row.initial_loss is None or row.final_loss is None:
         return None
     start = min(row.initial_loss, usual)
     if start - best <= _LEAST_FALL * abs(start):

@@ -6,17 +6,19 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
-from orchestrator.messages import DEGRADED, Finished
+from orchestrator.detection.slow import Climb
+from orchestrator.messages import DEGRADED, PRUNED, Finished
 
-Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown"]
-# What a trial may be said to be; a trial whose losses cannot be judged is unknown.
+Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown", "pruned"]
+# What a trial may be said to be; one whose losses cannot be judged is unknown, and one that was stopped since it was
+# slow is pruned: nobody knows what it would have become.
 OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
 ENOUGH_LOSSES = 10  # fewer tell nothing: what is reported as a level is a median of ten
 _BROKEN = 2  # gradients that are not finite at the end; a single one may be a step that a loss scaler skips
@@ -28,8 +30,8 @@ class Verdict:
     """The outcome of one training run, its onset and the reason.
 
     ``peak_factor`` is the tallest excursion as a factor of the level before it, ``off_share`` the share of the steps
-    off the trend, ``risen_share`` the share of what it learned that it gave up in a slow rise. Every outcome but stable
-    and unknown has an onset.
+    off the trend, ``risen_share`` the share of what it learned that it gave up in a slow rise. Every outcome but
+    stable, unknown and pruned has an onset.
     """
 
     outcome: Outcome
@@ -130,10 +132,21 @@ def _of_slow_rise(record: MemberRecord) -> str:
 
 
 def finished_of(
-    trial_id: str, record: MemberRecord, stopping: StoppingConfig, steps_done: int, validation: float
+    trial_id: str,
+    record: MemberRecord,
+    stopping: StoppingConfig,
+    steps_done: int,
+    validation: float,
+    climb: Climb = Climb(),
 ) -> Finished:
     """The result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN where there is none."""
     verdict = judge(record, stopping)
+    if climb.is_pruned:
+        verdict = replace(
+            verdict, outcome="pruned", onset_step=None, reason=f"{climb.reason}; until then {verdict.reason}"
+        )
+    elif climb.slow_step is not None:
+        verdict = replace(verdict, reason=f"{verdict.reason}; audited: {climb.reason}")
     return Finished(
         trial_id=trial_id,
         outcome=verdict.outcome,
@@ -149,6 +162,8 @@ def finished_of(
         off_share=verdict.off_share,
         risen_share=verdict.risen_share,
         norm_rises=record.norm_rises,
+        slow_step=climb.slow_step,
+        rung_losses=climb.losses,
         reason=verdict.reason,
         verdict_step=record.lost_step,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
@@ -160,6 +175,7 @@ def cell_state(labels: Sequence[str]) -> str:
 
     stable: all seeds are stable. degraded: all are, and some learned less than half of what the best of the sweep did.
     An outcome other than stable: the most common one, the worse in a tie, of a cell whose seeds are all trained.
+    pruned: some seeds were pruned, and none is known not to be stable.
     unknown: some seeds have a result and some are outstanding, or those that finished are stable and others errored, or
     the losses of one cannot be judged. errored and not_run: no seed has a result, with or without an error. So an
     infrastructure fault never makes an edge, and an untrained seed never makes a cell stable.
@@ -168,13 +184,15 @@ def cell_state(labels: Sequence[str]) -> str:
     num_finished = sum(counts[label] for label in (*OUTCOMES, DEGRADED))
     if counts["unknown"]:
         return "unknown"
-    if not num_finished:
+    if not num_finished and not counts[PRUNED]:
         return "errored" if counts["errored"] else "not_run"
-    if num_finished + counts["errored"] < len(labels):
+    if num_finished + counts["errored"] + counts[PRUNED] < len(labels):
         return "unknown"
     unstable = [outcome for outcome in _WORSE_FIRST if counts[outcome]]
     if unstable:
         return max(unstable, key=lambda outcome: counts[outcome])
+    if counts[PRUNED]:
+        return PRUNED
     return "unknown" if counts["errored"] else DEGRADED if counts[DEGRADED] else "stable"
 
 

@@ -24,17 +24,21 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     """Packs of ``trials``, each of one structure; a trial of a custom trainer is a pack of one.
 
     A pack trains some members at a time and the rest as places become free. Early packs hold many members, to save
-    start-up time; the last packs are one round each, so that no worker waits long for another.
+    start-up time; the last packs are one round each, so that no worker waits long for another. Where slow trials are
+    pruned every pack is one round, as a pack is compared with those that ended before it, unless the width is not known
+    beforehand.
     """
     if isinstance(sweep.objective, CustomTrainer):
         return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], sweep.steps) for t in trials]
+    is_width_known = sweep.resources.pack != "auto" or not sweep.resources.gpus
+    one_round_each = sweep.stopping.slow is not None and is_width_known
     by_structure: dict[str, list[Trial]] = {}
     for trial in trials:
         by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
     packs: list[Pack] = []
     for alike in by_structure.values():
         done = 0
-        for size in _sizes(len(alike), expected_width(sweep, alike[0]), workers):
+        for size in _sizes(len(alike), expected_width(sweep, alike[0]), workers, one_round_each=one_round_each):
             steps_ahead = math.ceil((len(alike) - done) * sweep.steps / workers)
             taken = [Member(t.trial_id, t.config, t.seed) for t in alike[done : done + size]]
             packs.append(pack_of(sweep, taken, steps_ahead))
@@ -79,17 +83,19 @@ def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
     return width, slots * width
 
 
-def _sizes(num_trials: int, width: int, workers: int) -> list[int]:
+def _sizes(num_trials: int, width: int, workers: int, *, one_round_each: bool = False) -> list[int]:
     """Sizes of packs that split ``num_trials`` among ``workers``, in rounds of at most ``width`` members.
 
-    Each worker gets the same number of rounds, and a pack takes half of one worker's share of the remainder.
+    Each worker gets the same number of rounds, and a pack takes half of one worker's share of the remainder, or
+    ``one_round_each``.
     """
     num_rounds = math.ceil(math.ceil(num_trials / width) / workers) * workers
     num_rounds = min(num_rounds, num_trials)
     edges = [round(i * num_trials / num_rounds) for i in range(num_rounds + 1)]
     taken = [0]
     while taken[-1] < num_rounds:
-        taken.append(taken[-1] + max(1, (num_rounds - taken[-1]) // (2 * workers)))
+        share = 1 if one_round_each else (num_rounds - taken[-1]) // (2 * workers)
+        taken.append(taken[-1] + max(1, share))
     return [edges[high] - edges[low] for low, high in itertools.pairwise(taken)]
 
 

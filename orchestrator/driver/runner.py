@@ -16,6 +16,7 @@ from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.driver.resuming import resumed_pack
+from orchestrator.driver.sending import ready
 from orchestrator.driver.signals import stop_signals
 from orchestrator.driver.words import cause_of, last_line
 from orchestrator.errors import StorageError
@@ -49,7 +50,6 @@ from orchestrator.messages import (
     StackedPack,
 )
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.trial_folder import TRIALS
 
 # Times a trial may be lost without progress in between before it is given up.
 MAX_LOSSES = 3
@@ -57,7 +57,8 @@ _POLL_S = 0.25
 # Time for running packs to write a checkpoint when the run is stopped.
 _PAUSE_S = 10.0
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
-# Packs queued beyond the running ones, so that no worker waits for the driver.
+# Packs queued beyond the running ones, so that no worker waits for the driver. None where trials are compared with
+# those that have a result when their pack is sent.
 _LOOKAHEAD = 1
 
 
@@ -156,7 +157,8 @@ class _Run:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
                     self.waiting.clear()
                 # Packs that run already go on: one of them may train, and then the others are started after all.
-                while self.queued and self.fail_fast.reason is None and len(self.packs) < executor.slots + _LOOKAHEAD:
+                most = executor.slots + (_LOOKAHEAD if self.sweep.stopping.slow is None else 0)
+                while self.queued and self.fail_fast.reason is None and len(self.packs) < most:
                     self._submit(self.queued.pop(0), executor)
                 if not self.packs:
                     return
@@ -194,9 +196,7 @@ class _Run:
         return self.budget.is_used_up(self.progress, len(self.started.intersection(self.packs)))
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
-        if isinstance(pack, LaunchedPack):
-            trials_folder = str((self.folder / TRIALS).absolute())
-            pack = replace(pack, launch=replace(pack.launch, trials_folder=trials_folder))
+        pack = ready(pack, self.sweep, self.folder, self.ledger)
         executor.submit(pack)
         if isinstance(pack, StackedPack) and pack.resume is not None:
             # The executor has the checkpoint now; the driver keeps only its position.

@@ -24,7 +24,7 @@ from orchestrator.ledger.schema import (
     make_or_upgrade,
     version_of,
 )
-from orchestrator.messages import CheckpointRow, Member, PackRow, TrialRow
+from orchestrator.messages import PRUNED, CheckpointRow, Member, PackRow, Rival, TrialRow
 from orchestrator.space import frozen
 
 BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
@@ -105,6 +105,15 @@ class LedgerReader:
         )
         with self._reading():
             return dict(self._db.execute(query).fetchall())
+
+    def rivals(self) -> list[Rival]:
+        """The trials with which slow ones are compared: those of the sweep that have a result and were not lost."""
+        query = (
+            "SELECT rung_losses, outcome FROM trials WHERE position IS NOT NULL"
+            " AND outcome IN ('stable', 'spiked', 'pruned') ORDER BY position"
+        )
+        with self._reading():
+            return [Rival(tuple(json.loads(losses)), outcome != PRUNED) for losses, outcome in self._db.execute(query)]
 
     def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN where not reported.
@@ -249,6 +258,7 @@ def _trial(row: sqlite3.Row) -> TrialRow:
     values["is_audited"] = bool(row["is_audited"])
     values["episodes"] = tuple((onset, recovery) for onset, recovery in json.loads(row["episodes"]))
     values["norm_rises"] = tuple(json.loads(row["norm_rises"]))
+    values["rung_losses"] = tuple(json.loads(row["rung_losses"]))
     return TrialRow(**values)
 
 

@@ -29,7 +29,7 @@ CREATE TABLE trials (
     status TEXT NOT NULL CHECK (status IN
         ('planned', 'running', 'finished', 'interrupted', 'lost', 'errored')),
     num_attempts INTEGER NOT NULL DEFAULT 0,
-    outcome TEXT CHECK (outcome IN ('stable', 'spiked', 'diverged', 'stalled', 'unknown')),
+    outcome TEXT CHECK (outcome IN ('stable', 'spiked', 'diverged', 'stalled', 'unknown', 'pruned')),
     onset_step INTEGER,
     num_spikes INTEGER,
     steps INTEGER NOT NULL,
@@ -43,10 +43,12 @@ CREATE TABLE trials (
     risen_share REAL,              -- of what it learned, given up in a slow rise
     validation_loss REAL,
     verdict_step INTEGER,          -- when it was found lost, if it was
-    is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after that
+    slow_step INTEGER,             -- when it was found slow beside others, if it was
+    is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after either
     episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
     norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
     curve_digest TEXT,             -- of steps and losses, where a custom trainer may repeat a run
+    rung_losses TEXT NOT NULL DEFAULT '[]', -- JSON: its loss at each rung that it reached, where slow ones are pruned
     reason TEXT,                   -- why this outcome, or what went wrong
     error TEXT,                    -- tail of the traceback of an errored trial
     pack_id TEXT,

@@ -235,9 +235,9 @@ class LedgerWriter(LedgerReader):
         db.execute(
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
-            " validation_loss = ?, peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, is_audited = ?,"
-            " episodes = ?, norm_rises = ?, curve_digest = ?, reason = ?, error = NULL, finished_at = ?"
-            " WHERE trial_id = ?",
+            " validation_loss = ?, peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, slow_step = ?,"
+            " is_audited = ?, episodes = ?, norm_rises = ?, curve_digest = ?, rung_losses = ?, reason = ?,"
+            " error = NULL, finished_at = ? WHERE trial_id = ?",
             (
                 finished.outcome,
                 finished.onset_step,
@@ -247,10 +247,12 @@ class LedgerWriter(LedgerReader):
                 *map(_finite, (finished.peak_loss, finished.validation_loss)),
                 *map(_finite, (finished.peak_factor, finished.off_share, finished.risen_share)),
                 finished.verdict_step,
+                finished.slow_step,
                 int(finished.is_audited),
                 json.dumps(finished.episodes),
                 json.dumps(finished.norm_rises),
                 finished.curve_digest,
+                json.dumps(finished.rung_losses),
                 finished.reason,
                 self._clock(),
                 finished.trial_id,

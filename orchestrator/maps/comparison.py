@@ -210,7 +210,7 @@ def _stable_table(
     place = {key: i for i, key in enumerate(keys)}
     table = np.full((len(keys), len(seeds)), np.nan)
     for row in rows:
-        if row.outcome and (key := _key(row, order)) in place:
+        if row.is_judged and (key := _key(row, order)) in place:
             table[place[key], seeds.index(row.seed)] = _is_stable(row, counts_degraded)
     return table, seeds
 
@@ -275,7 +275,7 @@ def _difference(
         {
             (key, row.seed): _is_stable(row, counts_degraded)
             for row in side.trials
-            if row.outcome and (key := _key(row, order)) in compared
+            if row.is_judged and (key := _key(row, order)) in compared
         }
         for side in (first, new)
     )

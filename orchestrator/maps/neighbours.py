@@ -63,7 +63,7 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
 
 
 def _neighbour(value: Any, trials: Sequence[TrialRow]) -> Neighbour:
-    finished = [trial for trial in trials if trial.outcome is not None]
+    finished = [trial for trial in trials if trial.is_judged]
     onsets = tuple(trial.onset_step for trial in finished if trial.outcome != "stable")
     losses = [trial.final_loss for trial in finished if trial.final_loss is not None]
     loss = median(losses) if losses else None

@@ -56,7 +56,7 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
             Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
         )
     trials = ledger.trials()
-    finished = [trial for trial in trials if trial.outcome and trial.cell[axis] in values]
+    finished = [trial for trial in trials if trial.is_judged and trial.cell[axis] in values]
     others = [name for name in axes if name != axis and name not in axes[axis].zipped]
     loss = usual_loss(finished)
     settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialRow]]] = {}

@@ -239,7 +239,7 @@ def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: 
     """The cell at ``x`` and ``y`` whose seeds are ``trials``; seeds that repeat a run count once."""
     trials = distinct_runs(trials)
     labels = [trial.label for trial in trials]
-    finished = [trial for trial in trials if trial.outcome]
+    finished = [trial for trial in trials if trial.is_judged]
     counts = Counter(labels)
     num_stable = counts["stable"] + counts[DEGRADED]
     medians = {name: _median_of(name, finished, measured) for name in dict.fromkeys([*METRICS, *measured, metric])}

@@ -13,7 +13,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of, measured
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import StabilityMap
-from orchestrator.messages import DEGRADED
+from orchestrator.messages import DEGRADED, PRUNED
 from orchestrator.sweepfile.settings import settings_of
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
@@ -54,6 +54,7 @@ def map_table(stability: StabilityMap) -> pd.DataFrame:
         row |= {"num_stable": cell.num_stable, f"num_{DEGRADED}": cell.outcomes.get(DEGRADED, 0)}
         row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES if outcome != "stable"}
         row |= {
+            f"num_{PRUNED}": cell.outcomes.get(PRUNED, 0),
             "num_risen": cell.num_risen,
             "num_errored": cell.outcomes.get("errored", 0),
             "total_spikes": cell.total_spikes,

@@ -45,6 +45,7 @@ STATES: Mapping[str, StateLook] = {
         "degraded (stable, but learned less than half of what the best did)",
         "v", "▽", "v", "cyan", "degraded", sets_colours=True,
     ),
+    "pruned": StateLook("pruned (stopped since it was slow beside others)", "$s$", "s", "s", "default", "pruned"),
     "errored": StateLook("errored (a fault, not a result)", "$!$", "!", "!", "red", "errored"),
     "unknown": StateLook(
         "unknown (seeds without a result, or whose losses cannot be judged)",

@@ -1,12 +1,33 @@
-"""What early stopping saved and how often it was wrong, from trials that train on after a verdict."""
+"""What early stopping saved and how often it was wrong, from trials that train on where others are stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from orchestrator.intervals import wilson
-from orchestrator.messages import TrialRow
+from orchestrator.messages import PRUNED, TrialRow
+
+_RAN_ON = ("stable", "spiked")
+
+
+@dataclass(frozen=True, slots=True)
+class SlowAudit:
+    """The balance of pruning slow trials.
+
+    ``num_pruned`` were, and ``num_judged`` were found slow and trained on, ``steps_audited`` of them further because
+    they were audited. ``wrong`` are those that ended with a loss below ``middle``, the median final loss of the trials
+    that were never slow; ``wrong_rate`` and its 95 % Wilson interval are None where nothing can be compared.
+    """
+
+    num_pruned: int
+    num_judged: int
+    steps_audited: int
+    middle: float | None
+    wrong: tuple[TrialRow, ...]
+    wrong_rate: float | None
+    wrong_interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +36,8 @@ class Audit:
 
     ``num_judged`` of the ``num_chosen`` audited trials (all trials if the sweep stops none) trained on after the
     verdict of lost; ``wrong`` are those that recovered. ``wrong_rate`` has a 95 % Wilson interval; both are None if
-    none was judged. ``seconds_saved`` is time of one worker, None if no speed was measured.
+    none was judged. ``seconds_saved`` is time of one worker, None if no speed was measured. ``slow`` is None where no
+    trial was found slow. ``steps_audited`` are those after a verdict or after a trial was slow, each once.
     """
 
     num_finished: int
@@ -28,7 +50,9 @@ class Audit:
     steps_planned: int
     steps_saved: int
     steps_audited: int
+    steps_after_verdicts: int
     seconds_saved: float | None
+    slow: SlowAudit | None = None
 
     @property
     def num_wrong(self) -> int:
@@ -45,12 +69,12 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
     """The audit of a sweep from the rows of its ledger."""
     finished = [row for row in trials if row.outcome is not None]
     # Trials that trained on after a verdict: audited, or all without early stopping; without non-finite ones.
-    judged = [row for row in finished if _steps_after_verdict(row) > 0]
+    judged = [row for row in finished if _steps_after(row, row.verdict_step) > 0]
     # Their outcomes were judged at the end, including all steps after the verdict.
     wrong = tuple(row for row in judged if row.outcome not in ("diverged", "stalled"))
     stopped = [row for row in finished if row.saved_steps]
     saved = sum(row.saved_steps or 0 for row in stopped)
-    audited = sum(_steps_after_verdict(row) for row in judged if row.is_audited)
+    audited = sum(_steps_after(row, _first_stop(row)) for row in finished if row.is_audited)
     return Audit(
         num_finished=len(finished),
         num_stopped=len(stopped),
@@ -62,13 +86,41 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
         steps_planned=sum(row.steps for row in finished),
         steps_saved=saved,
         steps_audited=audited,
+        steps_after_verdicts=sum(_steps_after(row, row.verdict_step) for row in judged if row.is_audited),
         seconds_saved=(saved - audited) / member_steps_per_second if member_steps_per_second else None,
+        slow=_slow_audit(finished) if any(row.slow_step is not None for row in finished) else None,
     )
 
 
-def _steps_after_verdict(row: TrialRow) -> int:
-    """Steps that a trial trained after its verdict of lost."""
-    return row.steps_done - row.verdict_step - 1 if row.steps_done is not None and row.verdict_step is not None else 0
+def _slow_audit(finished: Sequence[TrialRow]) -> SlowAudit:
+    slow = [row for row in finished if row.slow_step is not None and row.outcome != PRUNED]
+    others = [row.final_loss for row in finished if row.slow_step is None and row.outcome in _RAN_ON]
+    middle = median(known) if (known := [loss for loss in others if loss is not None]) else None
+    wrong = tuple(
+        row
+        for row in slow
+        if row.outcome in _RAN_ON and row.final_loss is not None and middle is not None and row.final_loss < middle
+    )
+    has_rate = bool(slow) and middle is not None
+    return SlowAudit(
+        num_pruned=sum(row.outcome == PRUNED for row in finished),
+        num_judged=len(slow),
+        steps_audited=sum(_steps_after(row, row.slow_step) for row in slow if row.is_audited),
+        middle=middle,
+        wrong=wrong,
+        wrong_rate=len(wrong) / len(slow) if has_rate else None,
+        wrong_interval=wilson(len(wrong), len(slow)) if has_rate else None,
+    )
+
+
+def _first_stop(row: TrialRow) -> int | None:
+    """The step at which a trial would have been stopped, as lost or as slow."""
+    return min((step for step in (row.verdict_step, row.slow_step) if step is not None), default=None)
+
+
+def _steps_after(row: TrialRow, step: int | None) -> int:
+    """Steps that a trial trained after ``step``, 0 where there is no such step."""
+    return row.steps_done - step - 1 if row.steps_done is not None and step is not None else 0
 
 
 def audit_lines(balance: Audit) -> list[str]:
@@ -88,12 +140,26 @@ def audit_lines(balance: Audit) -> list[str]:
         low, high = balance.wrong_interval
         lines += [
             f"audited:  {balance.num_judged} trials trained on after their verdict, "
-            f"for {balance.steps_audited:,} member-steps",
+            f"for {balance.steps_after_verdicts:,} member-steps",
             f"wrong:    {balance.num_wrong} of them came back: {balance.wrong_rate:.0%} "
             f"(95 % interval {low:.0%} to {high:.0%})",
         ]
+    if balance.slow is not None:
+        lines += _slow_lines(balance.slow)
     balance_line = f"balance:  {balance.net_steps_saved:,} member-steps saved in total"
     if balance.seconds_saved is not None:
         balance_line += f", about {abs(balance.seconds_saved):,.0f} s of one worker"
         balance_line += "" if balance.seconds_saved >= 0 else " lost"
     return [*lines, balance_line]
+
+
+def _slow_lines(slow: SlowAudit) -> list[str]:
+    pruned = f"slow:     {slow.num_pruned} of them were pruned"
+    if slow.wrong_rate is None or slow.wrong_interval is None:
+        return [f"{pruned}; none that was slow trained on to compare it with others (stopping.audit)"]
+    low, high = slow.wrong_interval
+    return [
+        f"{pruned}, and {slow.num_judged} that were slow trained on, for {slow.steps_audited:,} member-steps",
+        f"wrong:    {len(slow.wrong)} of these ended in the better half: {slow.wrong_rate:.0%} "
+        f"(95 % interval {low:.0%} to {high:.0%})",
+    ]

@@ -16,7 +16,7 @@ from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import Verdict, judge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
-from orchestrator.messages import CUSTOM_KINDS, Trace, TrialRow
+from orchestrator.messages import CUSTOM_KINDS, PRUNED, Trace, TrialRow
 
 _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
@@ -178,6 +178,8 @@ def _replayed_trial(
         kept = f"{len(curve.step_N):,} of {row.steps_done:,}"
         outcome, reason = UNKNOWN, f"only {kept} steps were kept (telemetry.curves), and a verdict needs them all"
         new_steps_done = row.steps_done
+    elif row.outcome == PRUNED and not would_stop:
+        outcome, reason = PRUNED, row.reason or ""
     elif was_stopped and not would_stop:
         outcome, reason = UNKNOWN, f"would not stop by step {last_step}, where its training was stopped"
     return ReplayedTrial(

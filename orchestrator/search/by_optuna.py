@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.messages import PRUNED
 from orchestrator.search.batches import within
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, Proposal, SeedResult
@@ -120,7 +121,8 @@ class OptunaSearch:
             fmean(_value_of(seed, name, penalty) for seed in judged)
             for name, penalty in zip(self.metrics, penalties, strict=True)
         ]
-        share = sum(seed.outcome == "stable" for seed in judged) / len(judged)
+        # A pruned trial was on its trend.
+        share = sum(seed.outcome in ("stable", PRUNED) for seed in judged) / len(judged)
         lacking = {} if self.stable is None else {"stable": self.stable - share}  # infeasible where it is above zero
         return optuna.trial.create_trial(params=params, distributions=dict(space), values=values, constraints=lacking)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.columns import RESULTS
 from orchestrator.errors import InputError, Problem, did_you_mean
+from orchestrator.messages import PRUNED
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
@@ -48,8 +49,8 @@ def added_seeds(file: SweepFile, section: SeedsSection, axes: Sequence[Axis], do
 
 
 def over_edge(outcome: str) -> bool | None:
-    """Whether a trial of this outcome is over the edge of stability; None where its losses cannot be judged."""
-    return None if outcome == "unknown" else outcome != "stable"
+    """Whether a trial of this outcome is over the edge of stability; None where its losses do not say."""
+    return None if outcome in ("unknown", PRUNED) else outcome != "stable"
 
 
 def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Search:

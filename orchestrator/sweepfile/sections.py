@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.search.sampled import METHODS
@@ -352,6 +352,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("search",): SearchSection,
     ("budget",): BudgetConfig,
     ("stopping",): StoppingConfig,
+    ("stopping", "slow"): SlowConfig,
     ("resources",): ResourcesConfig,
     ("checkpoint",): CheckpointConfig,
     ("telemetry",): TelemetryConfig,

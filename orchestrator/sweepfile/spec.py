@@ -167,10 +167,9 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         raise InputError(*problems[:MAX_PROBLEMS])
     refuse_huge(file, axes, document)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
-    # Auditing does not change the trial.
-    judged_by = stopping.model_dump(exclude={"audit"})
     conditional = frozenset(axis.name for axis in axes if axis.when)
-    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, judged_by)
+    rules = stopping.rules()
+    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, rules)
     search: Search
     most_trials = None
     if file.search is not None:

@@ -235,6 +235,8 @@ def _audit_counts(balance: Audit) -> dict[str, float]:
         "steps_saved": balance.steps_saved,
         "steps_audited": balance.steps_audited,
     }
+    if balance.slow is not None:
+        counts["num_pruned"] = balance.slow.num_pruned
     if balance.wrong_rate is not None and balance.wrong_interval is not None:
         counts |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
         counts |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))

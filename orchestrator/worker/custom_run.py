@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import signal
 import sys
@@ -53,7 +54,9 @@ class CustomRun:
         (self.member,) = pack.members
         self.stopping = StoppingConfig(**pack.stopping)
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
-        self.judging = Judging(self.stopping, [self.is_audited])
+        # What an earlier attempt was not pruned for, this one is not.
+        open_bars = [replace(bar, loss=math.inf) for bar in pack.bars]
+        self.judging = Judging(self.stopping, [self.is_audited], bars=open_bars)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces(self.launch.preload)
         self.curve, self._readings = Curve(), Readings()
@@ -70,6 +73,11 @@ class CustomRun:
         """Where its losses come from, once the run has started."""
         assert self._source is not None
         return self._source
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether it ends because it is slow."""
+        return self.is_over and self.judging.climb().is_pruned
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """A report every ``launch.report_s`` seconds, and a last one with the result or the reason for its absence."""
@@ -99,7 +107,9 @@ class CustomRun:
                         yield self.report(started, Paused())
                         return
         if self.is_over:
-            yield from self._until_ended(started, self.launch.grace_s, is_told=self.source.is_told)
+            # A `Watch` learns of a verdict, but not of other trials.
+            is_told = self.source.is_told and not self.is_pruned
+            yield from self._until_ended(started, self.launch.grace_s, is_told=is_told)
         else:
             self._take(self.source.finish(self._children[0]))
         yield self._last_report(started)
@@ -144,6 +154,7 @@ class CustomRun:
             return render(text, values | given | names)
 
         is_resumed = self._go_on(filled)
+        self.judging.compare_with(self.pack.bars)
         self.folder.prepare(keep=is_resumed)
         self.folder.write_settings(self._settings(values | given))
         is_function = "python" in config
@@ -298,7 +309,11 @@ class CustomRun:
             return self.report(started, Failed(self._with_output(question)))
         if has_result:
             steps_done, validation = self.curve.steps_done, self.source.validation_loss
-            result = finished_of(self.member.trial_id, record, self.stopping, steps_done, validation)
+            # One whose losses were in question then has trained on.
+            climb = replace(self.judging.climb(), is_pruned=self.is_pruned)
+            if self.is_pruned:
+                validation = math.nan
+            result = finished_of(self.member.trial_id, record, self.stopping, steps_done, validation, climb)
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
             result = replace(
                 result,

@@ -45,7 +45,7 @@ class PackedRun:
     def __init__(self, pack: StackedPack, pace: Pace) -> None:
         self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
-        self.judging = Judging(self.stopping, [])
+        self.judging = Judging(self.stopping, [], bars=pack.bars)
         self.curves = Curves(pack.telemetry.curves, pack.steps)
         self._trainer: Trainer | None = None
         self._roster: Roster | None = None
@@ -297,6 +297,7 @@ class PackedRun:
 
     def _finish(self, position: int, steps_done: int, validation: float) -> None:
         member, record = self.roster.training[position], self.judging.record(int(position))
-        result = finished_of(self.trial_ids[member], record, self.stopping, steps_done, validation)
+        climb = self.judging.climb(position)
+        result = finished_of(self.trial_ids[member], record, self.stopping, steps_done, validation, climb)
         (chosen,) = self._are_audited([member])
         self._finished.append(replace(result, is_audited=chosen))

@@ -12,7 +12,7 @@ from typer.main import get_command
 import orchestrator
 from objectives.base import OBJECTIVES
 from orchestrator.cli import app
-from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES, Outcome
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.stability import METRICS, REDUCTIONS
@@ -144,8 +144,12 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(NotifyConfig.model_fields) == ["url_from", "on"]
     assert EVENTS == ("finished", "failed", "stalled", "diverged")
     assert list(StoppingConfig.model_fields) == [
-        "early_stop", "audit", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps", "spike_mass",
-        "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience", "stall_drop", "stall_steps",
+        "early_stop", "audit", "slow", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps",
+        "spike_mass", "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience",
+        "stall_drop", "stall_steps",
+    ]  # fmt: skip
+    assert list(SlowConfig.model_fields) == [
+        "method", "startup_trials", "warmup_steps", "interval_steps", "reduction",
     ]  # fmt: skip
 
 
@@ -188,7 +192,7 @@ def test_fields_of_the_objectives() -> None:
 
 
 def test_outcomes_and_map_metrics() -> None:
-    assert set(get_args(Outcome)) == {*OUTCOMES, "unknown"}
+    assert set(get_args(Outcome)) == {*OUTCOMES, "unknown", "pruned"}
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
@@ -211,8 +215,9 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
     assert columns == [
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
-        "peak_factor", "off_share", "risen_share", "validation_loss", "verdict_step", "is_audited", "episodes",
-        "norm_rises", "curve_digest", "reason", "error", "pack_id", "started_at", "finished_at",
+        "peak_factor", "off_share", "risen_share", "validation_loss", "verdict_step", "slow_step",
+        "is_audited", "episodes", "norm_rises", "curve_digest", "rung_losses", "reason", "error", "pack_id",
+        "started_at", "finished_at",
     ]  # fmt: skip
 
 

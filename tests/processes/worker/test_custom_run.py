@@ -6,13 +6,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from custom_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
 
-from orchestrator.messages import Failed, Lost, Paused
+from orchestrator.messages import Bar, Failed, Lost, Paused
 from orchestrator.processes import is_alive
 from orchestrator.replay.replay import Curve, detect
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
@@ -384,3 +385,50 @@ def test_a_trial_that_gets_further_each_time_is_not_given_up(tmp_path: Path) -> 
     (row,) = trained(sweep_in(tmp_path, script, WITH_RESUME.replace("[0.1]", "[0]")), tmp_path)
     assert (row.status, row.num_attempts) == ("finished", 6)
     np.testing.assert_array_equal(row.curve["step"], np.arange(60))
+
+
+# Learns nothing, and takes its time.
+SLOW = """
+import sys, time
+for step in range(60):
+    print(f"step {step} | loss 3.0", flush=True)
+    if step == 30:
+        time.sleep(60)
+"""
+
+
+def slow_pack(tmp_path: Path, bar: float):
+    text = ONE + "stopping: {slow: {method: median, startup_trials: 0}}\n"
+    bars = tuple(Bar(steps, bar, 3) for steps in range(6, 60, 6))
+    return replace(only_pack(sweep_in(tmp_path, SLOW, text), tmp_path), bars=bars)
+
+
+def test_a_slow_run_is_ended_at_its_rung(tmp_path: Path) -> None:
+    began = time.monotonic()
+    (result,) = list(run_pack(slow_pack(tmp_path, 2.0)))[-1].finished
+    assert time.monotonic() - began < 10
+    assert (result.outcome, result.steps_done, result.slow_step) == ("pruned", 6, 5)
+    assert "slow after 6 steps" in result.reason
+    assert result.rung_losses == (3.0,)
+
+
+def test_a_run_that_resumes_is_not_pruned_for_what_an_earlier_attempt_was_not(tmp_path: Path) -> None:
+    text = ONE + "stopping: {slow: {method: median, startup_trials: 0}}\n"
+    text = text.replace("steps: 60", "steps: 60\ncheckpoint: {every_s: null}").replace(
+        '"{seed}"]', '"{seed}"]\n  resume: {checkpoint: "{folder}/saved"}'
+    )
+    script = (
+        "import os, sys, time\nsaved = os.path.join(sys.argv[4], 'saved')\nfirst = 20 if os.path.exists(saved) else 0\n"
+        'for step in range(first, 60):\n    print(f"step {step} | loss 3.0", flush=True)\n'
+        "    if step == 19 and not first:\n        open(saved, 'w').close()\n        time.sleep(60)\n"
+    )
+    text = text.replace('"{seed}"]', '"{seed}", "{folder}"]')
+    pack = only_pack(sweep_in(tmp_path, script, text), tmp_path)
+    bars = tuple(Bar(steps, 4.0, 3) for steps in range(6, 60, 6))
+    reports = run_pack(replace(pack, bars=bars, launch=replace(pack.launch, report_s=0.1)))
+    while next(reports).member_steps < 20:
+        pass
+    reports.close()
+    stricter = tuple(replace(bar, loss=2.0) for bar in bars)
+    (result,) = list(run_pack(replace(pack, bars=stricter)))[-1].finished
+    assert (result.outcome, result.slow_step, result.rung_losses) == ("pruned", 23, (3.0,) * 4)

@@ -41,7 +41,8 @@ from orchestrator.sweepfile.spec import Sweep
 FAULTS = ("errored",)
 OUTSTANDING = ("planned", "running", "interrupted", "lost")
 RESULTS = (*OUTCOMES, "degraded")
-LABELS = ("stable", "stable", "stable", "stable", "degraded", "spiked", "diverged", "stalled", *FAULTS, *OUTSTANDING)
+PRUNED = "pruned"  # a result, but not of a whole training
+LABELS = (*["stable"] * 4, "degraded", "spiked", "diverged", "stalled", PRUNED, *FAULTS, *OUTSTANDING)
 POOLS = {
     "lr": (1e-3, 1e-2, 1e-1, 1.0, 3.0),
     "beta2": (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999, 0.9999999, 0.66274),
@@ -83,7 +84,8 @@ def cases(draw: st.DrawFn, most_axes: int = 3) -> Case:
     body += "".join(f"  {name}: {{values: [{', '.join(map(repr, values))}]}}\n" for name, values in axes.items())
     sweep = sweep_of(body.replace("e-", ".0e-").replace("..0e", ".0e"))
     labels = tuple(draw(st.sampled_from(LABELS)) for _ in sweep.trials)
-    losses = tuple(draw(st.sampled_from([1.0, 2.0, 2.0, 3.5, None])) if label in RESULTS else None for label in labels)
+    known = st.sampled_from([1.0, 2.0, 2.0, 3.5, None])
+    losses = tuple(draw(known) if label in (*RESULTS, PRUNED) else None for label in labels)
     if not any(label in ("stable", "spiked") and loss is not None for label, loss in zip(labels, losses, strict=True)):
         labels = tuple("stable" if label == "degraded" else label for label in labels)  # they are the best there are
     return Case(sweep, labels, losses)
@@ -103,7 +105,7 @@ def level(seeds: Sequence[tuple[str, Any]]) -> int | None:
         return None
     if any(label in OUTCOMES and label != "stable" for label in labels):
         return OVER_EDGE
-    return None if "errored" in labels else DEGRADED if "degraded" in labels else STABLE
+    return None if "errored" in labels or PRUNED in labels else DEGRADED if "degraded" in labels else STABLE
 
 
 def reduced(cells: Sequence[Sequence[tuple[str, Any]]], how: str) -> int | None:
@@ -129,7 +131,7 @@ def in_order(case: Case, axis: int) -> list[Any]:
 
 def of_state(state: str) -> int | None:
     """What the state of a cell says of its level."""
-    if state in ("unknown", "errored", "not_run"):
+    if state in ("unknown", "errored", "not_run", PRUNED):
         return None
     return {"stable": STABLE, "degraded": DEGRADED}.get(state, OVER_EDGE)
 
@@ -290,6 +292,7 @@ MARKS = {
     "-": OVER_EDGE,
     "!": None,
     "?": None,
+    "s": None,
     ":": None,
     ".": None,
 }

@@ -50,8 +50,8 @@ def test_the_axes_can_be_turned_and_the_table_has_the_same_cells(ledger) -> None
     table = map_table(straight)
     assert list(table.columns) == [
         "lr", "clip", "num_seeds", "num_finished", "state", "fraction_stable", "fraction_low", "fraction_high",
-        "num_stable", "num_degraded", "num_spiked", "num_diverged", "num_stalled", "num_risen", "num_errored",
-        "total_spikes",
+        "num_stable", "num_degraded", "num_spiked", "num_diverged", "num_stalled", "num_pruned", "num_risen",
+        "num_errored", "total_spikes",
         *(f"median_{name}" for name in METRICS),
     ]  # fmt: skip
     assert table["num_diverged"].tolist() == [0, 1, 2, 0]
@@ -182,6 +182,12 @@ def test_trials_are_a_tidy_table(ledger) -> None:
         (["planned", "lost", "running"], "not_run"),
         (["stalled", "spiked"], "stalled"),
         ([], "not_run"),
+        (["pruned", "pruned"], "pruned"),
+        (["stable", "pruned"], "pruned"),
+        (["stable", "pruned", "errored"], "pruned"),
+        (["stable", "pruned", "planned"], "unknown"),
+        (["pruned", "pruned", "diverged"], "diverged"),
+        (["pruned", "unknown"], "unknown"),
     ],
 )
 def test_a_cell_is_stable_when_all_seeds_are_and_unknown_while_some_are_missing(labels: list[str], state: str) -> None:

@@ -105,7 +105,7 @@ def test_nothing_judged_says_so_and_why() -> None:
 
 def test_an_empty_sweep_has_a_balance_too() -> None:
     empty = audit([], None)
-    assert empty == Audit(0, 0, 0, 0, (), None, None, 0, 0, 0, None)
+    assert empty == Audit(0, 0, 0, 0, (), None, None, 0, 0, 0, 0, None)
     assert "0 of 0" in audit_lines(empty)[0]
 
 

@@ -52,6 +52,14 @@ axes: {lr: {values: [0.3, 2.05, 30.0, 1.0e+200]}}
 fixed: {optimizer: sgd, beta1: 0.0}
 stopping: {early_stop: false, patience: 10}
 """,
+    "slow trials": """
+objective: quadratic
+steps: 60
+axes: {lr: {values: [0.3, 0.01, 2.3, 0.2, 0.02, 0.5, 0.005]}}
+fixed: {optimizer: sgd, beta1: 0.0}
+stopping: {slow: {method: median, startup_trials: 1}}
+resources: {pack: 2}
+""",
     "plain": """
 objective: function_fit
 steps: 80
@@ -85,6 +93,8 @@ def test_a_sweep_that_is_judged_again_as_it_was_comes_out_as_it_was(tmp_path: Pa
         trial = again[trial_id]
         found = (trial.new_outcome, trial.new_steps_done, trial.reason)
         assert found == (row.outcome, row.steps_done, row.reason), row.cell
+    if kind == "slow trials":
+        assert "pruned" in {row.outcome for row in rows.values()}
     if "float16" in kind:
         assert any((trace["is_skipped"] == 1).any() for trace in traces.values()), "steps were skipped"
         skipped = [row for t, row in rows.items() if (traces[t]["is_skipped"] == 1).any()]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from orchestrator.search.batches import InBatches
-from orchestrator.search.by_optuna import GENERATIONS, POPULATION, SAMPLERS, SPREADS, OptunaSearch
+from orchestrator.search.by_optuna import GENERATIONS, POPULATION, SAMPLERS, SPREADS, OptunaSearch, _distribution
 from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
 from orchestrator.space import Axis
@@ -92,6 +92,19 @@ def test_a_share_of_stable_seeds_can_be_asked_for(method: str) -> None:
             known += [spiked(proposal) for proposal in proposals]
         spikes[stable] = sum(result.seeds[0].outcome == "spiked" for result in known[-24:])
     assert spikes[1.0] < spikes[None]
+
+
+def test_a_pruned_trial_is_told_with_its_loss_and_does_not_count_against_stability() -> None:
+    made = search("tpe", stable=1.0)
+
+    def told(*outcomes: str):
+        seeds = tuple(SeedResult(i, outcome, True, {"final_loss": 3.0}) for i, outcome in enumerate(outcomes))
+        cell = CellResult({"lr": 0.01, "beta2": 0.99}, seeds)
+        return made._told(cell, {axis.name: _distribution(axis) for axis in made.axes}, [9.0])
+
+    assert told("stable", "pruned").values == [3.0]
+    lacking = [told(*outcomes).constraints for outcomes in (("stable", "pruned"), ("pruned",), ("spiked", "pruned"))]
+    assert [found["stable"] for found in lacking] == [0.0, 0.0, 0.5]
 
 
 def test_two_metrics_are_weighed_against_each_other() -> None:

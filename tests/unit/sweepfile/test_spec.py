@@ -169,6 +169,7 @@ OTHER_STOPPING = {
     "early_stop": "false", "window": "40", "min_history": "10", "spike_sigma": "5.0", "spike_rise": "0.7",
     "spike_steps": "3", "spike_mass": "5.0", "recovery_steps": "4", "lost_fraction": "0.4", "lost_rise": "9.0",
     "patience": "60", "gradient_patience": "2", "stall_drop": "0.1", "stall_steps": "900",
+    "slow": "{method: median}",
 }  # fmt: skip
 
 

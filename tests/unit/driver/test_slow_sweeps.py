@@ -1,0 +1,227 @@
+"""A sweep whose slow trials are pruned, from its file to its map, its audit and its recommendation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sweep_cases import numbers, sweep_of
+
+from orchestrator.detection.slow import bars_of, rungs_of
+from orchestrator.driver.packing import make_packs
+from orchestrator.errors import InputError
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.tables import map_table
+from orchestrator.messages import Pack, PackLost, Report, Rival, TrialRow
+from orchestrator.replay.audit import audit, audit_lines
+from orchestrator.replay.replay import replay_sweep
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
+
+# Below 0.5 the slower the smaller; at 3 it is lost.
+SLOW = """
+name: {name}
+objective: quadratic
+steps: 60
+seeds: [0, 1]
+axes:
+  lr: {{values: [0.5, 0.02, 0.3, 0.01, 3.0, 0.4, 0.005, 0.2]}}
+fixed: {{optimizer: sgd, beta1: 0.0}}
+stopping:
+  audit: {audit}
+  slow: {slow}
+resources: {{pack: 2}}
+checkpoint: {{every_steps: 5}}
+tracking: {{enabled: false}}
+"""
+MEDIAN = "{method: median, startup_trials: 2}"
+HALVING = "{method: halving, startup_trials: 2, warmup_steps: 10, reduction: 2}"
+
+
+def slow_sweep(slow: str = MEDIAN, name: str = "slow", audit: float = 0.0) -> Sweep:
+    return build_sweep(parse_document(SLOW.format(name=name, slow=slow, audit=audit), "slow.yaml"))
+
+
+class Noting(InlineExecutor):
+    """Keeps the packs that it gets."""
+
+    packs: list[Pack]
+
+    def submit(self, pack: Pack) -> None:
+        self.packs.append(pack)
+        super().submit(pack)
+
+
+@pytest.mark.parametrize("slow", [MEDIAN, HALVING])
+def test_slow_trials_are_pruned_beside_those_that_ended_before_their_pack_was_sent(
+    train, rows, tmp_path: Path, monkeypatch, slow: str
+) -> None:
+    monkeypatch.setattr(Noting, "packs", [], raising=False)
+    sweep = slow_sweep(slow)
+    assert train(sweep, Noting).exit_code == 0
+    found: dict[str, TrialRow] = {row.trial_id: row for row in rows("slow")}
+    assert {"pruned", "stable", "diverged"} == {row.outcome for row in found.values()}
+    so_far: list[Rival] = []
+    for pack in Noting.packs:
+        assert sweep.stopping.slow is not None
+        assert pack.bars == bars_of(sweep.stopping.slow, 60, so_far)
+        ended = [found[trial_id] for trial_id in pack.trial_ids]
+        so_far += [Rival(row.rung_losses, row.outcome != "pruned") for row in ended if row.outcome != "diverged"]
+    assert len(Noting.packs) == 8
+    for row in found.values():
+        if row.outcome == "pruned":
+            assert row.cell["lr"] < 0.5, "the fastest is not"
+            assert row.steps_done is not None
+            assert row.steps_done in rungs_of(sweep.stopping.slow, 60)
+            assert row.saved_steps == 60 - row.steps_done
+            assert (row.learned_share, row.validation_loss) == (None, None)
+            assert row.final_loss == row.rung_losses[-1]
+        else:
+            assert row.slow_step is None
+
+
+def test_a_map_counts_pruned_seeds_apart_and_recommends_none(train, tmp_path: Path) -> None:
+    train(slow_sweep())
+    with LedgerReader(tmp_path / "slow" / LEDGER) as ledger:
+        stability, chosen = stability_map(ledger), recommend(ledger, 1.0).candidates
+        again = replay_sweep(ledger, slow_sweep().stopping)
+    table = map_table(stability)
+    pruned = table[table["state"] == "pruned"]
+    assert len(pruned)
+    assert set(pruned["num_pruned"] + pruned["num_finished"]) == {2}
+    assert pruned[pruned["num_finished"] == 0]["fraction_stable"].isna().all()
+    for cell in stability.cells.values():
+        assert cell.state != "pruned" or not stability.is_over_edge((cell.x, cell.y))
+    assert not set(pruned["lr"]) & {candidate.setting["lr"] for candidate in chosen}
+    assert not [trial for trial in again if trial.is_changed]
+
+
+class Dying(InlineExecutor):
+    """Loses some packs after a checkpoint."""
+
+    deaths = 3
+
+    def poll(self, timeout_s: float):
+        events = super().poll(timeout_s)
+        if Dying.deaths and any(isinstance(event, Report) and event.checkpoint for event in events):
+            Dying.deaths -= 1
+            self._reports = None
+            return [*events, PackLost(events[0].pack_id, "it was killed")]
+        return events
+
+
+@pytest.mark.parametrize("slow", [MEDIAN, HALVING])
+def test_a_sweep_whose_packs_die_ends_as_if_undisturbed(train, rows, slow: str) -> None:
+    Dying.deaths = 3
+    train(slow_sweep(slow, "calm"))
+    assert train(slow_sweep(slow, "disturbed"), Dying).exit_code == 0
+    assert not Dying.deaths
+    assert numbers(rows("disturbed")) == numbers(rows("calm"))
+
+
+def test_audited_trials_that_are_slow_train_to_their_end_and_say_how_often_that_was_wrong(train, rows) -> None:
+    train(slow_sweep())
+    train(slow_sweep(name="audited", audit=1.0))
+    pruned = {row.trial_id for row in rows("slow") if row.outcome == "pruned"}
+    found = rows("audited")
+    slow = [row for row in found if row.slow_step is not None]
+    assert pruned
+    assert {row.outcome for row in found} == {"stable", "diverged"}
+    assert all(row.steps_done == 60 for row in slow)
+    balance = audit(found, None).slow
+    assert balance is not None
+    assert (balance.num_pruned, balance.num_judged) == (0, len(slow))
+    assert balance.steps_audited == sum(59 - (row.slow_step or 0) for row in slow)
+    others = sorted(row.final_loss or 0.0 for row in found if row.slow_step is None and row.outcome == "stable")
+    assert balance.middle == pytest.approx((others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2)
+    assert [row.trial_id for row in balance.wrong] == [r.trial_id for r in slow if (r.final_loss or 0) < balance.middle]
+
+
+def ended(outcome: str, loss: float, slow_step: int | None = None) -> TrialRow:
+    """A row of a sweep of 100 steps."""
+    steps_done = 40 if outcome == "pruned" else 100
+    return replace(
+        TrialRow("t", {}, 0, {}, "quadratic", "finished", 100),
+        outcome=outcome, final_loss=loss, slow_step=slow_step, steps_done=steps_done,
+        is_audited=slow_step is not None and outcome != "pruned",
+    )  # fmt: skip
+
+
+def test_a_slow_trial_was_wrongly_found_so_if_it_ends_in_the_better_half_of_those_that_were_not() -> None:
+    table = [
+        *(ended("stable", loss) for loss in (1.0, 2.0, 3.0)),
+        ended("stable", 1.5, 39),  # wrongly
+        ended("stable", 2.5, 39),
+        ended("diverged", 0.5, 39),
+        *[ended("pruned", 4.0, 39)] * 4,
+    ]
+    balance = audit(table, None)
+    assert balance.slow is not None
+    assert balance.slow.wrong == (table[3],)
+    assert (balance.slow.num_pruned, balance.slow.num_judged, balance.slow.middle) == (4, 3, 2.0)
+    assert (balance.steps_saved, balance.steps_audited, balance.num_stopped) == (240, 180, 4)
+    lines = audit_lines(balance)
+    assert "4 of them were pruned, and 3 that were slow trained on, for 180 member-steps" in lines[-3]
+    assert "1 of these ended in the better half: 33% (95 % interval 6% to 79%)" in lines[-2]
+    without = audit_lines(audit([ended("stable", 1.0), ended("pruned", 4.0, 39)], None))
+    assert "none that was slow trained on" in without[-2]
+    assert audit([ended("stable", 1.0)], None).slow is None
+
+
+def test_packs_are_of_one_round_where_slow_trials_are_pruned() -> None:
+    axes = "axes: {lr: {linear: [0.1, 0.9], num: 64}}\nresources: {pack: 8}\n"
+    for stopping, sizes in (("", [16, 8, 8, 8, 8, 8, 8]), (f"stopping: {{slow: {MEDIAN}}}\n", [8] * 8)):
+        sweep = sweep_of(axes + stopping)
+        assert [len(pack.members) for pack in make_packs(sweep, sweep.trials, 2)] == sizes
+
+
+def test_a_rule_that_is_off_leaves_trials_what_they_were_and_one_that_is_on_makes_new_ones() -> None:
+    def ids(body: str) -> list[str]:
+        return [trial.trial_id for trial in sweep_of(body).trials]
+
+    assert "slow" not in sweep_of().stopping.rules()
+    assert ids("stopping: {slow: null}\n") == ids("")
+    rules = [
+        ids(f"stopping: {{slow: {slow}}}\n")[0]
+        for slow in ("{method: median}", "{method: halving}", "{method: median, startup_trials: 6}")
+    ]
+    assert len({*rules, ids("")[0]}) == 4
+
+
+REFUSED = {
+    "stopping:\n  slow: {startup_trials: 5}\n": ("case.yaml:5", "stopping.slow.method", "is missing"),
+    "stopping:\n  slow: {method: best}\n": ("case.yaml:5", "stopping.slow.method", "'best'", "median"),
+    "stopping:\n  slow: {method: median, reduction: 2}\n": ("case.yaml:5", "stopping.slow", "reduction", "median"),
+    "stopping:\n  slow: {method: halving, interval_steps: 2}\n": ("case.yaml:5", "interval_steps", "remove it"),
+    "stopping:\n  slow: {method: halving, reduction: 1}\n": ("case.yaml:5", "stopping.slow.reduction", "1"),
+    "stopping:\n  slow: {method: median, warmup: 1}\n": ("case.yaml:5", "warmup", "warmup_steps"),
+}
+
+
+@pytest.mark.parametrize("body", REFUSED)
+def test_settings_that_do_not_fit_are_refused_where_they_stand(body: str) -> None:
+    with pytest.raises(InputError) as refused:
+        sweep_of(body)
+    assert all(word in str(refused.value) for word in REFUSED[body]), str(refused.value)
+
+
+def test_a_replay_refuses_a_rule_that_needs_other_trials(command_line: Callable[..., tuple[int, str]]) -> None:
+    code, said = command_line("replay", "log.csv", "--set", "stopping.slow={method: median}")
+    assert code == 2
+    assert "stopping.slow" in said
+    assert "beside others" in said
+
+
+def test_the_bar_of_a_median_is_among_those_that_ran_to_their_end() -> None:
+    slow = slow_sweep().stopping.slow
+    assert slow is not None
+    rivals = [Rival((1.0,) * 9, True), Rival((3.0,) * 9, True), Rival((9.0,), False)]
+    assert [bar.loss for bar in bars_of(slow, 60, rivals)] == [2.0] * 9
+    assert all(math.isinf(bar.loss) for bar in bars_of(slow, 60, rivals[:1]))
