@@ -22,7 +22,7 @@ _JITTER = 1e-6
 _MOST_FITS = 15  # iterations of the search for the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
 _LENGTH, _LENGTH_SD = 0.35, 0.4
-_PLACE_LENGTH, _PLACE_LENGTH_SD = 0.18, 0.9
+_PLACE_LENGTH, _PLACE_LENGTH_SD, _SHORTEST_PLACE_LENGTH = 0.18, 0.9, 0.15
 _SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
 _STEEPNESS, _STEEPNESS_SD = 1.3, 0.7  # logits for each step of the resolution
 _STEEPEST = 6.0  # where a stable cell has an unstable neighbour, nothing says how steep the edge is between them
@@ -187,9 +187,11 @@ def _learned(prior: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N
     deviations = np.array([_LENGTH_SD] * num + [_SPREAD_SD, _STEEPNESS_SD, _ROUGHNESS_SD])[: len(medians)]
     if prior.layout.along is not None:
         deviations[num - 1] = _PLACE_LENGTH_SD
-    highest = medians + 3 * deviations
+    lowest, highest = medians - 3 * deviations, medians + 3 * deviations
     if prior.layout.along is not None:
         highest[num + 1] = math.log(steepest)
+        # With shorter ones, rows of a steep edge tell nothing of each other, and the evidence cannot exclude that.
+        lowest[num - 1] = math.log(_SHORTEST_PLACE_LENGTH)
     weight_N = np.zeros(len(points_ND))
 
     def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
@@ -205,7 +207,7 @@ def _learned(prior: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N
         off = (logs - medians) / deviations
         return 0.5 * float(off @ off) - mode.evidence, off / deviations - gradient
 
-    bounds = list(zip(medians - 3 * deviations, highest, strict=True))
+    bounds = list(zip(lowest, highest, strict=True))
     found = minimize(loss, medians, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MOST_FITS})
     return _fitted(prior.with_logs(found.x), points_ND, stable_N, trials_N)
 
