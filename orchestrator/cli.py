@@ -127,12 +127,9 @@ def refine(
     For example `sweep refine coarse --trials 40 --factor 1.3`; `sweep boundary coarse` then shows the edge.
     """
     from orchestrator.commands.refine import refine as command
-    from orchestrator.commands.run import run as train
-    from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 
-    folder = sweep_folder(name, results)
-    sweep = command(folder, along, trials, factor, overrides([], [], set_, None, None, None), allow_import)
-    finish(train(sweep, results, executor_loader(executor, ExecutorOptions(folder, sweep.resources, None, ())), False))
+    changes = overrides([], [], set_, None, None, None)
+    finish(command(sweep_folder(name, results), along, trials, factor, changes, executor, allow_import))
 
 
 @app.command()

@@ -13,7 +13,6 @@ from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
-from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.protocol import Proposal, Search
 from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number
 from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
@@ -102,6 +101,9 @@ def proposed_trials(proposals: Iterable[Proposal], maker: TrialMaker) -> list[Tr
 
 def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Search:
     if section.method == EDGE:
+        # It computes with scipy, which is slow to import and of no use to most commands.
+        from orchestrator.search.edge import EdgeOptions, EdgeSearch
+
         options = EdgeOptions(
             along=section.along or axes[0].name,
             trials=section.trials,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from sweep_cases import sweep_of
 
-from orchestrator.commands.refine import refine
+from orchestrator.driver.refining import refining_sweep
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -72,7 +72,7 @@ def test_a_refined_grid_keeps_its_trials_and_adds_as_many_as_it_may(train, rows,
     train(sweep_of("", BODY))
     before = {row.trial_id for row in rows("coarse")}
     assert len(before) == 30
-    sweep = refine(tmp_path / "coarse", None, 12, 1.01, Overrides(), False)
+    sweep = refining_sweep(tmp_path / "coarse", None, 12, 1.01, Overrides(), False)
     assert train(sweep).trained == 12
     assert before < {row.trial_id for row in rows("coarse")}
     assert len(rows("coarse")) == 42
@@ -84,11 +84,11 @@ def test_a_refined_grid_keeps_its_trials_and_adds_as_many_as_it_may(train, rows,
 
 def test_what_is_precise_enough_trains_nothing(train, tmp_path) -> None:
     train(sweep_of("", BODY))
-    sweep = refine(tmp_path / "coarse", None, 100, 100.0, Overrides(), False)
+    sweep = refining_sweep(tmp_path / "coarse", None, 100, 100.0, Overrides(), False)
     assert train(sweep).trained < 100
 
 
 def test_results_of_other_settings_are_no_beginning(train, tmp_path) -> None:
     train(sweep_of("", BODY))
     with pytest.raises(InputError, match="has no trial to begin with"):
-        refine(tmp_path / "coarse", None, 12, 1.1, Overrides(sets=("steps=41",)), False)
+        refining_sweep(tmp_path / "coarse", None, 12, 1.1, Overrides(sets=("steps=41",)), False)
