@@ -236,12 +236,13 @@ def boundary(
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
     degraded: DegradedOption = False,
+    json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Show where the map turns from stable to not stable, row by row, with brackets."""
     from orchestrator.commands.boundary import boundary as command
 
-    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded))
+    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_))
 
 
 @app.command()

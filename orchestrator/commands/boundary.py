@@ -2,43 +2,98 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER
+from orchestrator.files import LEDGER, check_output, write_output
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.boundary import boundary as rows_of
 from orchestrator.maps.boundary import boundary_lines
-from orchestrator.maps.fitted import fit, fitted_lines
-from orchestrator.maps.stability import stability_map
+from orchestrator.maps.fitted import Fit, fit, fitted_lines
+from orchestrator.maps.stability import StabilityMap, stability_map
 
 
 def boundary(
-    folder: Path, x: str | None, y: str | None, where: Mapping[str, str], reduce: str, degraded: bool
+    folder: Path,
+    x: str | None,
+    y: str | None,
+    where: Mapping[str, str],
+    reduce: str,
+    degraded: bool,
+    json_file: Path | None = None,
 ) -> Answer:
     """The boundary of the sweep in ``folder`` along ``x``, row by row. Raises InputError.
 
     With ``degraded`` degraded cells are over the edge. Scattered cells have no rows: a fitted surface has.
     """
+    check_output(json_file, "--json")
     with LedgerReader(folder / LEDGER) as ledger:
-        if ledger.facts().get("is_sampled") == "true":
-            yield from _fitted(ledger, x, where, degraded)
-            return EXIT_OK
-        stability = stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded)
+        name, is_scattered = ledger.facts().get("name", ""), ledger.facts().get("is_sampled") == "true"
+        if is_scattered:
+            fitted = fit(ledger, x, where, counts_degraded=degraded)
+        else:
+            stability = stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded)
+    yield from _fitted(name, fitted, where) if is_scattered else _bracketed(stability, degraded)
+    if json_file is not None:
+        content = _fitted_json(fitted) if is_scattered else _bracketed_json(stability)
+        write_output(json_file, json.dumps({"sweep": name, **content}, indent=2, allow_nan=False) + "\n")
+        yield f"wrote {json_file}"
+    return EXIT_OK
+
+
+def _bracketed(stability: StabilityMap, degraded: bool) -> Iterator[str]:
     note = f" ({stability.note})" if stability.note else ""
     counted = " and none is degraded" if degraded else ""
     yield f"{stability.name}: the edge along {stability.x.name}{note}; a cell is stable when all its seeds are{counted}"
     yield from boundary_lines(stability)
-    return EXIT_OK
 
 
-def _fitted(ledger: LedgerReader, x: str | None, where: Mapping[str, str], degraded: bool) -> Iterator[str]:
-    fitted = fit(ledger, x, where, counts_degraded=degraded)
-    name = ledger.facts().get("name", "")
+def _fitted(name: str, fitted: Fit, where: Mapping[str, str]) -> Iterator[str]:
     shown = "".join(f", {axis} = {value}" for axis, value in where.items())
     yield (
         f"{name}: the edge along {fitted.along.name}{shown}, where half of the trials are stable, with an interval of "
         f"95 %; a fit to {fitted.num_trials} trials in {fitted.num_cells} cells"
     )
     yield from fitted_lines(fitted)
+
+
+def _bracketed_json(stability: StabilityMap) -> dict[str, Any]:
+    """Rows with the brackets of their edges: the neighbouring values on both sides."""
+    return {
+        "along": stability.x.name,
+        "is_fitted": False,
+        "rows": [
+            {
+                "setting": {} if stability.y is None else {stability.y.name: row.y},
+                "kind": row.kind,
+                "edges": [{"at": edge.at, "stable": edge.stable, "not_stable": edge.not_stable} for edge in row.edges],
+                "not_known": list(row.missing),
+            }
+            for row in rows_of(stability)
+        ],
+    }
+
+
+def _fitted_json(fitted: Fit) -> dict[str, Any]:
+    """Rows with their edges and the ends of the intervals; null where one reaches the end of the axis."""
+    return {
+        "along": fitted.along.name,
+        "is_fitted": True,
+        "level": fitted.level,
+        "num_trials": fitted.num_trials,
+        "rows": [
+            {
+                "setting": dict(row.setting),
+                "stable_in_the_middle": row.stable,
+                "edges": [
+                    {"at": edge.at, "low": edge.low, "high": edge.high, "is_stable_below": edge.is_stable_below}
+                    for edge in row.edges
+                ],
+            }
+            for row in fitted.rows()
+        ],
+    }

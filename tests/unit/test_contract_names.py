@@ -77,7 +77,7 @@ def test_commands_and_options() -> None:
         "objectives": set(),
         "status": {"--results"},
         "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},
-        "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--results"},
+        "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--results"},
