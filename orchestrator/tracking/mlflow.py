@@ -331,7 +331,7 @@ class MlflowTracker:
             self._client.log_artifact(self._runs.parent_id, str(path))
             self._sign_of_life()
             if path.suffix == ".png":
-                log_map(self._client, self._runs.parent_id, path, sweep.num_finished)
+                log_map(self._client, self._runs.parent_id, path, sweep.num_finished, place)
                 self._sign_of_life()
         self._client.set_terminated(self._runs.parent_id, status="FINISHED" if sweep.is_over else "KILLED")
 

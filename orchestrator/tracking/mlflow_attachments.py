@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import open_private
+from orchestrator.files import make_folder, open_private
 from orchestrator.tracking.tracker import CellRecord, Text
 
 TABLE = "cells.json"
@@ -38,15 +38,24 @@ def log_texts(client: Any, run_id: str, texts: Sequence[Text]) -> None:
         client.log_inputs(run_id, datasets=inputs)
 
 
-def log_map(client: Any, run_id: str, picture: Path, num_finished: int) -> None:
-    """Write the map as an image at step ``num_finished``, unless the run has one there: MLflow cannot replace it."""
+def log_map(client: Any, run_id: str, picture: Path, num_finished: int, artifacts: Path | None) -> None:
+    """Write the map as an image at step ``num_finished``, unless the run has one there: MLflow cannot replace it.
+
+    ``artifacts`` is the run's folder of them on this machine, if it has one: MLflow creates files with the umask.
+    """
     from PIL import Image
+
+    if artifacts is not None:
+        make_folder(artifacts / _IMAGES)
 
     key = picture.stem
     there = client.list_artifacts(run_id, _IMAGES)
     if not any(Path(file.path).name.startswith(f"{key}+step+{num_finished}+") for file in there):
         with Image.open(picture) as image:
             client.log_image(run_id, image.convert("RGB"), key=key, step=num_finished)
+    if artifacts is not None:
+        for path in (artifacts / _IMAGES).iterdir():
+            path.chmod(0o600)
 
 
 def log_table(client: Any, run_id: str, cells: Sequence[CellRecord]) -> None:
