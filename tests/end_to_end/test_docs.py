@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from orchestrator.cli import app
 from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
 from orchestrator.commands.live import text_map
-from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
@@ -135,6 +135,7 @@ def test_the_example_sweep_file_is_valid() -> None:
     ("section", "prefix"),
     [
         (StoppingConfig, ""),
+        (SlowConfig, "slow."),
         (ResourcesConfig, "resources."),
         (SearchSection, "search."),
         (BudgetConfig, "budget."),
