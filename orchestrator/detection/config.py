@@ -26,7 +26,7 @@ class SlowConfig(BaseModel):
     )
     startup_trials: int = Field(5, ge=0, description="earlier trials to compare with, without which none is pruned")
     warmup_steps: int | None = Field(
-        None, ge=1, description="steps before the first comparison; null for a tenth of the steps"
+        None, ge=1, description="steps before the first comparison; null for half of the steps"
     )
     interval_steps: int | None = Field(
         None, ge=1, description="median: steps between comparisons; null for a tenth of the steps"

@@ -19,17 +19,18 @@ from orchestrator.detection.config import SlowConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.messages import Bar, Rival
 
-_FIRST_SHARE = 10  # by default a tenth of the steps, which in most sweeps is beyond the warmup
+# By default trials are compared from half of their steps on, every tenth of them: earlier on, the order of losses tells
+# little of that at the end (benchmarks/pruning.py).
+_FIRST, _INTERVALS = 2, 10
 _REDUCTION = 4  # Optuna's default
 _NO_RUNG = np.iinfo(np.int64).max
 
 
 def rungs_of(slow: SlowConfig, steps: int) -> tuple[int, ...]:
     """The numbers of steps after which trials of ``steps`` are compared, all below ``steps``."""
-    tenth = max(1, steps // _FIRST_SHARE)
-    first = slow.warmup_steps or tenth
+    first = slow.warmup_steps or max(1, steps // _FIRST)
     if slow.method == "median":
-        return tuple(range(first, steps, slow.interval_steps or tenth))
+        return tuple(range(first, steps, slow.interval_steps or max(1, steps // _INTERVALS)))
     rungs = []
     while first < steps:
         rungs.append(first)

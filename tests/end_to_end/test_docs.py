@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from orchestrator.cli import app
 from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
 from orchestrator.commands.live import text_map
-from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.notify.news import PAUSE_S
 from orchestrator.notify.sender import PATIENCE_S
@@ -151,6 +151,7 @@ def test_the_examples_of_related_axes_have_the_values_and_cells_that_the_page_sa
     ("section", "prefix"),
     [
         (StoppingConfig, ""),
+        (SlowConfig, "slow."),
         (ResourcesConfig, "resources."),
         (SearchSection, "search."),
         (BudgetConfig, "budget."),

@@ -9,20 +9,29 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import arms, end_to_end, figures, gpu_rounds, sizes, sweep_files, throughput
+from benchmarks import arms, end_to_end, figures, gpu_rounds, pruning, sizes, sweep_files, throughput
 from benchmarks.crew import Crew, CrewFailed, count_steps, interleaved, rotated
 from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
 from objectives.base import OBJECTIVES, GptConfig, Way
 from objectives.models.gpt import initial_weights
+from orchestrator.detection.config import SlowConfig
 from orchestrator.driver.packing import make_packs
+from orchestrator.driver.runner import run_sweep
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.sweepfile.spec import build_sweep
+from orchestrator.sweepfile.strict_yaml import parse_document
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
@@ -224,3 +233,39 @@ def test_the_plain_trainer_refuses_what_it_cannot_do(text) -> None:
         PlainTrainer(GptConfig(text=text, optimizer="sgd", **SHAPE), 0, Style("default"), "cpu")
     with pytest.raises(ValueError, match="queries and keys"):
         PlainGpt(GptConfig(text=text, qk_norm=True, **SHAPE))
+
+
+def test_pruning_in_replay_is_pruning_in_training(tmp_path: Path) -> None:
+    """A sweep that is trained with pruning, one pack after the other, prunes as its replay says."""
+
+    def trained(name: str, slow: str) -> Path:
+        text = (
+            f"name: {name}\nobjective: quadratic\nsteps: 60\nseeds: [0, 1]\nfixed: {{optimizer: sgd, beta1: 0.0}}\n"
+            f"axes: {{lr: {{values: [0.5, 0.02, 0.3, 0.01, 3.0, 0.4, 0.005, 0.2]}}}}\nstopping: {{slow: {slow}}}\n"
+            "resources: {pack: 4}\ntracking: {enabled: false}\n"
+        )
+        run_sweep(build_sweep(parse_document(text, name)), tmp_path / name, InlineExecutor)
+        return tmp_path / name
+
+    slow = SlowConfig(method="median", startup_trials=2, warmup_steps=6)
+    plain = pruning.stored(trained("plain", "null"))
+    found = pruning.pruned(plain, slow, 4, 1)
+    with LedgerReader(trained("slow", "{method: median, startup_trials: 2, warmup_steps: 6}") / LEDGER) as ledger:
+        rows = ledger.trials()
+    assert [(row.cell, row.seed) for row in rows] == [(row.cell, row.seed) for row in plain.rows]
+    results = [found[row.trial_id] for row in plain.rows]
+    assert [(row.outcome, row.steps_done, row.rung_losses, row.reason) for row in rows] == [
+        (result.outcome, result.steps_done, result.rung_losses, result.reason) for result in results
+    ]
+    one = pruning.balance(plain.rows, found)
+    assert one.num_pruned == sum(row.outcome == "pruned" for row in rows) > 0
+    assert one.saved == 1 - sum(row.steps_done or 0 for row in rows) / sum(row.steps_done or 0 for row in plain.rows)
+    assert one.kept_best
+    never = pruning.balance(plain.rows, pruning.pruned(plain, slow.model_copy(update={"startup_trials": 99}), 4, 1))
+    assert (never.num_pruned, never.saved, never.correlation) == (0, 0.0, pytest.approx(1.0))
+
+
+def test_rank_correlation_is_that_of_ranks() -> None:
+    a, b = np.array([1.0, 2.0, 2.0, 9.0]), np.array([3.0, 5.0, 4.0, 400.0])
+    assert pruning.spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
+    assert pruning.spearman(a, -b) == pytest.approx(spearmanr(a, -b).statistic)

@@ -97,9 +97,10 @@ def test_both_rules_prune_some_and_keep_some_of_random_curves() -> None:
         assert 5 <= kept < 35, method
 
 
-def test_rungs_begin_after_a_tenth_of_the_steps_and_end_before_the_last() -> None:
-    assert rungs_of(SlowConfig(method="median"), 200) == tuple(range(20, 200, 20))
-    assert rungs_of(SlowConfig(method="halving"), 200) == (20, 80)
+def test_rungs_begin_after_half_of_the_steps_and_end_before_the_last() -> None:
+    assert rungs_of(SlowConfig(method="median"), 200) == (100, 120, 140, 160, 180)
+    assert rungs_of(SlowConfig(method="halving"), 200) == (100,)
+    assert rungs_of(SlowConfig(method="halving", warmup_steps=10), 200) == (10, 40, 160)
     assert rungs_of(SlowConfig(method="halving", warmup_steps=3, reduction=2), 40) == (3, 6, 12, 24)
     assert rungs_of(SlowConfig(method="median"), 1) == ()
     assert rungs_of(SlowConfig(method="halving", warmup_steps=50), 50) == ()

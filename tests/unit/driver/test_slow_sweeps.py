@@ -41,7 +41,7 @@ resources: {{pack: 2}}
 checkpoint: {{every_steps: 5}}
 tracking: {{enabled: false}}
 """
-MEDIAN = "{method: median, startup_trials: 2}"
+MEDIAN = "{method: median, startup_trials: 2, warmup_steps: 6}"
 HALVING = "{method: halving, startup_trials: 2, warmup_steps: 10, reduction: 2}"
 
 

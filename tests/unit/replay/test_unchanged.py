@@ -57,7 +57,7 @@ objective: quadratic
 steps: 60
 axes: {lr: {values: [0.3, 0.01, 2.3, 0.2, 0.02, 0.5, 0.005]}}
 fixed: {optimizer: sgd, beta1: 0.0}
-stopping: {slow: {method: median, startup_trials: 1}}
+stopping: {slow: {method: median, startup_trials: 1, warmup_steps: 10}}
 resources: {pack: 2}
 """,
     "plain": """
