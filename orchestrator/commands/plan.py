@@ -90,6 +90,8 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         yield f"trials:   at most {sweep.most_trials}, chosen while results come in; {num_cells} cells come first"
     else:
         yield f"trials:   {num_cells} cells x {len(sweep.seeds)} seeds = {len(sweep.trials)}"
+    if limits := sweep.budget.model_dump(exclude_none=True):
+        yield f"budget:   {', '.join(f'{key} {value}' for key, value in limits.items())}, over all runs"
     own = sweep.objective
     if isinstance(own, CustomTrainer) and len(sweep.seeds) > 1 and not own.uses("seed"):
         yield f"          no {{seed}} in the command: the {len(sweep.seeds)} seeds of a cell train the same run, unless"
