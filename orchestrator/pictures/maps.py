@@ -69,9 +69,7 @@ def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str, meshe
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
     facets = [maps] if isinstance(maps, StabilityMap) else list(maps)
-    return saved(
-        lambda: _draw(facets, meshes or [None] * len(facets)), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH
-    )
+    return saved(lambda: _draw(facets, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
 def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
@@ -79,7 +77,8 @@ def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
     return saved(lambda: _draw_comparison(maps), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None]) -> Figure:
+def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) -> Figure:
+    meshes = meshes or [None] * len(facets)
     width, height = panel_size(facets[0])
     columns, rows = (2, 1) if len(facets) == 1 else (len(facets), 2)
     figure = Figure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
