@@ -186,19 +186,25 @@ def test_a_mirror_that_is_killed_at_a_write_is_completed_by_the_next(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)],
+    ("number", "codes"),
+    # A run that has trained all no longer stops by itself at SIGTERM: it is ended by it.
+    [
+        (signal.SIGKILL, (-signal.SIGKILL,)),
+        (signal.SIGTERM, (128 + signal.SIGTERM, -signal.SIGTERM)),
+        (signal.SIGINT, (130,)),
+    ],
     ids=["SIGKILL", "SIGTERM", "SIGINT"],
 )
 def test_a_driver_that_is_gone_leaves_no_process_and_what_its_next_run_completes(
-    place: Path, case: Case, number: signal.Signals, code: int
+    place: Path, case: Case, number: signal.Signals, codes: tuple[int, ...]
 ) -> None:
     write(place, case, LONG)
     driver = start(place, "--executor", "inline")
     wait_until(lambda: num_written(place, case) >= 2, "mirrored trial")
     driver.send_signal(number)
     output, _ = driver.communicate(timeout=60)
-    assert (driver.returncode, "Traceback" in output) == (code, False), output
+    assert driver.returncode in codes, output
+    assert "Traceback" not in output
     wait_until(lambda: services_of(driver.pid) == [], "end of its processes")
     assert_sync_completes(place, case)
     output, _ = (again := start(place, "--executor", "inline")).communicate(timeout=120)
