@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,9 @@ class OptunaSearch:
         """Cells for ``room`` trials, at least one."""
         num = max(1, room // self.num_seeds)
         if self.method in SPREADS:
-            cells = sample_cells(self.axes, SPREADS[self.method], len(known) + num, self.seed)[len(known) :]
+            # Of an axis with values only these are drawn, also where it has ends.
+            axes = [replace(axis, ends=None) if axis.values else axis for axis in self.axes]
+            cells = sample_cells(axes, SPREADS[self.method], len(known) + num, self.seed)[len(known) :]
         else:
             cells = self._sampled(known, num)
         kept = within([Proposal(cell, self.num_seeds) for cell in cells], known, self.num_trials)
