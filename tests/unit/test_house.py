@@ -203,7 +203,7 @@ ADDITIONS = re.findall(
 
 
 def test_contributing_says_how_to_add_each_kind_of_part() -> None:
-    kinds = ["tracker", "optimizer", "executor", "mechanism", "objective", "search method", "command"]
+    kinds = ["tracker", "optimizer", "executor", "mechanism", "objective", "sample method", "search", "command"]
     assert [kind for kind, _, _ in ADDITIONS] == kinds
 
 
