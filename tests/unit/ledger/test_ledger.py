@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, record, sweep_of
 
-from orchestrator.driver.packing import make_packs
+from orchestrator.driver.packing import pack_of
 from orchestrator.errors import StorageError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Report
+from orchestrator.messages import Checkpoint, Member, Report
 
 THREE = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
 SIX = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
@@ -18,7 +18,8 @@ LABELS = ["stable", "diverged", "spiked", "errored", "planned", "stable"]
 
 
 def begin(ledger: LedgerWriter, sweep, trials=None):
-    (pack,) = make_packs(sweep, trials or sweep.trials, 1)
+    # One pack, whatever widths were measured on a busy machine.
+    pack = pack_of(sweep, [Member(t.trial_id, t.config, t.seed) for t in trials or sweep.trials], sweep.steps)
     ledger.start_pack(pack, "test")
     return pack
 

@@ -42,7 +42,7 @@ def as_python_has_it(text: str) -> float | int | None:
     try:
         value = eval(text, PYTHON, NAMES)
         return None if isinstance(value, complex) or not math.isfinite(value) else value
-    except (ArithmeticError, ValueError):
+    except (ArithmeticError, ValueError, TypeError):  # a root of a negative number cannot be rounded
         return None
 
 
