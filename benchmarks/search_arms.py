@@ -11,6 +11,7 @@ import optuna
 from scipy.stats import qmc
 
 from benchmarks.search_truths import Truth
+from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.kernel import Layout
 from orchestrator.search.protocol import CellResult, SeedResult
@@ -72,14 +73,14 @@ def _stable_length(mean_L: np.ndarray) -> float:
 
 def ours(truth: Truth, budgets: Sequence[int], seed: int) -> Found:
     """The search that the package has."""
-    options = EdgeOptions(truth.axes[-1].name, max(budgets), truth.num_seeds, seed, batch=BATCH)
-    search = EdgeSearch(truth.axes, options, lambda outcome: outcome != "stable")
+    options = EdgeOptions(truth.axes[-1].name, max(budgets), truth.num_seeds, seed)
+    search = InBatches(EdgeSearch(truth.axes, options, lambda outcome: outcome != "stable"), BATCH)
     trials, found = Trials(truth, seed), {}
     names = [axis.name for axis in truth.axes]
     places = [{value: i for i, value in enumerate(axis.values)} for axis in truth.axes]
     while True:
         known = [_result(truth, cell, outcomes) for cell, outcomes in trials.outcomes.items()]
-        proposals = search.propose(known, next((b for b in budgets if b > trials.num), trials.num) - trials.num)
+        proposals = search.propose(known, BATCH)
         for proposal in proposals or []:
             cell = tuple(place[proposal.cell[name]] for name, place in zip(names, places, strict=True))
             while len(trials.outcomes.get(cell, [])) < proposal.num_seeds:

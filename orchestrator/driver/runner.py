@@ -177,8 +177,11 @@ class _Run:
     def _ask_for_more(self, executor: Executor) -> None:
         """Ask an open search for trials where there is room for a whole pack of them, or nothing else to wait for."""
         progress = self.progress
-        over = progress.num_over
-        if not self.sweep.is_open or over == self.over_when_asked or self.fail_fast.reason is not None:
+        if (
+            not self.sweep.is_open
+            or self.fail_fast.reason is not None
+            or (over := progress.num_over) == self.over_when_asked
+        ):
             return
         width, at_a_time = trials_at_a_time(self.sweep, executor.slots)
         under_way = len(progress.statuses) - over

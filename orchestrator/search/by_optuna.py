@@ -109,7 +109,7 @@ class OptunaSearch:
     def _told(
         self, result: CellResult, space: Mapping[str, Any], penalties: Sequence[float]
     ) -> optuna.trial.FrozenTrial:
-        """What Optuna is told of a cell: running without all results, and a failure where all were given up."""
+        """The Optuna trial of a cell: RUNNING while a result is missing, FAIL where every trial was given up."""
         import optuna
 
         params = {axis.name: _param(axis, result.cell[axis.name]) for axis in self.axes}

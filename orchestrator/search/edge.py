@@ -38,9 +38,7 @@ class EdgeOptions:
 
     ``along`` is the axis over which training turns unstable; without it, edges are looked for in every direction.
     ``level`` is P(stable) at the edge; ``trials`` the budget, which counts each seed; ``precision`` the factor within
-    which the edge of every row is to be known, or None; ``num_seeds`` the trials that a cell may have; ``batch`` the
-    number of trials after which all results are awaited, so that the same seed gives the same trials whatever the
-    timing, or None.
+    which the edge of every row is to be known, or None; ``num_seeds`` the trials that a cell may have.
     """
 
     along: str | None
@@ -49,7 +47,6 @@ class EdgeOptions:
     seed: int
     level: float = 0.5
     precision: float | None = None
-    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +78,17 @@ class EdgeSearch:
         self._is_over_edge = is_over_edge
         self._axes = tuple(axes)
         self.lattice: Lattice = lattice_of(axes, options.along, options.precision)
-        # What was computed before; a search without them answers the same.
-        self._batches: dict[tuple[tuple[Cell, Tally], ...], list[Cell]] = {}
+        # What was computed before; a search without it answers the same.
         self._one_edge: dict[tuple[tuple[Cell, Tally], ...], bool] = {}
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """At most ``room`` further trials; an empty list to wait for results, None when the search is finished."""
         tallies = self._tallies(known)
-        num_known = sum(tally.num for tally in tallies.values())
-        has_pending = any(tally.pending for tally in tallies.values())
+        has_pending = self._has_pending(tallies)
         left = self._options.trials - sum(len(one.seeds) for one in known)
         if left <= 0:
             return [] if has_pending else None
-        chosen = self._next(known, tallies, num_known, has_pending, min(room, left))
+        chosen = self._batch(tallies, self._others(known), min(room, left))
         if not chosen and not has_pending and room > 0:
             return None
         return self._proposals(chosen, tallies)
@@ -112,41 +107,6 @@ class EdgeSearch:
         return [({name: cell[name] for name in names}, row) for cell, row in zip(cells, found, strict=True)]
 
     # --- which trials are next ------------------------------------------------------------------------
-
-    def _next(
-        self, known: Sequence[CellResult], tallies: dict[Cell, Tally], num_known: int, has_pending: bool, most: int
-    ) -> list[Cell]:
-        if self._options.batch is None:
-            return self._batch(tallies, self._others(known), most)
-        issued = self._issued(tallies, known)
-        if issued is None:
-            return [] if has_pending else self._batch(tallies, self._others(known), self._options.batch)[:most]
-        return issued[:most]
-
-    def _issued(self, tallies: dict[Cell, Tally], known: Sequence[CellResult]) -> list[Cell] | None:
-        """The rest of a batch of which a part was proposed, or None; found by proposing all batches again.
-
-        None too where what is known was not proposed by this search, e.g. under other options.
-        """
-        assert self._options.batch is not None
-        others = self._others(known)
-        then: dict[Cell, Tally] = {}
-        outcomes = {self._indices(one): self._bits(one) for one in known if self._indices(one) is not None}
-        while sum(tally.num for tally in then.values()) < sum(tally.num for tally in tallies.values()):
-            key = tuple(sorted(then.items(), key=lambda item: item[0]))
-            if key not in self._batches:
-                self._batches[key] = self._batch(then, others, self._options.batch)
-            batch = self._batches[key]
-            after = dict(then)
-            for i, cell in enumerate(batch):
-                num = after.get(cell, Tally()).num
-                if num >= tallies.get(cell, Tally()).num:
-                    return batch[i:] if after == tallies else None
-                after[cell] = _tally(outcomes[cell][: num + 1])
-            if not batch or (any(tally.pending for tally in after.values()) and after != tallies):
-                return None
-            then = after
-        return None
 
     def _batch(self, tallies: dict[Cell, Tally], others: list[tuple[list[float], Tally]], most: int) -> list[Cell]:
         """The next trials given all that is known: of the design, or where outcomes are expected to tell most."""

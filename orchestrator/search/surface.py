@@ -17,7 +17,7 @@ from orchestrator.search.laplace import Mode, evidence_gradient, find_mode
 from orchestrator.search.moments import matched
 
 CONFIDENCE = 1.96  # standard deviations about the mean that hold 95 % of a normal distribution
-RESOLUTION = 1 / 32  # of the axis along: the distance of places that are told apart
+RESOLUTION = 1 / 32  # smallest distance along the searched axis that a fit resolves, as a part of the axis
 _JITTER = 1e-6
 _MOST_FITS = 15  # iterations of the search for the field's shape
 # The prior of a field's shape: medians and standard deviations of logarithms.
@@ -140,7 +140,7 @@ def fit_surface(
 ) -> Surface:
     """The surface given ``stable_N`` stable ones of ``trials_N`` trials at each of N >= 0 points.
 
-    ``resolution`` is the distance of places along the axis that are told apart; the edge is taken as no steeper.
+    ``resolution`` is the smallest distance along the axis that the fit resolves: no edge is assumed to be steeper.
     ``has_one_edge`` says whether each row along the axis has one edge, or may have more; None where the evidence of the
     cells decides, which must not have been chosen for lying at an edge.
     """

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.places import lattice_of
-from orchestrator.search.protocol import CellResult, Proposal, SeedResult
+from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
 from orchestrator.space import Axis, grid_cells
 
 WARMUP = Axis("warmup", "linear", tuple(float(i) for i in range(8)), (0.0, 7.0))
 LR = Axis("lr", "log", Axis("lr", "log", (), (1e-4, 1.0)).grid(17), (1e-4, 1.0))
 LR_RANGE = Axis("lr", "log", (), (1e-4, 1.0))
 OPTIMIZER = Axis("optimizer", "values", ("sgd", "adam", "lion"))
-OPTIONS = EdgeOptions(along="lr", trials=40, num_seeds=2, seed=0, batch=4)
+OPTIONS = EdgeOptions(along="lr", trials=40, num_seeds=2, seed=0)
 
 
 def is_over_edge(outcome: str) -> bool | None:
@@ -70,7 +71,7 @@ class Ledger:
         ]
 
 
-def searched(engine: EdgeSearch, room: int = 4, outcome: Callable = outcome_of) -> Ledger:
+def searched(engine: Search, room: int = 4, outcome: Callable = outcome_of) -> Ledger:
     """All trials of a search whose every proposal is trained before the next."""
     ledger = Ledger()
     while (proposals := engine.propose(ledger.known(), room)) is not None:
@@ -100,41 +101,22 @@ def test_another_seed_gives_another_design() -> None:
     assert search(seed=1).propose([], 12) != search(seed=2).propose([], 12)
 
 
-def test_with_a_barrier_the_trials_do_not_depend_on_timing_nor_on_room() -> None:
-    whole = searched(search(trials=32))
+def test_in_batches_the_trials_do_not_depend_on_timing_nor_on_room() -> None:
+    def in_batches() -> InBatches:
+        return InBatches(search(trials=32), 4)
+
+    whole = searched(in_batches())
     for room, at_once in ((1, 1), (3, 2), (7, 5)):
-        ledger, engine = Ledger(), search(trials=32)
+        ledger, engine = Ledger(), in_batches()
         while (proposals := engine.propose(ledger.known(), room)) is not None:
             ledger.plan(proposals)
             ledger.train(at_once)
-            engine = search(trials=32)  # a restart at any moment
+            engine = in_batches()  # a restart at any moment
         assert (ledger.cells, ledger.outcomes) == (whole.cells, whole.outcomes)
 
 
-def test_with_a_barrier_a_larger_budget_goes_on_with_the_same_trials() -> None:
-    engine = search(trials=30)
-    ledger = searched(engine)
-    larger = search(trials=36)
-    while (proposals := larger.propose(ledger.known(), 4)) is not None:
-        ledger.plan(proposals)
-        ledger.train()
-    whole = searched(search(trials=36))
-    assert (ledger.cells, ledger.outcomes) == (whole.cells, whole.outcomes)
-
-
-def test_with_a_barrier_it_waits_for_the_whole_batch() -> None:
-    ledger, engine = Ledger(), search()
-    ledger.plan(engine.propose([], 100))
-    ledger.train(3)
-    while proposals := engine.propose(ledger.known(), 100):
-        ledger.plan(proposals)  # the rest of the design
-    ledger.train(ledger.num_trials - 4)
-    assert engine.propose(ledger.known(), 100) == []
-
-
-@pytest.mark.parametrize("batch", [None, 1, 5])
-def test_room_and_budget_are_never_exceeded_and_seeds_neither(batch) -> None:
-    engine, ledger = search(batch=batch, trials=23, num_seeds=2), Ledger()
+def test_room_and_budget_are_never_exceeded_and_seeds_neither() -> None:
+    engine, ledger = search(trials=23, num_seeds=2), Ledger()
     for room in itertools.cycle((3, 1, 9, 2, 30)):
         before = ledger.num_trials
         proposals = engine.propose(ledger.known(), room)
@@ -151,8 +133,8 @@ def test_no_room_means_no_proposals_and_not_the_end() -> None:
     assert search().propose([], 0) == []
 
 
-def test_trials_under_way_are_not_proposed_again_while_there_is_no_barrier() -> None:
-    engine, ledger = search(batch=None, trials=60, num_seeds=1), Ledger()
+def test_trials_under_way_are_not_proposed_again() -> None:
+    engine, ledger = search(trials=60, num_seeds=1), Ledger()
     ledger.plan(engine.propose([], 12))
     ledger.train(8)
     for _ in range(6):
@@ -161,7 +143,7 @@ def test_trials_under_way_are_not_proposed_again_while_there_is_no_barrier() -> 
 
 
 def test_what_is_under_way_counts_as_known_so_a_second_batch_is_elsewhere() -> None:
-    engine = search(batch=None, num_seeds=5)
+    engine = search(num_seeds=5)
     ledger = searched(search(trials=20))
     together = [p.cell for p in engine.propose(ledger.known(), 8)]
     ledger.plan(engine.propose(ledger.known(), 4))
@@ -171,7 +153,7 @@ def test_what_is_under_way_counts_as_known_so_a_second_batch_is_elsewhere() -> N
 
 
 def test_cells_without_information_are_not_proposed_again() -> None:
-    engine, ledger = search(batch=None, trials=60, num_seeds=3), Ledger()
+    engine, ledger = search(trials=60, num_seeds=3), Ledger()
     ledger.plan(engine.propose([], 12))
     ledger.train(outcome=lambda cell, seed: "unknown")
     lost = [tuple(cell.items()) for cell in ledger.cells]
@@ -275,7 +257,7 @@ def test_one_axis_is_enough() -> None:
 def test_cells_of_a_denser_grid_still_tell() -> None:
     known = searched(search()).known()
     coarse = Axis("lr", "log", LR.values[::2], (1e-4, 1.0))
-    engine = search((WARMUP, coarse), trials=80, batch=None)
+    engine = search((WARMUP, coarse), trials=80)
     proposals = engine.propose(known, 4)
     assert proposals
     assert all(p.cell["lr"] in coarse.values for p in proposals)
