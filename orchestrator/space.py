@@ -154,6 +154,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_ordered(values: Sequence[Any]) -> bool:
+    """Whether values are numbers in ascending order, with none (no clipping: the loosest) last."""
+    numbers = values[:-1] if values and values[-1] is None else values
+    return all(map(is_number, numbers)) and all(a < b for a, b in itertools.pairwise(numbers))
+
+
 def on_natural_scale(axis: Axis) -> Axis:
     """``axis`` with the scale that its values suggest.
 

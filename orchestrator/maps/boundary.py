@@ -14,7 +14,7 @@ from orchestrator.maps.axis_values import label_between, value_labels
 from orchestrator.maps.related_cells import existing, led, state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.messages import DEGRADED
-from orchestrator.space import Axis, is_number
+from orchestrator.space import Axis, is_ordered
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
 _SHOWN = 8  # values without a result listed in one line
@@ -68,12 +68,6 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
         row_boundary(y, [(x, stability.state((x, y))) for x in xs], stability.x, stability.counts_degraded)
         for y in stability.y_values
     ]
-
-
-def is_ordered(values: Sequence[Any]) -> bool:
-    """Whether values are numbers in ascending order, with none (no clipping: the loosest) last."""
-    numbers = values[:-1] if values and values[-1] is None else values
-    return all(is_number(value) for value in numbers)
 
 
 def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis, counts_degraded: bool = False) -> RowBoundary:

@@ -14,11 +14,11 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.boundary import RowBoundary, is_ordered, row_boundary
+from orchestrator.maps.boundary import RowBoundary, row_boundary
 from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
 from orchestrator.messages import DEGRADED, TrialRow
-from orchestrator.space import Axis, number_text
+from orchestrator.space import Axis, is_ordered, number_text
 from orchestrator.sweepfile.settings import settings_of
 
 _NUM_DRAWS = 4000

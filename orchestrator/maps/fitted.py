@@ -16,9 +16,9 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
 from orchestrator.messages import TrialRow
-from orchestrator.search.places import Lattice, is_ordered, lattice_of
+from orchestrator.search.places import Lattice, lattice_of
 from orchestrator.search.surface import CONFIDENCE, Crossing, Surface, fit_surface
-from orchestrator.space import Axis, is_number, number_text
+from orchestrator.space import Axis, is_number, is_ordered, number_text
 
 LEVEL = 0.5  # the share of stable trials at the edge
 _FEWEST = 8  # trials with an outcome
@@ -140,7 +140,7 @@ def fit(
         known = ", ".join(axis.name for axis in axes) or "none"
         raise InputError(Problem("--x", "", f"{chosen!r} is not an axis that is free", f"axes: {known}"))
     axis = next(axis for axis in axes if axis.name == chosen)
-    if not is_ordered(axis):
+    if axis.ends is None and not is_ordered(axis.values):
         raise InputError(Problem("--x", "", f"the values of {chosen} have no order", "choose another axis"))
     judged = [row for row in distinct_runs(rows) if is_known(row.label)]
     if len(judged) < _FEWEST:

@@ -11,11 +11,11 @@ from orchestrator.detection.outcomes import cell_state
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.boundary import Margin, is_ordered, margins
+from orchestrator.maps.boundary import Margin, margins
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
-from orchestrator.space import Axis, format_value
+from orchestrator.space import Axis, format_value, is_ordered
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
 _SHOWN = 3  # rejected candidates, and values without a result, that are listed

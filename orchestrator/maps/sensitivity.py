@@ -10,11 +10,10 @@ from typing import Any
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.boundary import is_ordered
 from orchestrator.maps.related_cells import existing
 from orchestrator.maps.stability import sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
-from orchestrator.space import format_value
+from orchestrator.space import format_value, is_ordered
 
 
 @dataclass(frozen=True, slots=True)

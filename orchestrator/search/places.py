@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 
 from orchestrator.search.kernel import Layout
 from orchestrator.search.surface import RESOLUTION
-from orchestrator.space import Axis, is_number
+from orchestrator.space import Axis, is_ordered
 
 MOST_CANDIDATES = 4096
 _FEWEST_ALONG, _MOST_ALONG = 65, 257  # values on an axis along that is a range
@@ -141,16 +140,8 @@ def lattice_of(axes: Sequence[Axis], along: str | None, precision: float | None)
     return Lattice(tuple(columns), column)
 
 
-def is_ordered(axis: Axis) -> bool:
-    """Whether the values of an axis are a range or ascending numbers, with none (no clipping: the loosest) last."""
-    values = axis.values[:-1] if axis.values and axis.values[-1] is None else axis.values
-    return axis.ends is not None or (
-        bool(values) and all(map(is_number, values)) and all(a < b for a, b in itertools.pairwise(values))
-    )
-
-
 def _given(axis: Axis) -> Places:
-    if not is_ordered(axis):
+    if axis.ends is None and not is_ordered(axis.values):
         return Places(axis, axis.values, tuple(map(float, range(len(axis.values)))), True, True)
     if axis.ends is None:
         steps = max(1, len(axis.values) - 1)

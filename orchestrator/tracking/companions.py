@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.space import Axis, is_number
+from orchestrator.space import Axis, is_number, on_natural_scale
 
 # A loss of so many times the initial one is drawn at that height, so that one blow-up does not flatten the rest.
 _CAP = 2.0
-_WIDE = 30.0  # ratio of the ends of a list of values from which their logarithms are given too
 
 
 def on_scales(final: float | None, initial: float | None, *, is_over: bool) -> dict[str, float]:
@@ -41,10 +40,10 @@ def _companion(axis: Axis) -> tuple[str, Callable[[float], float]] | None:
     numbers = [value for value in axis.values if value is not None]
     if not numbers or not all(is_number(value) for value in numbers):
         return None
-    if axis.scale == "log1m" and max(numbers) < 1:
+    scale = on_natural_scale(axis).scale
+    if scale == "log1m" and max(numbers) < 1:
         return f"log10_one_minus_{axis.name}", lambda value: math.log10(1 - value)
-    is_wide = min(numbers) > 0 and (axis.scale == "log" or max(numbers) >= _WIDE * min(numbers))
-    return (f"log10_{axis.name}", math.log10) if is_wide else None
+    return (f"log10_{axis.name}", math.log10) if scale == "log" and min(numbers) > 0 else None
 
 
 def map_axes(axes: Sequence[Axis]) -> list[str]:

@@ -6,16 +6,14 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from local_server import free_port, wait_for
 from playwright.sync_api import Page, TimeoutError, expect
 from sweep_cases import QUADRATIC
 
@@ -48,9 +46,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         (folder / f"{name}.yaml").write_text(text)
         command = [SWEEP, "run", f"{name}.yaml", "--executor", "inline"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [SWEEP, "ui", "--port", str(port)]
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -62,17 +58,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         os.killpg(server.pid, signal.SIGKILL)
         server.stdout.close()
         server.wait()
-
-
-def wait_for(url: str) -> None:
-    """The server takes some seconds to answer."""
-    for _ in range(240):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.25)
-    pytest.fail(f"nothing answers at {url}")
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from local_server import free_port, wait_for
 from playwright.sync_api import Page, expect
 from sweep_cases import ledger_at, record, sweep_of
 
@@ -30,9 +28,7 @@ def dashboard(tmp_path: Path) -> Iterator[str]:
     with ledger_at(tmp_path / "case") as ledger:
         record(ledger, sweep_of(GRID), ["stable"] * 18 + ["diverged"] * 6, [1 / (1 + i) for i in range(24)])
     path = export_study(tmp_path / "case")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [program, f"sqlite:///{path}", "--host", "127.0.0.1", "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -42,16 +38,6 @@ def dashboard(tmp_path: Path) -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
-
-
-def wait_for(url: str) -> None:
-    for _ in range(240):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.25)
-    pytest.fail(f"nothing answers at {url}")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from local_server import free_port
 from mlflow import MlflowClient
 
 from orchestrator.detection.judging import is_audited
@@ -156,9 +156,7 @@ tracking: {enabled: false}
 def test_the_pages_are_served_on_this_machine_to_this_machine(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(LONG.replace("steps: 600", "steps: 5").replace("enabled: false", ""))
     assert sweep(tmp_path, "run", "small.yaml", "--executor", "inline").returncode == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen([SWEEP, "ui", "--port", str(port)], cwd=tmp_path, start_new_session=True)
 
     def status(host: str) -> int | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from fault_kit import command, need, wait_until
+from local_server import free_port
 from mlflow import MlflowClient
 
 from orchestrator.commands.printing import show
@@ -170,12 +171,6 @@ def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None
     show(sync(place / "results" / NAME, uri))
     assert runs_in(path) == found
     assert runs_without_driver(place / "results" / NAME, TrackingConfig(uri=uri)) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return unused.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -82,10 +82,12 @@ def test_a_refined_grid_keeps_its_trials_and_adds_as_many_as_it_may(train, rows,
         assert len(ledger.trials(removed=True)) == 42
 
 
-def test_what_is_precise_enough_trains_nothing(train, tmp_path) -> None:
+def test_refining_ends_before_its_budget_when_the_edges_are_precise_enough(train, tmp_path) -> None:
     train(sweep_of("", BODY))
     sweep = refining_sweep(tmp_path / "coarse", None, 100, 100.0, Overrides(), False)
     assert train(sweep).trained < 100
+    again = refining_sweep(tmp_path / "coarse", None, 100, 100.0, Overrides(), False)
+    assert train(again).trained == 0
 
 
 def test_results_of_other_settings_are_no_beginning(train, tmp_path) -> None:
