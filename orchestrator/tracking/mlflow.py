@@ -109,8 +109,9 @@ class MlflowTracker:
     def write_running(self, trial: TrialRecord) -> None:
         """Add points to a trial's run, which is made with the first ones."""
         with self._told_as_tracking_errors():
-            run_id = self._run_of_attempt(trial)
-            self._log(run_id, trial, trial.points, {"status": trial.status})
+            tags = {**self._place(trial), "status": trial.status}
+            run_id = self._run_of_attempt(trial, tags)
+            self._log(run_id, trial, trial.points, tags)
             self._runs.running.add(run_id)
             self._sign_of_life()
 
@@ -202,36 +203,51 @@ class MlflowTracker:
         self._runs.parent_id, self._runs.parent_made_ms = run.info.run_id, run.info.start_time
 
     def _write_trial(self, trial: TrialRecord) -> None:
-        run_id = self._run_of_attempt(trial)
+        tags = {**self._place(trial), MIRRORED: trial.version, **trial.tags}
+        run_id = self._run_of_attempt(trial, tags)
         # Those that the run has already are changed by ``_write_shares``: two values at one time would be ambiguous.
         known = self._runs.shares.get(trial.trial_id, {})
         new = {name: value for name, value in trial.shares.items() if name not in known}
         shares = [Point(name, value, 0) for name, value in new.items()]
-        self._log(run_id, trial, [*trial.points, *shares], {MIRRORED: trial.version, **trial.tags})
+        self._log(run_id, trial, [*trial.points, *shares], tags)
         ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
         # No other process writes these runs, so one that MLflow lists as running would stay so after a crash.
         self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
         self._runs.running.discard(run_id)
+        self._runs.shown.pop(run_id, None)
         self._runs.complete[trial.trial_id] = trial.version
         self._runs.shares[trial.trial_id] = {**new, **known}
         self._sign_of_life()
 
     def _log(self, run_id: str, trial: TrialRecord, points: Sequence[Point], tags: Mapping[str, str]) -> None:
-        """Write points of a trial, with its params and ``tags``."""
+        """Write points of a trial, with its params and ``tags``, as far as the run lacks them."""
         entities, started_ms = self._entities, int(1000 * (trial.started_s or 0))
-        metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in points]
-        place = {"mlflow.parentRunId": self._cell_run(trial.cell), "sweep.level": "trial", ATTEMPT: attempt_of(trial)}
+        shown = self._runs.shown.setdefault(run_id, set())
+        new = [point for point in points if (point.name, point.step) not in shown]
+        metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in new]
         params = self._new_params(run_id, trial.values)
         # One call writes all of an ordinary trial; a call costs as much as forty points.
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
         for start in range(0, last, _MAX_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
             self._sign_of_life()
-        shown = [entities.RunTag(key, value) for key, value in {**place, **tags}.items()]
-        self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=shown)
+        known = self._runs.tags.setdefault(run_id, {})
+        changed = [entities.RunTag(key, value) for key, value in tags.items() if known.get(key) != value]
+        self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=changed)
+        known.update(tags)
+        shown |= {(point.name, point.step) for point in new}
         self._runs.attempt[trial.trial_id] = attempt_of(trial)
 
-    def _run_of_attempt(self, trial: TrialRecord) -> str:
+    def _place(self, trial: TrialRecord) -> dict[str, str]:
+        """The tags that say where a trial's run belongs."""
+        return {
+            "mlflow.parentRunId": self._cell_run(trial.cell),
+            "sweep.level": "trial",
+            "sweep.trial_id": trial.trial_id,
+            ATTEMPT: attempt_of(trial),
+        }
+
+    def _run_of_attempt(self, trial: TrialRecord, tags: Mapping[str, str]) -> str:
         """The run of a trial, a new one where it has points of another attempt: MLflow cannot remove points."""
         trial_id = trial.trial_id
         if self._runs.attempt.get(trial_id, attempt_of(trial)) != attempt_of(trial):
@@ -239,14 +255,17 @@ class MlflowTracker:
             self._runs.running.discard(old)
             self._runs.shares.pop(trial_id, None)
             self._client.delete_run(old)
-        return self._runs.of_trial.get(trial_id) or self._create_child(trial)
+        return self._runs.of_trial.get(trial_id) or self._create_child(trial, tags)
 
-    def _create_child(self, trial: TrialRecord) -> str:
-        tags = {**self._owner, "sweep.trial_id": trial.trial_id, "sweep.level": "trial"}
+    def _create_child(self, trial: TrialRecord, tags: Mapping[str, str]) -> str:
+        """A run with ``tags`` from the beginning: written later, each would cost a query."""
         # MLflow lists the newest first, and trials of a pack start at one moment: milliseconds make the order.
         started_ms = int(1000 * trial.started_s) - trial.position if trial.started_s else None
-        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=trial.name[:250])
+        run = self._client.create_run(
+            self._experiment_id, start_time=started_ms, tags={**self._owner, **tags}, run_name=trial.name[:250]
+        )
         run_id = self._runs.of_trial[trial.trial_id] = run.info.run_id
+        self._runs.tags[run_id] = dict(tags)
         self._runs.complete[trial.trial_id] = ""
         return run_id
 

@@ -25,6 +25,8 @@ class Runs:
     attempt: dict[str, str] = field(default_factory=dict)  # of trials
     complete: dict[str, str] = field(default_factory=dict)  # version of trials, "" of those that are not
     shares: dict[str, Mapping[str, float]] = field(default_factory=dict)  # metrics that depend on other trials
+    tags: dict[str, dict[str, str]] = field(default_factory=dict)  # of the runs of trials
+    shown: dict[str, set[tuple[str, int]]] = field(default_factory=dict)  # points of runs that grow, as far as known
     running: set[str] = field(default_factory=set)  # runs of trials that the store lists as running
 
     def take(self, run: Any) -> bool:
@@ -48,6 +50,7 @@ class Runs:
                 self.status[run_id] = run.info.status
             return True
         self.shares[trial_id] = run.data.metrics
+        self.tags[run_id] = dict(tags)
         if ATTEMPT in tags:
             self.attempt[trial_id] = tags[ATTEMPT]
         # A run whose writing was interrupted before its last call is RUNNING, with all data in it.

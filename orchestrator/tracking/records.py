@@ -21,13 +21,13 @@ from orchestrator.tracking.curve_points import SPIKY, complete_rows, curve_point
 from orchestrator.tracking.tracker import CellKey, Point, TrialRecord
 
 # Raised when a trial's record gets other content: then trackers write all trials once more.
-_VERSION = 2
+_VERSION = 3
 # Columns of telemetry that say the most, by the names that a tracker shows.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
     "attention_logit": "attention_logit", "noise_scale": "noise_scale",
 }  # fmt: skip
-_MOST_READINGS = 40
+_HEADLINE_BUCKETS = 5  # of which the lowest, the highest and the last reading are shown
 
 
 def version_of(row: TrialRow) -> str:
@@ -113,11 +113,10 @@ def _curves(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point
         return points
     if "lambda_max" in telemetry:
         telemetry["lambda_max_over_threshold"] = telemetry["lambda_max"] / telemetry["curvature_threshold"]
-    stride = max(1, -(-len(telemetry["step"]) // _MOST_READINGS))
-    headlines = reading_points({name: values[::stride] for name, values in telemetry.items()}, _HEADLINES)
     if row.objective not in CUSTOM_KINDS:
-        return points + headlines
-    return points + reading_points(telemetry, {name: name for name in ("validation_loss", *also_of([row]))})
+        return points + reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
+    own = {name: name for name in ("validation_loss", *also_of([row]))}
+    return points + reading_points(telemetry, own, SPIKY["loss"])
 
 
 def _results(row: TrialRow) -> list[Point]:

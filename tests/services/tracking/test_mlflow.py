@@ -103,8 +103,10 @@ def test_the_mirror_says_what_the_ledger_says(results: Path) -> None:
             assert child.data.metrics.get("onset_step") == row.onset_step
             trace = ledger.trace(row.trial_id)
             for name in ("loss", "grad_norm", "update_norm", "lr"):
-                history = client.get_metric_history(child.info.run_id, name)
-                assert [(m.step, m.value) for m in history] == list(zip(trace["step"], trace[name], strict=True))
+                history = {(m.step, m.value) for m in client.get_metric_history(child.info.run_id, name)}
+                recorded = list(zip(trace["step"].tolist(), trace[name].tolist(), strict=True))
+                assert {recorded[0], recorded[-1]} <= history <= set(recorded), name
+                assert history == set(recorded) or name != "loss", "a short curve of the loss is there whole"
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {
         "sweep.yaml", "map.csv", "trials.csv", "heatmap.png", "report.html", "cells.json", "images",
     }  # fmt: skip
