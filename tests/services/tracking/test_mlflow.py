@@ -392,7 +392,9 @@ def test_an_ordinary_trial_is_written_in_one_call_and_a_long_one_whole(results: 
     log_batch = MlflowClient.log_batch
 
     def counted(self, run_id, **things):
-        calls[run_id] += 1
+        # The machine's load is written by the clock.
+        names = [metric.key for metric in things.get("metrics", ())]
+        calls[run_id] += not (names and all(name.startswith("system/") for name in names))
         assert sum(len(thing) for thing in things.values()) <= 1000, "MLflow takes no more"
         return log_batch(self, run_id, **things)
 
