@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.columns import RESULTS
 from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.messages import PRUNED
-from orchestrator.search.batches import InBatches
+from orchestrator.search.batches import FewUnderWay, InBatches
 from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
@@ -19,6 +19,8 @@ from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFi
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker
 
+# A search for the edge has at most this part of its trials under way, and may always have a few.
+_PARTS, _FEW_UNDER_WAY = 8, 8
 # The settings that act with some methods only.
 _TAKES: Mapping[str, tuple[str, ...]] = {
     EDGE: ("along", "precision", "level"),
@@ -58,7 +60,11 @@ def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Sear
     if problems := list(_problems(file, file.search, axes, document)):
         raise InputError(*problems)
     search, section = _search(file, file.search, axes), file.search
-    return search if section.batch is None else InBatches(search, section.batch)
+    if section.batch is not None:
+        return InBatches(search, section.batch)
+    if section.method == EDGE:
+        return FewUnderWay(search, max(_FEW_UNDER_WAY, section.trials // _PARTS))
+    return search
 
 
 def corner_cells(axes: Sequence[Axis], tied: Container[str]) -> Iterator[dict[str, Any]]:
