@@ -166,7 +166,7 @@ def assert_sync_completes(place: Path, path: Path | None = None, uri: str | None
         assert trials == {"parent", *(row.trial_id for row in rows)}
         assert len(found) - len(trials) == len({tuple(row.cell.items()) for row in rows})
         for row in rows:
-            assert found[row.trial_id][1] >= 4 * min(40, len(ledger.trace(row.trial_id)["step"]))
+            assert found[row.trial_id][1] >= min(40, len(ledger.trace(row.trial_id)["step"])), "at least the loss"
     assert {status for status, _ in found.values()} == {"FINISHED"}
     show(sync(place / "results" / NAME, uri))
     assert runs_in(path) == found
