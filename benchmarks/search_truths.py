@@ -6,6 +6,7 @@ A truth is a grid of cells. Its last axis is the one along which training turns 
 from __future__ import annotations
 
 import csv
+import gzip
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,14 +109,16 @@ def _of_edge(name: str, edge_R: np.ndarray, sizes: tuple[int, ...], width: float
 
 
 def read_table(path: Path, along: str, log_axes: Sequence[str] = ()) -> Truth:
-    """The truth of trained sweeps: a CSV file with a column for each axis, ``seed`` and ``outcome``, a row per trial.
+    """The truth of a trained sweep: a CSV file with a column for each axis, ``seed`` and ``outcome``, a row per trial.
+
+    One whose name ends in .gz is unpacked.
 
     All cells of the grid must have the same seeds. The edge of a row is where the shares of stable seeds, added up
     along it, say that it is. Raises InputError for a table that is not such a grid.
     """
     if not path.is_file():
         raise InputError(Problem(str(path), "", "no such file", "a CSV file of axis values, seed and outcome"))
-    with open(path, encoding="utf-8", newline="") as file:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     columns = list(rows[0]) if rows else []
     for needed in (along, "seed", "outcome"):
@@ -136,7 +139,7 @@ def read_table(path: Path, along: str, log_axes: Sequence[str] = ()) -> Truth:
 
     stable = np.array([[outcome(cell, s, 0.0) == "stable" for s in range(len(seeds))] for cell in np.ndindex(*sizes)])
     edge_R = stable.mean(axis=1).reshape(-1, sizes[-1]).sum(axis=1) - 0.5
-    return Truth(path.stem, axes, edge_R, outcome, len(seeds))
+    return Truth(path.name.partition(".")[0], axes, edge_R, outcome, len(seeds))
 
 
 def _axis(name: str, rows: Sequence[Mapping[str, Any]], path: Path, is_log: bool) -> Axis:
