@@ -11,6 +11,7 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
 from orchestrator.search.importance import EVALUATORS, importances
@@ -18,7 +19,8 @@ from orchestrator.search.study import Parameter
 from orchestrator.space import Axis, is_number, on_natural_scale
 
 TARGETS = ("stability", "loss")
-_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA"}
+_SURFACE = "surface"  # of P(stable), fitted to the trials
+_TITLES = {"ped_anova": "PED-ANOVA", "fanova": "fANOVA", _SURFACE: "surface"}
 _BEST = 0.1  # share of the trials whose losses count as good
 _FEWEST = 5  # trials that PED-ANOVA compares with all
 
@@ -68,10 +70,11 @@ def importance(ledger: LedgerReader) -> Importance:
     of_stability: Mapping[str, Mapping[str, float] | None] = dict.fromkeys(EVALUATORS)
     if 0 < num_stable < num:
         of_stability = importances(parameters, rows, unstable, (num_stable - 0.5) / num)
+    on_surface = permutation_shares(ledger) if 0 < num_stable < num else None
     return Importance(
         name=name,
         axes=tuple(axis.name for axis in axes),
-        shares={"stability": of_stability, "loss": of_loss},
+        shares={"stability": {**of_stability, _SURFACE: on_surface}, "loss": of_loss},
         loss=loss,
         num=num,
         num_stable=num_stable,
@@ -118,7 +121,12 @@ def _doubts(num: int, num_stable: int) -> list[str]:
 def importance_lines(found: Importance) -> list[str]:
     """The shares as a table, the axis that moves stability most first."""
     loss = found.loss.replace("_", " ")
-    rows = [["", *(f"{target}, {_TITLES[evaluator]}" for target in TARGETS for evaluator in found.shares[target])]]
+    columns = [(target, evaluator) for target in TARGETS for evaluator in found.shares[target]]
+    firsts = [next(iter(found.shares[target])) for target in TARGETS]
+    rows = [
+        ["", *(target if evaluator in firsts else "" for target, evaluator in columns)],
+        ["", *(_TITLES[evaluator] for _, evaluator in columns)],
+    ]
     for axis in sorted(found.axes, key=lambda axis: -_most(found, axis)):
         of_axis = [shares and shares[axis] for target in TARGETS for shares in found.shares[target].values()]
         rows.append([axis, *("-" if share is None else f"{share:.2f}" for share in of_axis)])
@@ -130,6 +138,7 @@ def importance_lines(found: Importance) -> list[str]:
         f"stability: {found.num_stable} of {found.num} trials are stable; loss: rank of the {loss}, diverged ones last",
         f"PED-ANOVA: how the values of the {found.num_stable} stable trials, or of the {found.num_best} of lowest loss,"
         " differ from those of all; fANOVA: the share of the variance that an axis explains on its own",
+        "surface: how much P(stable) of a fitted surface changes when the values of an axis are shuffled",
         *(f"do not trust stability: {doubt}" for doubt in found.doubts),
     ]
 

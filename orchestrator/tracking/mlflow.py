@@ -11,7 +11,6 @@ import gc
 import getpass
 import logging
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,12 +39,6 @@ from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecor
 
 if TYPE_CHECKING:
     from mlflow.entities import Param
-
-# An unreachable store must cost seconds, not MLflow's default of minutes: one call takes at most twice ten seconds, so
-# MLflow's error for a server that hangs comes before the mirror's patience ends.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 _LONGEST_PARAM = 500  # characters
 _MAX_METRICS = 800  # in one call of log_batch, which accepts 1000 entries

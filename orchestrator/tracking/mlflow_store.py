@@ -14,6 +14,12 @@ from urllib.request import url2pathname
 from orchestrator.files import make_folder, make_private, waiting_lock
 from orchestrator.sweepfile.sections import TrackingConfig
 
+# An unreachable store must cost seconds, not MLflow's default of minutes: one call takes at most twice ten seconds, so
+# MLflow's error for a server that hangs comes before the mirror's patience ends.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
 STORE = "mlflow.db"
 # MLflow waits as long for a database that another process has locked.
 _BUSY_TIMEOUT_S = 20.0
