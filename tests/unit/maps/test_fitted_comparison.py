@@ -69,7 +69,7 @@ def compared(folder: Path, *sweeps: tuple[str, Outcome], **options) -> FittedCom
 
 def mark_as_scattered(folder: Path) -> None:
     with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db, db:
-        assert db.execute("UPDATE facts SET value = 'true' WHERE key = 'is_sampled'").rowcount == 1
+        assert db.execute("UPDATE facts SET value = 'true' WHERE name = 'is_sampled'").rowcount == 1
 
 
 def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_path: Path) -> None:
@@ -96,7 +96,8 @@ def test_a_grid_can_be_compared_with_scattered_cells(tmp_path: Path) -> None:
     found = compared(tmp_path, (GRID, planted()), (RANGES, planted()))
     (difference,) = found.differences
     assert difference.area_interval[0] < 0 < difference.area_interval[1]
-    assert all(row.factor is not None and 1 / STEP < row.factor < STEP for row in difference.rows)
+    assert not any(row.has_moved for row in difference.rows)
+    assert 1 / STEP < np.median([row.factor for row in difference.rows]) < STEP
 
 
 def test_a_sweep_beside_itself_has_no_change_and_intervals_that_say_so(tmp_path: Path) -> None:
@@ -163,13 +164,14 @@ def test_of_listed_values_the_shared_ones_are_compared_each_in_its_own_row(tmp_p
     body = SAMPLED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
     other = body.replace("[sgd, adamw]", "[lion, adamw, sgd]").replace("num: 64", "num: 96")
     found = compared(tmp_path, (body, by_word({})), (other, by_word({"adamw": 6.0})))
-    assert found.region[1].values == ("sgd", "adamw")
+    assert set(found.region[1].values) == {"sgd", "adamw"}
     rows = {row.before.setting["optimizer"]: row for row in found.differences[0].rows}
     assert not rows["sgd"].has_moved
     assert rows["adamw"].has_moved
     assert rows["adamw"].factor == pytest.approx(6, rel=0.4)
     assert fitted_meshes(found, "lr", "optimizer") is None
-    assert {stability.y_values for stability in fitted_maps(found)} == {("sgd", "adamw", "lion")}
+    (ranks,) = {stability.y_values for stability in fitted_maps(found)}
+    assert set(ranks) == {"sgd", "adamw", "lion"}
 
 
 def test_a_list_is_compared_with_a_range_at_its_values(tmp_path: Path) -> None:
@@ -280,7 +282,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, second: str, options
 
 
 def test_lists_without_an_order_or_a_shared_value_are_refused(tmp_path: Path) -> None:
-    bodies = [SAMPLED + f"  optimizer: {{values: [{words}]}}\n" for words in ("sgd, adamw", "sgd, adamw", "lion, adam")]
+    bodies = [
+        SAMPLED + f"  optimizer: {{values: [{words}]}}\n" for words in ("sgd, adamw", "sgd, adamw", "lion, radam")
+    ]
     folders = folders_of(tmp_path, *((body, lambda trial: "stable") for body in bodies))
     with opened(folders) as (first, same, other):
         with pytest.raises(InputError, match="none of optimizer has values with an order"):
