@@ -79,6 +79,8 @@ def _shift_text(along: Axis, rows: Sequence[RowShift]) -> str:
     if not factors:
         return f"{edge} cannot be compared: none of {count(len(rows), 'row')} has one edge in both."
     unit = f" of 1 / (1 - {along.name})" if along.scale == "log1m" else ""
+    if len(rows) == 1:
+        return f"{edge} moves by a factor {factors[0]:.3g}{unit} (95 % interval {_factor_interval(rows[0])})."
     num_moved = sum(row.has_moved for row in rows)
     num_other = len(rows) - len(factors)
     rest = f"; {count(num_other, 'row')} without one edge in both left out" if num_other else ""
@@ -116,9 +118,12 @@ def _row_lines(comparison: FittedComparison, side: FittedSide, new: FittedDiffer
 def _factor_text(row: RowShift, factor: float, along: Axis) -> str:
     """The edges of a row that has one in both, and the factor between them with its interval."""
     places = [axis_number(along, edge.at) for of in (row.before, row.after) for edge in of.edges if edge.at is not None]
-    low = "" if row.low is None else f"{row.low:.3g}"
-    high = "" if row.high is None else f"{row.high:.3g}"
-    interval = (
-        f"{low} .. {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else "open"
-    )
-    return f"{along.name} {' to '.join(places)}: factor {factor:.3g} ({interval})"
+    return f"{along.name} {' to '.join(places)}: factor {factor:.3g} ({_factor_interval(row)})"
+
+
+def _factor_interval(row: RowShift) -> str:
+    if row.low is not None and row.high is not None:
+        return f"{row.low:.3g} .. {row.high:.3g}"
+    if row.low is not None:
+        return f"at least {row.low:.3g}"
+    return "open" if row.high is None else f"at most {row.high:.3g}"

@@ -20,6 +20,7 @@ from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import DPI, EDGE_LABEL, EDGE_LINE, HATCH_WIDTH
 from orchestrator.pictures.surface import draw_edge
 
+_ONE_ROW = 1.0  # inches
 _FIRST_EDGE: dict[str, Any] = {"color": "black", "linewidth": 1.4, "linestyle": "dotted"}
 
 
@@ -33,6 +34,7 @@ def fitted_comparison_picture(maps: Sequence[StabilityMap], meshes: FittedMeshes
 
 def _draw(maps: Sequence[StabilityMap], meshes: FittedMeshes | None) -> Figure:
     width, height = panel_size(maps[0])
+    height = height if maps[0].y is not None else _ONE_ROW
     rows = 1 if meshes is None else 2
     figure = Figure(figsize=(len(maps) * width + 1.6, rows * height + 1.7), layout="constrained")
     grid = figure.subplots(rows, len(maps), squeeze=False)
@@ -52,8 +54,9 @@ def _draw(maps: Sequence[StabilityMap], meshes: FittedMeshes | None) -> Figure:
         lines.append(Line2D([], [], label=f"{EDGE_LABEL} of {shortened(maps[0].name, width)}", **_FIRST_EDGE))
     _align(drawn)
     names = ", ".join(stability.name for stability in maps)
+    what = "the trials of each" if meshes is None else "surfaces fitted to the trials"
     note = f"; {maps[0].note}" if maps[0].note else ""
-    finish(figure, f"{names}: surfaces fitted to the trials{note}", maps, meshes is not None, lines)
+    finish(figure, f"{names}: {what}{note}", maps, meshes is not None, lines)
     return figure
 
 

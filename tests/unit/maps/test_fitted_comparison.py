@@ -246,6 +246,19 @@ def test_a_row_without_one_edge_on_the_same_side_has_no_factor(after: FittedRow)
     assert row_shift(row_with(0.1, 0.05, 0.2), after, LR).factor is None
 
 
+def test_a_single_row_is_told_and_drawn(tmp_path: Path) -> None:
+    body = "seeds: [0]\nsample: {method: sobol, num: 30}\naxes: {lr: {log: [0.001, 1.0]}}\n"
+    found = compared(tmp_path, (body, planted()), (body, planted(5.0)))
+    (row,) = found.differences[0].rows
+    assert row.low is not None
+    assert row.high is not None
+    assert row.low < 5 < row.high
+    assert f"moves by a factor {row.factor:.3g} (95 % interval {row.low:.3g} .. {row.high:.3g})." in (
+        "\n".join(fitted_comparison_lines(found))
+    )
+    assert fitted_comparison_picture(fitted_maps(found), fitted_meshes(found, "lr", None), "png").startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("num_ranges", [1, 2, 3, 4])
 def test_the_mesh_is_even_and_small(num_ranges: int) -> None:
     ranges = [LR, BETA2, Axis("a", "linear", (), (0.0, 1.0)), Axis("b", "linear", (), (0.0, 1.0))][:num_ranges]
