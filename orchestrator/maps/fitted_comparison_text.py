@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from orchestrator.maps.comparison_text import count, pairs_text, unlike_text
-from orchestrator.maps.fitted import axis_number, row_text, setting_text
+from orchestrator.maps.fitted import FittedRow, axis_number, row_text, setting_text
 from orchestrator.maps.fitted_comparison import (
     FittedComparison,
     FittedDifference,
@@ -109,10 +109,15 @@ def _row_lines(comparison: FittedComparison, side: FittedSide, new: FittedDiffer
         if row.factor is not None:
             found = _factor_text(row, row.factor, comparison.along)
         else:
-            pair = ((row.before, first), (row.after, side))
-            found = "; ".join(f"{row_text(of, each.fitted)} in {each.name}" for of, each in pair)
+            found = "; ".join(_told(*pair) for pair in ((row.before, first), (row.after, side)))
         lines.append(f"  {name:<{width}}  {found}")
     return lines
+
+
+def _told(row: FittedRow, side: FittedSide) -> str:
+    """What one sweep shows of a row; the places of several edges are left to `sweep boundary`."""
+    what = row_text(row, side.fitted) if len(row.edges) < 2 else count(len(row.edges), "edge")
+    return f"{what} in {side.name}"
 
 
 def _factor_text(row: RowShift, factor: float, along: Axis) -> str:
