@@ -283,7 +283,7 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="the picture to write: .png, .svg or .pdf")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Show in words and pictures how sweeps differ on their shared cells, and how certain that is."""
+    """Show in words and pictures how sweeps differ in what all of them cover, and how certain that is."""
     from orchestrator.commands.compare import compare as command
 
     finish(command([sweep_folder(name, results) for name in names], x, y, reduce, degraded, output, results))

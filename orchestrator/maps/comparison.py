@@ -15,6 +15,7 @@ from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
+from orchestrator.maps.paired_trials import Key, Pairs, paired
 from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
 from orchestrator.messages import DEGRADED, TrialRow
@@ -23,8 +24,6 @@ from orchestrator.sweepfile.settings import settings_of
 
 _NUM_DRAWS = 4000
 _DIGITS = 9
-
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +63,15 @@ class EdgeShift:
 class Difference:
     """What changed from the first sweep to ``name``.
 
-    ``num_seeds`` is the smaller number of seeds. Of ``num_pairs`` trials of the same compared cell and seed,
-    ``num_gained`` are stable only in the new sweep and ``num_lost`` only in the first; ``p_value`` is
-    McNemar's exact test, None where seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep
-    and none in the other.
+    ``num_seeds`` is the smaller number of seeds. ``pairs`` are trials of the same compared cell and seed, None where
+    seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep and none in the other.
     """
 
     name: str
     area_change: float
     area_interval: tuple[float, float] | None
     num_seeds: int
-    num_pairs: int
-    num_gained: int
-    num_lost: int
-    p_value: float | None
+    pairs: Pairs | None
     num_turned: int
     shift: EdgeShift | None
 
@@ -87,8 +81,7 @@ class Comparison:
     """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
 
     ``num_unknown`` of the ``num_cells`` shared cells are not known in some sweep (``cell_state``): they are drawn but
-    not compared. With ``is_sampled`` the cells of a sweep are not a grid, so there are no rows with edges. With
-    ``counts_degraded`` degraded trials do not count as stable.
+    not compared. With ``counts_degraded`` degraded trials do not count as stable.
     """
 
     axes: tuple[Axis, ...]
@@ -97,7 +90,6 @@ class Comparison:
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
-    is_sampled: bool
     counts_degraded: bool
 
 
@@ -109,7 +101,7 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
     A cell is identified by the values of all fields that are an axis in any of the sweeps. Raises InputError when the
     sweeps share no cell, or none that is known in all of them.
     """
-    names = _unique_names([ledger.facts().get("name", "") for ledger in ledgers])
+    names = unique_names([ledger.facts().get("name", "") for ledger in ledgers])
     axes_of = [sweep_axes(ledger) for ledger in ledgers]
     ties = [ties_of(ledger) for ledger in ledgers]
     rows_of = with_fields_as_trained([distinct_runs(ledger.trials()) for ledger in ledgers], ties)
@@ -142,20 +134,18 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
         Side(name, rows, len(cells - shared), area, _interval(drawn), sum(of[key] == DEGRADED for key in compared))
         for name, rows, cells, area, drawn, of in zip(names, kept, cells_of, areas, draws, states, strict=True)
     )
-    is_sampled = any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
-    edge_axis = None if is_sampled else _edge_axis(axes, x)
+    edge_axis = _edge_axis(axes, x)
     differences = tuple(
         _difference(sides[0], sides[i], draws[0], draws[i], axes, edge_axis, set(compared), counts_degraded)
         for i in range(1, len(sides))
     )
     num_unknown = len(keys) - len(compared)
-    alike = [*order, *(name for name, text in ties[0].items() if all(each.get(name) == text for each in ties))]
-    return Comparison(
-        axes, len(keys), num_unknown, sides, differences, _changed(kept, alike), is_sampled, counts_degraded
-    )
+    changed = changed_fields(kept, order, ties)
+    return Comparison(axes, len(keys), num_unknown, sides, differences, changed, counts_degraded)
 
 
-def _unique_names(names: Sequence[str]) -> list[str]:
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, with its place added to one that occurs more than once."""
     return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
 
 
@@ -273,15 +263,13 @@ def _difference(
     order = [axis.name for axis in axes]
     before, after = (
         {
-            (key, row.seed): _is_stable(row, counts_degraded)
-            for row in side.trials
-            if row.is_judged and (key := _key(row, order)) in compared
+            pair: stable
+            for pair, stable in stable_by_seed(side.trials, order, counts_degraded).items()
+            if pair[0] in compared
         }
         for side in (first, new)
     )
-    pairs = before.keys() & after.keys()
-    num_gained = sum(after[pair] and not before[pair] for pair in pairs)
-    num_lost = sum(before[pair] and not after[pair] for pair in pairs)
+    pairs = paired(before, after)
     draws = new_draws - first_draws if first_draws is not None and new_draws is not None else None
     num_seeds = min(len({row.seed for row in side.trials}) for side in (first, new))
     return Difference(
@@ -289,10 +277,7 @@ def _difference(
         area_change=new.area - first.area,
         area_interval=_interval(draws),
         num_seeds=num_seeds,
-        num_pairs=len(pairs),
-        num_gained=num_gained,
-        num_lost=num_lost,
-        p_value=mcnemar(num_gained, num_lost) if pairs else None,
+        pairs=pairs,
         num_turned=_num_turned(before, after),
         shift=_edge_shift(first, new, axes, edge_axis, counts_degraded) if edge_axis is not None else None,
     )
@@ -311,12 +296,11 @@ def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key
     )
 
 
-def mcnemar(num_gained: int, num_lost: int) -> float:
-    """McNemar's exact two-sided p-value of paired binary outcomes: the sign test of the pairs that differ."""
-    from scipy.stats import binomtest
-
-    differing = num_gained + num_lost
-    return float(binomtest(num_gained, differing, 0.5).pvalue) if differing else 1.0
+def stable_by_seed(
+    rows: Sequence[TrialRow], order: Sequence[str], counts_degraded: bool
+) -> dict[tuple[Key, int], bool]:
+    """Whether each trial with an outcome is stable, by its cell (values of the axes ``order``) and seed."""
+    return {(_key(row, order), row.seed): _is_stable(row, counts_degraded) for row in rows if row.is_judged}
 
 
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:
@@ -356,9 +340,12 @@ def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool)
     }
 
 
-def _changed(kept: Sequence[Sequence[TrialRow]], alike: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Fields that differ between the sweeps, other than those ``alike``: axes, and fields that all tie alike."""
-    configs = [{"objective": rows[0].objective, **_settings(rows[0])} for rows in kept]
+def changed_fields(
+    rows_of: Sequence[Sequence[TrialRow]], axes: Sequence[str], ties: Sequence[Mapping[str, str]]
+) -> dict[str, tuple[Any, ...]]:
+    """Fields that differ between the sweeps, other than their axes and fields that all tie alike."""
+    alike = [*axes, *(name for name, text in ties[0].items() if all(each.get(name) == text for each in ties))]
+    configs = [{"objective": rows[0].objective, **_settings(rows[0])} for rows in rows_of]
     fields = dict.fromkeys(field for config in configs for field in config if field not in (*alike, "seed"))
     return {
         field: tuple(config.get(field) for config in configs)
@@ -373,19 +360,22 @@ def shared_maps(
     """A map of each sweep over the shared cells. Raises InputError for an unknown axis or reduction."""
     axes = {axis.name: axis for axis in comparison.axes}
     wide = [name for name, axis in axes.items() if len(axis.values) > 1 and name not in led(axes.values())]
-    wide = wide or list(axes)
+    x, y = map_axes(axes, wide or list(axes), x, y)
+    return [
+        replace(
+            make_map(side.trials, axes, x, y, "final_loss", reduce, side.name),
+            counts_degraded=comparison.counts_degraded,
+        )
+        for side in comparison.sides
+    ]
+
+
+def map_axes(axes: Mapping[str, Axis], wide: Sequence[str], x: str | None, y: str | None) -> tuple[str, str | None]:
+    """The axes of the maps, by default the first of ``wide``. Raises InputError for an unknown axis, or one twice."""
     for option, name in (("--x", x), ("--y", y)):
         if name is not None and name not in axes:
             raise InputError(Problem(option, "", f"{name!r} is not an axis", f"axes: {', '.join(axes)}"))
     if x is not None and x == y:
         raise InputError(Problem("--y", "", f"{y!r} is also --x", "choose two different axes"))
     x = x or next((name for name in wide if name not in together(axes, (y,))), wide[0])
-    y = y or next((name for name in wide if name not in together(axes, (x,))), None)
-    is_sampled = comparison.is_sampled
-    return [
-        replace(
-            make_map(side.trials, axes, x, y, "final_loss", reduce, side.name, is_sampled=is_sampled),
-            counts_degraded=comparison.counts_degraded,
-        )
-        for side in comparison.sides
-    ]
+    return x, y or next((name for name in wide if name not in together(axes, (x,))), None)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
+from orchestrator.maps.paired_trials import Pairs
 from orchestrator.space import format_value
 
 _SIGNIFICANT = 0.05
@@ -20,12 +21,12 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     axes = " x ".join(axis.name for axis in comparison.axes if len(axis.values) > 1) or "one setting"
     lines = [f"shared: {comparison.num_cells} cells ({axes})"]
     lines += [
-        f"  left out: {_count(side.num_left_out, 'cell')} of {side.name} that the others do not have"
+        f"  left out: {count(side.num_left_out, 'cell')} of {side.name} that the others do not have"
         for side in comparison.sides
         if side.num_left_out
     ]
     if comparison.num_unknown:
-        cells = _count(comparison.num_unknown, "cell")
+        cells = count(comparison.num_unknown, "cell")
         lines.append(f"  not compared: {cells} with seeds that have no result in one of them")
     for field, values in comparison.changed.items():
         lines.append(f"differs: {field} = {', '.join(map(format_value, values))}")
@@ -35,7 +36,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"stable:  {side.area:.1%} of the shared map in {side.name}{_interval_text(side.area_interval)}")
         if side.num_degraded:
             how = "not counted as stable" if comparison.counts_degraded else "counted as stable"
-            lines.append(f"  of it {_count(side.num_degraded, 'cell')} degraded, {how}")
+            lines.append(f"  of it {count(side.num_degraded, 'cell')} degraded, {how}")
     objectives = comparison.changed.get("objective", ())
     return lines + [paragraph(first, difference, objectives) for difference in comparison.differences]
 
@@ -59,21 +60,25 @@ def paragraph(first: Side, new: Difference, objectives: Sequence[str] = ()) -> s
         )
     else:
         sentences.append(f"the stable area changes by {change:+.1f} points; without two seeds it has no interval.")
-    if new.p_value is None:
-        sentences.append("They share no seeds, so trials are not paired.")
-    else:
-        sentences.append(
-            f"Of {new.num_pairs} trials of the same cell and seed, {new.num_gained} became stable and {new.num_lost} "
-            f"stopped being so (McNemar's exact p = {new.p_value:.2g}, trials taken as independent)."
-        )
+    sentences.append(pairs_text(new.pairs) if new.pairs else "They share no seeds, so trials are not paired.")
     if new.shift is not None:
         sentences.append(_shift_text(new.shift))
-    if objectives:
-        unlike = f"They train different objectives ({', '.join(dict.fromkeys(objectives))})"
-        sentences.append(f"{unlike}, so no setting explains the difference.")
-    else:
-        sentences.append(_how_sure(new))
+    sentences.append(unlike_text(objectives) if objectives else _how_sure(new))
     return " ".join(sentences)
+
+
+def pairs_text(pairs: Pairs) -> str:
+    """What became of the trials that both sweeps have."""
+    return (
+        f"Of {pairs.num} trials of the same cell and seed, {pairs.num_gained} became stable and {pairs.num_lost} "
+        f"stopped being so (McNemar's exact p = {pairs.p_value:.2g}, trials taken as independent)."
+    )
+
+
+def unlike_text(objectives: Sequence[str]) -> str:
+    """What is said in place of a conclusion where the sweeps train different ``objectives``."""
+    unlike = f"They train different objectives ({', '.join(dict.fromkeys(objectives))})"
+    return f"{unlike}, so no setting explains the difference."
 
 
 def _shift_text(shift: EdgeShift) -> str:
@@ -83,31 +88,32 @@ def _shift_text(shift: EdgeShift) -> str:
     middle = float(np.median(shift.factors))
     spread = f"from {min(shift.factors):.3g} to {max(shift.factors):.3g}"
     moved = sum(not math.isclose(factor, 1.0, rel_tol=1e-9) for factor in shift.factors)
-    rest = f"; {_count(shift.num_other, 'row')} with no edge or several in one of them" if shift.num_other else ""
+    rest = f"; {count(shift.num_other, 'row')} with no edge or several in one of them" if shift.num_other else ""
     if not moved:
-        what = f"is in the same bracket in all of {_count(len(shift.factors), 'row')} that have one"
+        what = f"is in the same bracket in all of {count(len(shift.factors), 'row')} that have one"
         return f"{scale} {what} (brackets up to a factor {shift.resolution:.3g}){rest}."
     return (
-        f"{scale} moves by a factor {middle:.3g} (median of {_count(len(shift.factors), 'row')}, {spread}; "
+        f"{scale} moves by a factor {middle:.3g} (median of {count(len(shift.factors), 'row')}, {spread}; "
         f"brackets up to a factor {shift.resolution:.3g}){rest}."
     )
 
 
-def _count(num: int, noun: str) -> str:
+def count(num: int, noun: str) -> str:
+    """A number with its noun, in the plural where there is not one."""
     return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
 
 
 def _how_sure(new: Difference) -> str:
-    if new.p_value is None or new.area_interval is None:
+    if new.pairs is None or new.area_interval is None:
         return "How sure that is cannot be said without two seeds that both have."
     excludes_zero = new.area_interval[0] > 0 or new.area_interval[1] < 0
-    if new.p_value < _SIGNIFICANT and excludes_zero:
+    if new.pairs.p_value < _SIGNIFICANT and excludes_zero:
         return f"More than chance: {new.name} is {'more' if new.area_change > 0 else 'less'} stable here."
-    if new.p_value >= _SIGNIFICANT and not excludes_zero:
+    if new.pairs.p_value >= _SIGNIFICANT and not excludes_zero:
         if new.num_turned:
-            moved = f"{_count(new.num_turned, 'cell')} with all seeds stable in one of them and none in the other"
+            moved = f"{count(new.num_turned, 'cell')} with all seeds stable in one of them and none in the other"
             return f"The area changes by no more than chance would give, but not the map: {moved}."
-        if not new.num_gained and not new.num_lost:
+        if not new.pairs.num_gained and not new.pairs.num_lost:
             return "No difference was seen on these trials."
         return "No more than chance would give: more seeds would tell."
     return "The two tests disagree: take it as a hint, and add seeds."

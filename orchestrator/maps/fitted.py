@@ -17,7 +17,7 @@ from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
 from orchestrator.messages import TrialRow
 from orchestrator.search.places import Lattice, lattice_of
-from orchestrator.search.surface import CONFIDENCE, Crossing, Surface, fit_surface
+from orchestrator.search.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 from orchestrator.space import Axis, is_number, is_ordered, number_text
 
 LEVEL = 0.5  # the share of stable trials at the edge
@@ -77,15 +77,15 @@ class Fit:
 
     def rows(self) -> list[FittedRow]:
         """Rows over the other axes: all of a list's values, and a few even ones of a range."""
-        others = [axis for axis in self.axes if axis.name != self.along.name]
-        num = _ROWS.get(sum(not axis.values for axis in others), _FEW_ROWS)
-        values = [axis.values or tuple(_shown(axis, i / (num - 1)) for i in range(num)) for axis in others]
-        names = [axis.name for axis in others]
-        return [self.row(dict(zip(names, setting, strict=True))) for setting in itertools.product(*values)]
+        return [self.row(setting) for setting in shown_settings([a for a in self.axes if a.name != self.along.name])]
+
+    def latent(self, cells: Sequence[Mapping[str, Any]]) -> Latent:
+        """The posterior of ``cells``, of any values within the axes."""
+        return self.surface.latent(np.array([self._point(cell) for cell in cells]))
 
     def stable(self, cells: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """P(stable) of ``cells``, of any values within the axes, (M,)."""
-        return self.surface.latent(np.array([self._point(cell) for cell in cells])).probability()
+        return self.latent(cells).probability()
 
     @property
     def _ends(self) -> tuple[Any, Any]:
@@ -125,16 +125,18 @@ def fit(
     where: Mapping[str, Any] | None = None,
     level: float = LEVEL,
     counts_degraded: bool = False,
+    fills_grids: bool = False,
 ) -> Fit:
     """The surface fitted to the trials of ``where`` that have an outcome; ``along`` is by default the first axis.
 
-    With ``counts_degraded`` degraded trials are not stable. Raises InputError for an unknown axis, one whose values
-    have no order, and with too few trials.
+    With ``counts_degraded`` degraded trials are not stable. With ``fills_grids`` the surface of a grid also has what
+    lies between its values on a range. Raises InputError for an unknown axis, one whose values have no order, and with
+    too few trials.
     """
     name, all_axes = ledger.facts().get("name", ""), {axis.name: axis for axis in sweep_axes(ledger)}
     rows, fixed = trials_where("--where", ledger.trials(), all_axes, where or {})
-    scattered = ledger.facts().get("is_sampled") == "true"
-    axes = tuple(_free(axis, scattered) for axis in all_axes.values() if axis.name not in fixed)
+    is_filled = fills_grids or ledger.facts().get("is_sampled") == "true"
+    axes = tuple(as_range(axis) if is_filled else axis for axis in all_axes.values() if axis.name not in fixed)
     chosen = along or next((axis.name for axis in axes), "")
     if chosen not in [axis.name for axis in axes]:
         known = ", ".join(axis.name for axis in axes) or "none"
@@ -177,15 +179,18 @@ def fitted_mesh(
     axes = {axis.name: axis for axis in fitted.axes}
     if y is None or set(axes) != {x, y} or any(axis.values for axis in axes.values()):
         return None
+    return mesh_of(fitted, axes[x], axes[y])
+
+
+def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
+    """The surface over the ranges ``x`` and ``y``, which are the axes of the fit or parts of them."""
     units = np.linspace(0, 1, _MESH)
-    point_of = [[axes[name].at(unit) for unit in units] for name in (x, y)]
-    latent = fitted.surface.latent(
-        np.array([fitted.lattice.point({x: a, y: b}) for b in point_of[1] for a in point_of[0]])
-    )
+    xs, ys = ([axis.at(unit) for unit in units] for axis in (x, y))
+    latent = fitted.latent([{x.name: a, y.name: b} for b in ys for a in xs])
     level = math.log(fitted.level / (1 - fitted.level))
     return Mesh(
-        np.array([axes[x].position(value) for value in point_of[0]]),
-        np.array([axes[y].position(value) for value in point_of[1]]),
+        np.array([x.position(value) for value in xs]),
+        np.array([y.position(value) for value in ys]),
         latent.probability().reshape(_MESH, _MESH),
         ((latent.mean_M - level) / (CONFIDENCE * latent.sd_M)).reshape(_MESH, _MESH),
     )
@@ -204,49 +209,60 @@ def _counts(
     return np.array(list(found)), counts_N2[:, 0], counts_N2[:, 1]
 
 
-def _free(axis: Axis, is_scattered: bool) -> Axis:
-    """The axis as a range where its cells are scattered over one."""
-    return Axis(axis.name, axis.scale, (), axis.ends) if is_scattered and axis.ends is not None else axis
+def as_range(axis: Axis) -> Axis:
+    """The axis without the values that were tried, where it has a range."""
+    return Axis(axis.name, axis.scale, (), axis.ends) if axis.ends is not None else axis
+
+
+def shown_settings(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """The rows that are shown across ``axes``: all of a list's values, and a few even ones of a range."""
+    num = _ROWS.get(sum(not axis.values for axis in axes), _FEW_ROWS)
+    values = [axis.values or tuple(_shown(axis, i / (num - 1)) for i in range(num)) for axis in axes]
+    names = [axis.name for axis in axes]
+    return [dict(zip(names, setting, strict=True)) for setting in itertools.product(*values)]
 
 
 def _shown(axis: Axis, unit: float) -> Any:
     """The value at a place of a range, rounded to what is shown of it, so that a row is where its label says."""
     value = axis.at(unit)
-    rounded = float(_number(axis, float(value)))
+    rounded = float(axis_number(axis, float(value)))
     return rounded if axis.ends is not None and axis.ends[0] <= rounded <= axis.ends[1] else value
 
 
 def fitted_lines(fitted: Fit) -> list[str]:
     """The edges in words, a line per row from the top of the map down."""
     rows = fitted.rows()
-    others = {axis.name: axis for axis in fitted.axes}
-    names = [
-        " ".join(f"{name}={_label(others[name], value)}" for name, value in row.setting.items()) or "all cells"
-        for row in rows
-    ]
+    names = [setting_text(row.setting, fitted.axes) for row in rows]
     width = max(map(len, names))
-    return [f"{name:<{width}}  {_row_text(row, fitted)}" for name, row in reversed(list(zip(names, rows, strict=True)))]
+    return [f"{name:<{width}}  {row_text(row, fitted)}" for name, row in reversed(list(zip(names, rows, strict=True)))]
+
+
+def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:
+    """The values of a row's other axes."""
+    of_name = {axis.name: axis for axis in axes}
+    return " ".join(f"{name}={_label(of_name[name], value)}" for name, value in setting.items()) or "all cells"
 
 
 def _label(axis: Axis, value: Any) -> str:
-    return value_label(axis, value) if axis.values else _number(axis, float(value))
+    return value_label(axis, value) if axis.values else axis_number(axis, float(value))
 
 
-def _row_text(row: FittedRow, fitted: Fit) -> str:
+def row_text(row: FittedRow, fitted: Fit) -> str:
+    """The edges of one row in words."""
     if not row.edges:
         return "stable throughout" if row.stable > fitted.level else "not stable throughout"
     return "; ".join(_edge_text(edge, fitted.along) for edge in row.edges)
 
 
 def _edge_text(edge: FittedEdge, axis: Axis) -> str:
-    low = "below the axis" if edge.low is None else _number(axis, edge.low)
-    high = "beyond the axis" if edge.high is None else _number(axis, edge.high)
+    low = "below the axis" if edge.low is None else axis_number(axis, edge.low)
+    high = "beyond the axis" if edge.high is None else axis_number(axis, edge.high)
     if edge.at is None:
         return f"an edge may lie at {axis.name} {low} .. {high}"
     side = "stable up to" if edge.is_stable_below else "stable from"
-    return f"{side} {axis.name} {_number(axis, edge.at)} ({low} .. {high})"
+    return f"{side} {axis.name} {axis_number(axis, edge.at)} ({low} .. {high})"
 
 
-def _number(axis: Axis, value: float) -> str:
+def axis_number(axis: Axis, value: float) -> str:
     """A value with the digits that its place on the axis's scale has."""
     return number_text(value, _DIGITS) if axis.scale == "log1m" else f"{value:.{_DIGITS}g}"

@@ -86,7 +86,7 @@ def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) ->
     metric = facets[0].metric
     clipped = " (colour clipped)" if is_clipped(facets) else ""
     panels = [
-        _FRACTION,
+        FRACTION,
         Panel(title(metric) + clipped, value_colours(), value_norm(facets), _value, value_text),
     ]
     for i, panel in enumerate(panels):
@@ -94,10 +94,10 @@ def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) ->
         for place, facet, mesh in zip(places, facets, meshes, strict=True):
             draw_panel(place, facet, panel, mesh)
             place.set_title(f"{' = '.join(facet.facet)}\n{panel.title}" if facet.facet else panel.title)
-        _add_colour_bar(figure, panel, places)
+        add_colour_bar(figure, panel, places)
     note = f"; {facets[0].note}" if facets[0].note else ""
     has_mesh = any(mesh is not None for mesh in meshes)
-    _finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets, has_mesh)
+    finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets, has_mesh)
     return figure
 
 
@@ -107,18 +107,18 @@ def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
     grid = figure.subplots(2, len(maps), squeeze=False)
     first = maps[0]
     for place, stability in zip(grid[0], maps, strict=True):
-        draw_panel(place, stability, _FRACTION)
-        place.set_title(f"{_shortened(stability.name, width)}\n{_FRACTION.title}")
+        draw_panel(place, stability, FRACTION)
+        place.set_title(f"{shortened(stability.name, width)}\n{FRACTION.title}")
     grid[1, 0].axis("off")
     for place, stability in zip(grid[1, 1:], maps[1:], strict=True):
         difference = _difference_panel(first)
         draw_panel(place, stability, difference)
-        place.set_title(f"less that of {_shortened(first.name, width)}\n{difference.title}")
-    for i, panel in enumerate((_FRACTION, _difference_panel(first))):
-        _add_colour_bar(figure, panel, list(grid[i]))
+        place.set_title(f"less that of {shortened(first.name, width)}\n{difference.title}")
+    for i, panel in enumerate((FRACTION, _difference_panel(first))):
+        add_colour_bar(figure, panel, list(grid[i]))
     names = ", ".join(stability.name for stability in maps)
     note = f"; {first.note}" if first.note else ""
-    _finish(figure, f"{names}: {_count(maps[:1])} that they share{note}", maps)
+    finish(figure, f"{names}: {_count(maps[:1])} that they share{note}", maps)
     return figure
 
 
@@ -136,7 +136,8 @@ def _difference_panel(first: StabilityMap) -> Panel:
     return Panel("more stable (+) or less (-), points", matplotlib.colormaps["PRGn"], Normalize(-100, 100), value, text)
 
 
-def _add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
+def add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
+    """The colours of a panel beside the ``places`` that show it."""
     bar = figure.colorbar(
         matplotlib.cm.ScalarMappable(panel.norm, panel.colours), ax=places, fraction=0.05, pad=0.02,
         format=FuncFormatter(lambda value, _: short_number(value)),
@@ -144,10 +145,17 @@ def _add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
     bar.ax.minorticks_off()
 
 
-def _finish(figure: Figure, title: str, maps: Sequence[StabilityMap], has_mesh: bool = False) -> None:
+def finish(
+    figure: Figure, title: str, maps: Sequence[StabilityMap], has_mesh: bool = False, lines: Sequence[Line2D] = ()
+) -> None:
+    """The title of a figure and its legend, with further ``lines``."""
     figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
     figure.legend(
-        handles=outcome_legend(maps, has_mesh), loc="outside lower center", ncols=3, frameon=False, fontsize=8
+        handles=[*outcome_legend(maps, has_mesh), *lines],
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=8,
     )
 
 
@@ -158,7 +166,8 @@ def _count(maps: Sequence[StabilityMap]) -> str:
     return f"{len(cells)} cells of {count} {'run' if seeds == [1] else 'runs'}"
 
 
-def _shortened(name: str, width: float) -> str:
+def shortened(name: str, width: float) -> str:
+    """A name that fits above a panel of ``width`` inches."""
     return (
         textwrap.shorten(name, max(12, int(11 * width)), placeholder="...") if " " in name else name[: int(11 * width)]
     )
@@ -172,7 +181,7 @@ def _fraction(cell: MapCell) -> float | None:
     return cell.fraction_stable
 
 
-_FRACTION = Panel(FRACTION_TITLE, _STABLE_COLOURS, Normalize(0, 1), _fraction, fraction_text, has_edge=True)
+FRACTION = Panel(FRACTION_TITLE, _STABLE_COLOURS, Normalize(0, 1), _fraction, fraction_text, has_edge=True)
 
 
 def panel_size(stability: StabilityMap) -> tuple[float, float]:

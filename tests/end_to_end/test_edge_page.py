@@ -32,3 +32,5 @@ def test_the_commands_of_the_page_give_an_edge_with_an_interval(tmp_path: Path) 
     assert len(re.findall(r"^beta2=\S+ +(stable|not stable|an edge)", printed, re.MULTILINE)) >= 2 * 9
     assert re.search(r"stable up to lr \S+ \(\S+ \.\. \S+\)", printed)
     assert (tmp_path / "results" / "coarse" / "heatmap.png").is_file()
+    assert re.search(r"^fit_edge_warmup against fit_edge: the stable area changes by \S+ points", printed, re.MULTILINE)
+    assert (tmp_path / "results" / "compare" / "fit_edge_vs_fit_edge_warmup.png").is_file()

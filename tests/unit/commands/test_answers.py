@@ -63,6 +63,25 @@ def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path
     assert (tmp_path / "three.svg").read_text().startswith("<?xml"), drawn
 
 
+def test_a_comparison_of_scattered_cells_is_words_and_a_picture_of_fitted_surfaces(tmp_path: Path) -> None:
+    ranges = "seeds: [0]\nsample: {method: sobol, num: 40}\naxes: {lr: {log: [1e-3, 1]}, beta1: {linear: [0, 0.9]}}\n"
+    folders = [tmp_path / "low", tmp_path / "high"]
+    for folder, edge, fixed in zip(folders, (0.01, 0.2), ("", "fixed: {warmup: 5}\n"), strict=True):
+        with ledger_at(folder) as ledger:
+            sweep = sweep_of(ranges + fixed, f"name: {folder.name}\nobjective: quadratic\nsteps: 20\n")
+            record(ledger, sweep, ["stable" if trial.cell["lr"] < edge else "diverged" for trial in sweep.trials])
+    lines = list(compare(folders, None, None, "worst", False, None, tmp_path))
+    assert lines[0] == "compared: lr 0.001 to 1 x beta1 0 to 0.9, which all cover"
+    assert "differs: warmup = 0, 5" in lines
+    assert any("More than the fits leave open: high is more stable here." in line for line in lines)
+    assert sum(": factor " in line for line in lines) == 9
+    assert (tmp_path / "compare" / "low_vs_high.png").read_bytes().startswith(b"\x89PNG")
+    turned = list(compare(folders, "beta1", "lr", "worst", True, tmp_path / "turned.svg", tmp_path))
+    assert any("The edge along beta1 " in line for line in turned)
+    with pytest.raises(InputError, match="choose two different axes"):
+        list(compare(folders, "lr", "lr", "worst", False, None, tmp_path))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

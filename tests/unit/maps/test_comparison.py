@@ -10,8 +10,9 @@ import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.errors import InputError
-from orchestrator.maps.comparison import Comparison, compare, mcnemar, shared_maps
+from orchestrator.maps.comparison import Comparison, compare, shared_maps
 from orchestrator.maps.comparison_text import comparison_lines
+from orchestrator.maps.paired_trials import mcnemar
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
 S, D = ["stable"] * 3, ["diverged"] * 3
@@ -33,8 +34,8 @@ def test_a_small_comparison_is_what_one_computes_by_hand(tmp_path: Path) -> None
     first, second = found.sides
     assert (found.num_cells, first.area, second.area) == (4, pytest.approx(4 / 12), pytest.approx(9 / 12))
     (difference,) = found.differences
-    assert (difference.num_pairs, difference.num_gained, difference.num_lost) == (12, 5, 0)
-    assert difference.p_value == pytest.approx(2 * 0.5**5)
+    assert (difference.pairs.num, difference.pairs.num_gained, difference.pairs.num_lost) == (12, 5, 0)
+    assert difference.pairs.p_value == pytest.approx(2 * 0.5**5)
     assert difference.area_change == pytest.approx(5 / 12)
     # The edge of the first is between 1e-3 and 1e-2, that of the second between 1e-1 and 1.
     assert difference.shift.factors == (pytest.approx(100),)
@@ -68,7 +69,7 @@ def test_a_sweep_compared_with_itself_differs_in_nothing(tmp_path: Path) -> None
     labels = [*S, *S, "stable", "spiked", "diverged", *D]
     found = compared(tmp_path, (ROW, labels), (ROW, labels))
     (difference,) = found.differences
-    assert (difference.area_change, difference.area_interval, difference.p_value) == (0, (0, 0), 1.0)
+    assert (difference.area_change, difference.area_interval, difference.pairs.p_value) == (0, (0, 0), 1.0)
     assert difference.shift.factors == (1.0,)
     text = comparison_lines(found)[-1]
     assert "No difference was seen on these trials." in text
@@ -79,7 +80,7 @@ def test_only_shared_cells_are_compared_and_the_others_are_counted(tmp_path: Pat
     wider = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 10], num: 5}}\n"
     found = compared(tmp_path, (ROW, [*S, *S, *D, *D]), (wider, [*S, *S, *D, *D, *D]))
     assert (found.num_cells, [side.num_left_out for side in found.sides]) == (4, [0, 1])
-    assert found.differences[0].num_pairs == 12
+    assert found.differences[0].pairs.num == 12
     assert "  left out: 1 cell of s1 that the others do not have" in comparison_lines(found)
 
 
@@ -88,7 +89,7 @@ def test_an_axis_of_one_is_matched_with_the_fixed_value_of_the_other(tmp_path: P
     both = "seeds: [0]\naxes: {lr: {values: [0.1, 0.2]}, beta1: {values: [0.0, 0.5]}}\n"
     found = compared(tmp_path, (body, ["stable"] * 2), (both, ["diverged", "stable", "diverged", "diverged"]))
     assert found.num_cells == 2
-    assert (found.differences[0].num_gained, found.differences[0].num_lost) == (0, 1)
+    assert (found.differences[0].pairs.num_gained, found.differences[0].pairs.num_lost) == (0, 1)
     assert found.changed == {}
 
 
@@ -120,7 +121,7 @@ def test_one_seed_gives_no_interval_and_other_seeds_no_pairs(tmp_path: Path) -> 
     bodies = [f"seeds: [{seed}]\naxes: {{lr: {{values: [0.1, 0.2]}}}}\n" for seed in (0, 7)]
     found = compared(tmp_path, (bodies[0], ["stable", "diverged"]), (bodies[1], ["stable", "stable"]))
     (difference,) = found.differences
-    assert (found.sides[0].area_interval, difference.p_value, difference.num_pairs) == (None, None, 0)
+    assert (found.sides[0].area_interval, difference.pairs) == (None, None)
     text = comparison_lines(found)[-1]
     assert "They share no seeds" in text
     assert "How sure that is cannot be said" in text
@@ -149,15 +150,6 @@ def test_maps_of_the_shared_cells_have_the_same_axes(tmp_path: Path) -> None:
     assert maps[0].x_values == maps[1].x_values == tuple(pytest.approx(v) for v in (1e-3, 1e-2, 1e-1, 1.0))
 
 
-def test_sampled_sweeps_are_compared_point_by_point_without_edges(tmp_path: Path) -> None:
-    body = "seeds: [0, 1]\naxes: {lr: {log: [1e-4, 1]}, eps: {log: [1e-8, 1e-4]}}\nsample: {method: sobol, num: 8}\n"
-    first, second = ["stable", "diverged"] * 8, ["stable", "stable"] * 8
-    found = compared(tmp_path, (body, first), (body, second))
-    (difference,) = found.differences
-    assert (found.num_cells, difference.num_gained, difference.shift) == (8, 8, None)
-    assert all(stability.is_sampled for stability in shared_maps(found))
-
-
 def test_four_times_the_curvature_moves_the_edge_of_the_quadratic_to_a_quarter(train, tmp_path: Path) -> None:
     body = """
 seeds: [0, 1]
@@ -181,7 +173,7 @@ def test_cells_without_all_results_are_not_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, (ROW, [*S, *half, *D, *D]), (ROW, [*S, *S, *D, "errored", "stable", "stable"]))
     assert (found.num_cells, found.num_unknown) == (4, 2)
     assert [side.area for side in found.sides] == [0.5, 0.5]
-    assert found.differences[0].num_pairs == 6
+    assert found.differences[0].pairs.num == 6
     assert "  not compared: 2 cells with seeds that have no result in one of them" in comparison_lines(found)
 
 
@@ -211,4 +203,4 @@ def test_nothing_is_concluded_about_settings_from_two_objectives(tmp_path: Path)
 def test_cells_next_to_one_are_compared_each_with_its_own(tmp_path: Path) -> None:
     body = "seeds: [0]\naxes: {beta2: {values: [0.99999999999, 0.999999999999]}}\n"
     found = compared(tmp_path, (body, ["stable", "diverged"]), (body, ["stable", "diverged"]))
-    assert (found.num_cells, found.differences[0].num_pairs) == (2, 2)
+    assert (found.num_cells, found.differences[0].pairs.num) == (2, 2)

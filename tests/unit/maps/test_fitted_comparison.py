@@ -1,0 +1,334 @@
+"""Fitted surfaces compared: beside the answer of grids, with planted edges, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import ledger_at, map_ledger, sweep_of
+
+from orchestrator.errors import InputError
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.comparison import compare
+from orchestrator.maps.fitted import FittedEdge, FittedRow
+from orchestrator.maps.fitted_comparison import (
+    FittedComparison,
+    compare_fitted,
+    fitted_maps,
+    fitted_meshes,
+    mesh_cells,
+    row_shift,
+)
+from orchestrator.maps.fitted_comparison_text import fitted_comparison_lines
+from orchestrator.pictures.fitted_comparison import fitted_comparison_picture
+from orchestrator.space import Axis, Trial
+
+GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 5}\n"
+SAMPLED = "seeds: [0, 1]\nsample: {method: sobol, num: 64}\naxes:\n"
+RANGES = SAMPLED + "  lr: {log: [0.001, 1.0]}\n  beta1: {linear: [0.0, 0.9]}\n"
+STEP = 1000 ** (1 / 12)  # of the grid along lr
+Outcome = Callable[[Trial], str]
+
+
+def planted(factor: float = 1.0) -> Outcome:
+    """An edge at a learning rate that rises with beta1, times ``factor``."""
+
+    def outcome(trial: Trial) -> str:
+        return "stable" if trial.cell["lr"] < factor * 10 ** (-2 + 0.8 * trial.cell.get("beta1", 0.0)) else "diverged"
+
+    return outcome
+
+
+def folders_of(folder: Path, *sweeps: tuple[str, Outcome]) -> list[Path]:
+    """A folder with a ledger for each sweep, named s0, s1 and so on."""
+    found = []
+    for i, (body, outcome) in enumerate(sweeps):
+        sweep = sweep_of(body, f"name: s{i}\nobjective: quadratic\nsteps: 20\n")
+        (folder / f"s{i}").mkdir()
+        with ledger_at(folder / f"s{i}") as ledger:
+            map_ledger(ledger, sweep, [outcome(trial) for trial in sweep.trials])
+        found.append(folder / f"s{i}")
+    return found
+
+
+@contextlib.contextmanager
+def opened(folders: list[Path]):
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(LedgerReader(folder / "ledger.db")) for folder in folders]
+
+
+def compared(folder: Path, *sweeps: tuple[str, Outcome], **options) -> FittedComparison:
+    with opened(folders_of(folder, *sweeps)) as ledgers:
+        return compare_fitted(ledgers, **options)
+
+
+def mark_as_scattered(folder: Path) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db, db:
+        assert db.execute("UPDATE facts SET value = 'true' WHERE name = 'is_sampled'").rowcount == 1
+
+
+def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_path: Path) -> None:
+    folders = folders_of(tmp_path, (GRID, planted()), (GRID, planted(4.0)))
+    with opened(folders) as ledgers:
+        cells = compare(ledgers)
+    for folder in folders:
+        mark_as_scattered(folder)
+    with opened(folders) as ledgers:
+        surfaces = compare_fitted(ledgers)
+    (of_cells,), (of_surfaces,) = cells.differences, surfaces.differences
+    assert of_cells.shift is not None
+    for side, fitted_side in zip(cells.sides, surfaces.sides, strict=True):
+        assert fitted_side.area == pytest.approx(side.area, abs=0.04)
+    assert of_surfaces.area_change == pytest.approx(of_cells.area_change, abs=0.04)
+    assert of_surfaces.pairs == of_cells.pairs
+    factors = [row.factor for row in of_surfaces.rows]
+    assert len(factors) == 9
+    assert None not in factors
+    assert abs(math.log(np.median(factors) / np.median(of_cells.shift.factors))) < math.log(STEP)
+
+
+def test_a_grid_can_be_compared_with_scattered_cells(tmp_path: Path) -> None:
+    found = compared(tmp_path, (GRID, planted()), (RANGES, planted()))
+    (difference,) = found.differences
+    assert difference.area_interval[0] < 0 < difference.area_interval[1]
+    assert not any(row.has_moved for row in difference.rows)
+    assert 1 / STEP < np.median([row.factor for row in difference.rows]) < STEP
+
+
+def test_a_sweep_beside_itself_has_no_change_and_intervals_that_say_so(tmp_path: Path) -> None:
+    (folder,) = folders_of(tmp_path, (RANGES, planted()))
+    with opened([folder, folder]) as ledgers:
+        found = compare_fitted(ledgers)
+    (difference,) = found.differences
+    assert difference.area_change == 0
+    assert difference.area_interval[0] < 0 < difference.area_interval[1]
+    assert [row.factor for row in difference.rows] == [1.0] * 9
+    assert not any(row.has_moved for row in difference.rows)
+    assert [side.name for side in found.sides] == ["s0 (1)", "s0 (2)"]
+    text = "\n".join(fitted_comparison_lines(found))
+    assert "differs: nothing but the trials" in text
+    assert "Of 128 trials of the same cell and seed, 0 became stable and 0 stopped" in text
+    assert "No more than the fits leave open: more trials would tell." in text
+    assert "fitted, to 128 and 128 trials" in text
+
+
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_a_planted_factor_lies_in_the_intervals(tmp_path: Path, factor: float) -> None:
+    other = RANGES.replace("[0, 1]", "[2]").replace("num: 64", "num: 100")
+    found = compared(tmp_path, (RANGES, planted()), (other, planted(factor)))
+    (difference,) = found.differences
+    for row in difference.rows:
+        assert row.low is None or row.low < factor
+        assert row.high is None or factor < row.high
+    assert np.median([row.factor for row in difference.rows if row.factor is not None]) == pytest.approx(
+        factor, rel=0.3
+    )
+    low, high = difference.area_interval
+    assert low < math.log10(factor) / 3 < high
+    assert abs(difference.area_change - math.log10(factor) / 3) < 0.05
+    for side, share in zip(found.sides, (1.36 / 3, (1.36 + math.log10(factor)) / 3), strict=True):
+        assert side.area_interval[0] < share < side.area_interval[1]
+    word = "more" if factor > 1 else "less"
+    assert f"More than the fits leave open: s1 is {word} stable here." in "\n".join(fitted_comparison_lines(found))
+
+
+def test_only_what_all_cover_is_compared_and_the_rest_is_named(tmp_path: Path) -> None:
+    higher = RANGES.replace("[0.001, 1.0]", "[0.01, 10.0]")
+    found = compared(tmp_path, (RANGES, planted()), (higher, planted()))
+    # Over 0.01 to 1 the edge rises from the low end by 0.72 of two decades.
+    for side in found.sides:
+        assert side.area == pytest.approx(0.36 / 2, abs=0.06)
+    lines = fitted_comparison_lines(found)
+    assert lines[:3] == [
+        "compared: lr 0.01 to 1 x beta1 0 to 0.9, which all cover",
+        "  left out: the rest of s0, which covers lr 0.001 to 1",
+        "  left out: the rest of s1, which covers lr 0.01 to 10",
+    ]
+
+
+def test_of_listed_values_the_shared_ones_are_compared_each_in_its_own_row(tmp_path: Path) -> None:
+    edges = {"sgd": 0.2, "adamw": 0.01, "lion": 0.001}
+
+    def by_word(factors: dict[str, float]) -> Outcome:
+        def outcome(trial: Trial) -> str:
+            word = trial.cell["optimizer"]
+            return "stable" if trial.cell["lr"] < edges[word] * factors.get(word, 1.0) else "diverged"
+
+        return outcome
+
+    body = SAMPLED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
+    other = body.replace("[sgd, adamw]", "[lion, adamw, sgd]").replace("num: 64", "num: 96")
+    found = compared(tmp_path, (body, by_word({})), (other, by_word({"adamw": 6.0})))
+    assert set(found.region[1].values) == {"sgd", "adamw"}
+    rows = {row.before.setting["optimizer"]: row for row in found.differences[0].rows}
+    assert not rows["sgd"].has_moved
+    assert rows["adamw"].has_moved
+    assert rows["adamw"].factor == pytest.approx(6, rel=0.4)
+    assert fitted_meshes(found, "lr", "optimizer") is None
+    (ranks,) = {stability.y_values for stability in fitted_maps(found)}
+    assert set(ranks) == {"sgd", "adamw", "lion"}
+
+
+def test_a_list_is_compared_with_a_range_at_its_values(tmp_path: Path) -> None:
+    listed = GRID.replace("{linear: [0.0, 0.9], num: 5}", "{values: [0.0, 0.3, 0.6, 0.95]}")
+    found = compared(tmp_path, (listed, planted()), (RANGES, planted()))
+    assert [row.before.setting for row in found.differences[0].rows] == [{"beta1": value} for value in (0.0, 0.3, 0.6)]
+    maps = fitted_maps(found)
+    assert [len({cell.y for cell in stability.cells.values()}) for stability in maps] == [3, 64]
+    assert fitted_comparison_picture(maps, None, "svg").startswith(b"<?xml")
+
+
+def test_rows_without_one_edge_in_both_are_counted_and_shown(tmp_path: Path) -> None:
+    found = compared(tmp_path, (RANGES, planted()), (RANGES, lambda trial: "stable"))
+    text = "\n".join(fitted_comparison_lines(found))
+    assert "The edge along lr cannot be compared: none of 9 rows has one edge in both." in text
+    assert len([line for line in text.splitlines() if line.startswith("  beta1=") and " in s0; " in line]) == 9
+
+
+def test_of_several_edges_in_a_row_the_number_is_told(tmp_path: Path) -> None:
+    def outcome(trial: Trial) -> str:
+        return "stable" if trial.cell["lr"] < 0.01 or trial.cell["lr"] > 0.2 else "spiked"
+
+    found = compared(tmp_path, (RANGES, planted()), (RANGES, outcome))
+    lines = [line for line in fitted_comparison_lines(found) if line.startswith("  beta1=")]
+    assert all(line.endswith("; 2 edges in s1") for line in lines)
+
+
+def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
+    def low_is_degraded(trial: Trial) -> str:
+        return "degraded" if trial.cell["lr"] < 0.004 else planted()(trial)
+
+    folders = folders_of(tmp_path, (RANGES, planted()), (RANGES, low_is_degraded))
+    with opened(folders) as ledgers:
+        plain, counted = (compare_fitted(ledgers, counts_degraded=asked) for asked in (False, True))
+    num = plain.sides[1].num_degraded
+    assert num > 0
+    assert abs(plain.differences[0].area_change) < 0.01
+    assert counted.differences[0].area_change < -0.1
+    assert f"  {num} trials degraded, counted as stable" in fitted_comparison_lines(plain)
+    assert f"  {num} trials degraded, not counted as stable" in fitted_comparison_lines(counted)
+
+
+def row_with(at: float | None, low: float | None, high: float | None, is_stable_below: bool = True) -> FittedRow:
+    return FittedRow({}, (FittedEdge(at, low, high, is_stable_below),), 0.5)
+
+
+LR, BETA2 = Axis("lr", "log", (), (1e-3, 1.0)), Axis("beta2", "log1m", (), (0.9, 0.9999))
+
+
+def test_the_interval_of_a_factor_adds_the_squares_of_both_sides() -> None:
+    found = row_shift(row_with(0.1, 0.1 / 2, 0.1 * 3), row_with(0.4, 0.4 / 5, 0.4 * 7), LR)
+    assert found.factor == pytest.approx(4)
+    assert found.low == pytest.approx(4 * math.exp(-math.hypot(math.log(5), math.log(3))))
+    assert found.high == pytest.approx(4 * math.exp(math.hypot(math.log(7), math.log(2))))
+
+
+def test_a_factor_on_a_log1m_axis_is_that_of_the_distance_to_one() -> None:
+    found = row_shift(row_with(0.99, 0.98, 0.995), row_with(0.999, 0.998, 0.9995), BETA2)
+    assert found.factor == pytest.approx(10)
+    assert found.low == pytest.approx(10 * math.exp(-math.hypot(math.log(2), math.log(2))))
+
+
+def test_where_an_interval_has_no_end_that_of_the_factor_has_none() -> None:
+    found = row_shift(row_with(0.1, None, 0.2), row_with(0.4, 0.2, 0.8), LR)
+    assert found.low == pytest.approx(4 * math.exp(-math.hypot(math.log(2), math.log(2))))
+    assert found.high is None
+    assert found.has_moved
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        FittedRow({}, (), 0.9),
+        row_with(None, 0.1, 0.2),
+        row_with(0.4, 0.3, 0.5, is_stable_below=False),
+        FittedRow({}, row_with(0.1, 0.1, 0.1).edges + row_with(0.4, 0.3, 0.5).edges, 0.9),
+    ],
+    ids=["none", "in doubt", "of the other side", "two"],
+)
+def test_a_row_without_one_edge_on_the_same_side_has_no_factor(after: FittedRow) -> None:
+    assert row_shift(row_with(0.1, 0.05, 0.2), after, LR).factor is None
+
+
+def test_a_single_row_is_told_and_drawn(tmp_path: Path) -> None:
+    body = "seeds: [0]\nsample: {method: sobol, num: 30}\naxes: {lr: {log: [0.001, 1.0]}}\n"
+    found = compared(tmp_path, (body, planted()), (body, planted(5.0)))
+    (row,) = found.differences[0].rows
+    assert row.low is not None
+    assert row.high is not None
+    assert row.low < 5 < row.high
+    assert f"moves by a factor {row.factor:.3g} (95 % interval {row.low:.3g} .. {row.high:.3g})." in (
+        "\n".join(fitted_comparison_lines(found))
+    )
+    assert fitted_comparison_picture(fitted_maps(found), fitted_meshes(found, "lr", None), "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("num_ranges", [1, 2, 3, 4])
+def test_the_mesh_is_even_and_small(num_ranges: int) -> None:
+    ranges = [LR, BETA2, Axis("a", "linear", (), (0.0, 1.0)), Axis("b", "linear", (), (0.0, 1.0))][:num_ranges]
+    words = Axis("word", "values", tuple("pqr"))
+    for region in (ranges, [*ranges, words]):
+        cells = mesh_cells(region, "lr")
+        assert 3 < len(cells) <= 1500
+        assert np.mean([LR.unit(cell["lr"]) for cell in cells]) == pytest.approx(0.5, abs=0.02)
+    assert {cell["word"] for cell in cells} == set("pqr")
+
+
+OTHER_AXIS = SAMPLED + "  lr: {log: [0.001, 1.0]}\n  eps: {log: [1.0e-8, 1.0e-4]}\n"
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "message"),
+    [
+        (OTHER_AXIS, {}, r"s1[\s\S]*has the axes lr, eps, and s0 has lr, beta1[\s\S]*same axes"),
+        (RANGES.replace("[0.001, 1.0]", "[2.0, 9.0]"), {}, r"s0, s1[\s\S]*lr[\s\S]*s0: 0.001 to 1; s1: 2 to 9"),
+        (RANGES.replace("num: 64", "num: 3"), {}, r"s1[\s\S]*6 trials with an outcome are too few"),
+        (RANGES, {"x": "depth"}, r"--x[\s\S]*'depth' is not an axis[\s\S]*lr, beta1"),
+        (GRID + "tie: {lr: 2 * lr}\n", {}, r"s1[\s\S]*lr[\s\S]*is tied otherwise than in the first"),
+        (
+            GRID.replace("num: 5", "num: 13") + "zip: [[lr, beta1]]\n",
+            {},
+            r"s1[\s\S]*lr[\s\S]*advances with another axis[\s\S]*without `zip`",
+        ),
+    ],
+    ids=["axes", "region", "few", "x", "tie", "zip"],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, second: str, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compared(tmp_path, (RANGES, planted()), (second, lambda trial: "stable"), **options)
+
+
+def test_lists_without_an_order_or_a_shared_value_are_refused(tmp_path: Path) -> None:
+    bodies = [
+        SAMPLED + f"  optimizer: {{values: [{words}]}}\n" for words in ("sgd, adamw", "sgd, adamw", "lion, radam")
+    ]
+    folders = folders_of(tmp_path, *((body, lambda trial: "stable") for body in bodies))
+    with opened(folders) as (first, same, other):
+        with pytest.raises(InputError, match="none of optimizer has values with an order"):
+            compare_fitted([first, same])
+        with pytest.raises(InputError, match="no region of it in common"):
+            compare_fitted([first, other])
+
+
+def test_the_pictures_have_the_points_of_each_sweep_and_the_same_limits(tmp_path: Path) -> None:
+    higher = RANGES.replace("[0.001, 1.0]", "[0.01, 10.0]").replace("num: 64", "num: 40")
+    found = compared(tmp_path, (RANGES, planted()), (higher, planted()))
+    maps, meshes = fitted_maps(found), fitted_meshes(found, "lr", "beta1")
+    assert [len(stability.cells) for stability in maps] == [64, 40]
+    assert {stability.x.ends for stability in maps} == {(0.001, 10.0)}
+    assert meshes is not None
+    assert [(mesh.x_X[0], mesh.x_X[-1]) for mesh in meshes.whole] == [(-3, 0), (-2, pytest.approx(1))]
+    assert [(mesh.x_X[0], mesh.x_X[-1]) for mesh in meshes.common] == [(-2, 0), (-2, 0)]
+    svg = fitted_comparison_picture(maps, meshes, "svg").decode()
+    for words in (
+        "edge of stability, fitted",
+        "edge of stability of s0",
+        "95 % interval of the edge",
+        "less that of s0",
+    ):
+        assert words in svg
