@@ -240,10 +240,11 @@ def fitted_lines(fitted: Fit) -> list[str]:
 def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:
     """The values of a row's other axes."""
     of_name = {axis.name: axis for axis in axes}
-    return " ".join(f"{name}={_label(of_name[name], value)}" for name, value in setting.items()) or "all cells"
+    return " ".join(f"{name}={value_text(of_name[name], value)}" for name, value in setting.items()) or "all cells"
 
 
-def _label(axis: Axis, value: Any) -> str:
+def value_text(axis: Axis, value: Any) -> str:
+    """A value of an axis, of a list or between the ends of a range."""
     return value_label(axis, value) if axis.values else axis_number(axis, float(value))
 
 

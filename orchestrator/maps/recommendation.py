@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -12,6 +12,8 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, margins
+from orchestrator.maps.fitted import Fit, fit
+from orchestrator.maps.fitted_margins import fitted_margin_text, fitted_margins
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
 from orchestrator.messages import TrialRow
@@ -58,6 +60,7 @@ class Recommendation:
     at_least: float
     without_order: tuple[str, ...]
     axes: tuple[Axis, ...]
+    fitted: Fit | None  # the surface that margins are from, where cells are scattered
 
 
 def recommend(
@@ -69,8 +72,8 @@ def recommend(
 
     A direction in which every cell up to the axis's end is stable is open, and passes. Cells that are not known
     (``cell_state``) do not count as stable: an unseen cell is no margin. A degraded cell is never chosen, and with
-    ``counts_degraded`` it is over the edge. Raises InputError for a metric that is not a loss, a factor below 1, or a
-    sampled sweep.
+    ``counts_degraded`` it is over the edge. Scattered cells have margins by a fitted surface. Raises InputError for a
+    metric that is not a loss, a factor below 1, and too few scattered cells to fit a surface to.
     """
     trials = ledger.trials()
     metric = usual_loss(trials) if metric is None else metric
@@ -79,19 +82,25 @@ def recommend(
     if not at_least >= 1:
         raise InputError(Problem("--margin", "", f"{at_least:g} is no factor", "write a number from 1 up, such as 2"))
     facts, axes = ledger.facts(), sweep_axes(ledger)
-    if facts.get("is_sampled") == "true":
-        remedy = "a grid (num: on each axis) has neighbours"
-        raise InputError(Problem(facts.get("name", ""), "", "its cells are sampled, so none has neighbours", remedy))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
+    ordered = [axis.name for axis in axes if axis.ends is not None or is_ordered(axis.values)]
+    is_scattered = facts.get("is_sampled") == "true"
+    fitted = fit(ledger, next(iter(ordered), None), counts_degraded=counts_degraded) if is_scattered else None
     ties = ties_of(ledger)
     cells: dict[tuple[Any, ...], list[TrialRow]] = {}
     for trial in distinct_runs(trials):
         cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
     states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
+
+    def margins_of(setting: Mapping[str, Any]) -> list[Margin]:
+        if fitted is not None:
+            return fitted_margins(fitted, setting)
+        return margins(setting, axes, states, counts_degraded)
+
     candidates = sorted(
         (
-            _candidate(key, trials, axes, states, metric, counts_degraded, tied_settings(trials[0], ties))
+            _candidate(key, trials, axes, margins_of, metric, tied_settings(trials[0], ties))
             for key, trials in cells.items()
             if states[key] == "stable" and all(getattr(trial, metric) is not None for trial in trials)
         ),
@@ -99,21 +108,20 @@ def recommend(
     )
     chosen = next((candidate for candidate in candidates if candidate.margin >= at_least), None)
     without_order = tuple(axis.name for axis in axes if len(axis.values) > 1 and not is_ordered(axis.values))
-    return Recommendation(chosen, tuple(candidates), len(cells), metric, at_least, without_order, tuple(axes))
+    return Recommendation(chosen, tuple(candidates), len(cells), metric, at_least, without_order, tuple(axes), fitted)
 
 
 def _candidate(
     key: tuple[Any, ...],
     trials: Sequence[TrialRow],
     axes: Sequence[Axis],
-    states: Mapping[tuple[Any, ...], str],
+    margins_of: Callable[[Mapping[str, Any]], list[Margin]],
     metric: str,
-    counts_degraded: bool,
     tied: Mapping[str, Any],
 ) -> Candidate:
     setting = dict(zip((axis.name for axis in axes), key, strict=True))
     loss = median(getattr(trial, metric) for trial in trials)
-    return Candidate(setting, loss, len(trials), tuple(margins(setting, axes, states, counts_degraded)), tied)
+    return Candidate(setting, loss, len(trials), tuple(margins_of(setting)), tied)
 
 
 def recommendation_lines(found: Recommendation) -> list[str]:
@@ -124,7 +132,7 @@ def recommendation_lines(found: Recommendation) -> list[str]:
     chosen = found.chosen
     lines = [
         f"{chosen.name}: median {loss_name} {chosen.loss:.4g}, {chosen.num_seeds} of {chosen.num_seeds} seeds stable",
-        *(f"  {margin_text(margin, found.axes)}" for margin in chosen.margins),
+        *(f"  {_margin_text(margin, found)}" for margin in chosen.margins),
     ]
     lines += [f"  {name}: its values have no order, so it has no margin" for name in found.without_order]
     if any(margin.is_open for margin in chosen.margins):
@@ -135,6 +143,10 @@ def recommendation_lines(found: Recommendation) -> list[str]:
         lines += [_nearer_text(candidate, loss_name) for candidate in nearer[:_SHOWN]]
         if len(nearer) > _SHOWN:
             lines.append(f"  ... and {len(nearer) - _SHOWN} more")
+    if found.fitted is not None:
+        lines.append(
+            f"margins by a surface fitted to {found.fitted.num_trials} trials; surely: within its 95 % interval"
+        )
     lines.append(f"chosen from {len(found.candidates)} cells of {found.num_cells} that are stable on all seeds")
     return lines
 
@@ -149,13 +161,17 @@ def _none_lines(found: Recommendation, loss_name: str) -> list[str]:
         f"none: {whose} stable on all seeds has an edge or a cell that is not known within a factor {found.at_least:g}",
         "the farthest:",
         _nearer_text(widest, loss_name),
-        *(f"    {margin_text(margin, found.axes)}" for margin in widest.margins),
+        *(f"    {_margin_text(margin, found)}" for margin in widest.margins),
         f"--margin {widest.margin:.3g} would take it; a finer grid may show more room",
     ]
 
 
 def _nearer_text(candidate: Candidate, loss_name: str) -> str:
     return f"  {candidate.name}: median {loss_name} {candidate.loss:.4g}, margin {candidate.margin:.3g}"
+
+
+def _margin_text(margin: Margin, found: Recommendation) -> str:
+    return margin_text(margin, found.axes) if found.fitted is None else fitted_margin_text(margin, found.fitted)
 
 
 def margin_text(margin: Margin, axes: Sequence[Axis]) -> str:

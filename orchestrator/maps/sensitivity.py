@@ -72,7 +72,7 @@ def _of_setting(
     loss: str,
 ) -> Sensitivity:
     losses_of = {
-        seed: [_capped(by_value[value], loss) if value in by_value else None for value in values]
+        seed: [capped_loss(by_value[value], loss) if value in by_value else None for value in values]
         for seed, by_value in sorted(by_seed.items())
     }
     known_of = {seed: [loss for loss in losses if loss is not None] for seed, losses in losses_of.items()}
@@ -83,7 +83,7 @@ def _of_setting(
     return Sensitivity(setting, of_seed, best, len(values), min(values), max(values), loss)
 
 
-def _capped(trial: TrialRow, loss: str) -> float | None:
+def capped_loss(trial: TrialRow, loss: str) -> float | None:
     """The final loss, at most the loss at initialisation, which also replaces a loss that is not finite.
 
     None where neither is finite: such a run has no loss to compare.

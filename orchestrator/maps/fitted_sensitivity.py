@@ -1,0 +1,106 @@
+"""Learning-rate sensitivity where cells are scattered: by a surface of the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.fitted import as_range, setting_text, shown_settings
+from orchestrator.maps.sensitivity import capped_loss
+from orchestrator.maps.stability import sweep_axes, usual_loss
+from orchestrator.space import Axis, format_value, is_number
+
+_PLACES = 129  # on the axis
+_SMOOTHING = 1e-3
+_FEWEST = 8  # cells with a loss for each setting of words
+
+
+@dataclass(frozen=True, slots=True)
+class FittedSensitivity:
+    """The sensitivity of one setting in units of the loss, and the learning rate of lowest loss."""
+
+    setting: Mapping[str, Any]
+    value: float
+    best: float
+
+
+@dataclass(frozen=True, slots=True)
+class FittedSensitivities:
+    """The sensitivities over ``axis`` of the settings that are shown, from the ``loss`` of ``num_cells`` cells."""
+
+    axis: Axis
+    axes: tuple[Axis, ...]
+    of_setting: tuple[FittedSensitivity, ...]
+    loss: str
+    num_cells: int
+
+
+def fitted_lr_sensitivity(ledger: LedgerReader, name: str = "lr") -> FittedSensitivities:
+    """``lr_sensitivity`` over the range of an axis, for settings of the other axes between the cells that were trained.
+
+    The logarithm of the capped loss is interpolated between the cells, linearly in the distance on the axes' scales.
+    Raises InputError where the sweep has no such range, and where a setting of words has too few cells.
+    """
+    axes = {axis.name: as_range(axis) for axis in sweep_axes(ledger)}
+    if name not in axes or axes[name].values:
+        remedy = f"axes: {', '.join(axes) or 'none'}"
+        raise InputError(Problem(ledger.facts().get("name", ""), "", f"{name!r} is no range of numbers", remedy))
+    trials = [trial for trial in ledger.trials() if trial.is_judged]
+    loss = usual_loss(trials)
+    losses: dict[tuple[Any, ...], list[float]] = {}
+    for trial in trials:
+        if (found := capped_loss(trial, loss)) is not None and found > 0:
+            losses.setdefault(tuple(trial.cell[axis] for axis in axes), []).append(found)
+    cells = [(dict(zip(axes, key, strict=True)), median(of_cell)) for key, of_cell in losses.items()]
+    others = [axis for axis in axes.values() if axis.name != name]
+    of_setting = tuple(_of_setting(setting, axes, name, cells) for setting in shown_settings(others))
+    return FittedSensitivities(axes[name], tuple(axes.values()), of_setting, loss, len(cells))
+
+
+def _of_setting(
+    setting: Mapping[str, Any], axes: Mapping[str, Axis], name: str, cells: Sequence[tuple[Mapping[str, Any], float]]
+) -> FittedSensitivity:
+    from scipy.interpolate import RBFInterpolator
+
+    words = [axis for axis in axes if not all(map(is_number, axes[axis].values))]
+    ranges = [axes[axis] for axis in axes if axis not in words]
+    same = [(cell, loss) for cell, loss in cells if all(cell[word] == setting[word] for word in words)]
+    if len(same) < _FEWEST:
+        what = f"{len(same)} cells with a loss are too few at {setting_text(setting, tuple(axes.values()))}"
+        raise InputError(Problem(name, "", what, f"train at least {_FEWEST}"))
+    units = np.linspace(0, 1, _PLACES)
+    points_ND = np.array([[_unit(axis, cell[axis.name]) for axis in ranges] for cell, _ in same])
+    log_loss_N = np.log([loss for _, loss in same])
+    surface = RBFInterpolator(points_ND, log_loss_N, kernel="linear", smoothing=_SMOOTHING)
+    line_LD = np.array(
+        [[unit if axis.name == name else _unit(axis, setting[axis.name]) for axis in ranges] for unit in units]
+    )
+    loss_L = np.exp(np.clip(surface(line_LD), log_loss_N.min(), log_loss_N.max()))
+    value = float(np.trapezoid(loss_L, units) - loss_L.min())
+    return FittedSensitivity(setting, value, float(axes[name].at(float(units[loss_L.argmin()]))))
+
+
+def _unit(axis: Axis, value: Any) -> float:
+    if not axis.values:
+        return axis.unit(value)
+    return axis.values.index(value) / max(1, len(axis.values) - 1)
+
+
+def fitted_sensitivity_lines(found: FittedSensitivities) -> list[str]:
+    """The sensitivities in words, the most forgiving setting first."""
+    low, high = (format_value(found.axis.at(unit)) for unit in (0.0, 1.0))
+    lines = [
+        f"{found.axis.name} sensitivity from {low} to {high} (mean of min(loss, initial loss) less the lowest; "
+        f"{found.loss.replace('_', ' ')}; interpolated between {found.num_cells} cells):"
+    ]
+    for each in sorted(found.of_setting, key=lambda one: one.value if math.isfinite(one.value) else math.inf):
+        name = setting_text(each.setting, found.axes)
+        lines.append(f"  {name}: {each.value:.3g}, lowest loss at {found.axis.name}={each.best:.3g}")
+    return lines
