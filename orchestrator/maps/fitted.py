@@ -79,7 +79,7 @@ class Fit:
         """Rows over the other axes: all of a list's values, and a few even ones of a range."""
         others = [axis for axis in self.axes if axis.name != self.along.name]
         num = _ROWS.get(sum(not axis.values for axis in others), _FEW_ROWS)
-        values = [axis.values or tuple(_shown(axis, i / (num - 1)) for i in range(num)) for axis in others]
+        values = [axis.values or tuple(shown_value(axis, i / (num - 1)) for i in range(num)) for axis in others]
         names = [axis.name for axis in others]
         return [self.row(dict(zip(names, setting, strict=True))) for setting in itertools.product(*values)]
 
@@ -134,7 +134,7 @@ def fit(
     name, all_axes = ledger.facts().get("name", ""), {axis.name: axis for axis in sweep_axes(ledger)}
     rows, fixed = trials_where("--where", ledger.trials(), all_axes, where or {})
     scattered = ledger.facts().get("is_sampled") == "true"
-    axes = tuple(_free(axis, scattered) for axis in all_axes.values() if axis.name not in fixed)
+    axes = tuple(scattered_axis(axis, scattered) for axis in all_axes.values() if axis.name not in fixed)
     chosen = along or next((axis.name for axis in axes), "")
     if chosen not in [axis.name for axis in axes]:
         known = ", ".join(axis.name for axis in axes) or "none"
@@ -204,12 +204,12 @@ def _counts(
     return np.array(list(found)), counts_N2[:, 0], counts_N2[:, 1]
 
 
-def _free(axis: Axis, is_scattered: bool) -> Axis:
+def scattered_axis(axis: Axis, is_scattered: bool) -> Axis:
     """The axis as a range where its cells are scattered over one."""
     return Axis(axis.name, axis.scale, (), axis.ends) if is_scattered and axis.ends is not None else axis
 
 
-def _shown(axis: Axis, unit: float) -> Any:
+def shown_value(axis: Axis, unit: float) -> Any:
     """The value at a place of a range, rounded to what is shown of it, so that a row is where its label says."""
     value = axis.at(unit)
     rounded = float(_number(axis, float(value)))
