@@ -68,7 +68,7 @@ def edge_axes(
         raise InputError(Problem("--y", "", what, "`sweep boundary NAME` tells this one edge"))
     if facet is None and varying and 0 < len(axes[varying[0]].values) <= MOST_LINES:
         facet = varying[0]
-    _refuse_free(_beside(axes, varying, (facet,)))
+    _refuse_free(_beside(axes, varying, (facet,)), facet)
     single = {name: next(iter(values)) for name, values in found.items() if len(values) == 1}
     notes = [f"{name} = {value_label(axes[name], value)}" for name, value in selected.items()]
     notes += [f"{name} = {where[name]}" for name in ranges]
@@ -90,12 +90,14 @@ def _check_names(axes: Mapping[str, Axis], chosen: Mapping[str, str | None], whe
         taken[name] = option
 
 
-def _refuse_free(names: Sequence[str]) -> None:
+def _refuse_free(names: Sequence[str], facet: str | None) -> None:
+    """Raise InputError where axes ``names`` are left besides those that are drawn."""
     if not names:
         return
     what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} neither drawn nor fixed"
     fixes = " ".join(f"--where {name}=VALUE" for name in names)
-    raise InputError(Problem("--where", "", what, f"add {fixes}, or --facet {names[0]} for a line for each value"))
+    lines = "" if facet is not None else f", or --facet {names[0]} for lines at values of it"
+    raise InputError(Problem("--where", "", what, f"add {fixes}{lines}"))
 
 
 def _beside(axes: Mapping[str, Axis], names: Iterable[str], drawn: Iterable[str | None]) -> list[str]:
