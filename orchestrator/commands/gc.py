@@ -37,7 +37,7 @@ def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:
             "checkpoints that no run needs": unneeded_checkpoints(folder, ledger.checkpoint_names()),
             "partial files of interrupted writes": litter(folder),
             "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
-            "edges": [path for name in (EDGE_PICTURE, EDGE_TABLE) for path in folder.glob(name)] if exports else [],
+            "files of the edge": [*folder.glob(EDGE_PICTURE), *folder.glob(EDGE_TABLE)] if exports else [],
             "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }
         for what, paths in doomed.items():

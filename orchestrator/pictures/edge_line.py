@@ -83,9 +83,9 @@ def _draw(found: EdgeLines) -> Figure:
 
 def _is_stable_low(found: EdgeLines) -> bool:
     """Whether most rows with one edge are stable below it; also where there is no such row."""
-    rows = [row for line in found.lines for row in _rows(line) if len(row) == 1]
-    below = sum(row[0].is_stable_below is True for row in rows)
-    return below >= sum(row[0].is_stable_below is False for row in rows)
+    rows = [row for line in found.lines for row in _rows(line)]
+    kinds = [row[0].kind for row in rows if len(row) == 1]
+    return kinds.count("stable below") >= kinds.count("stable above")
 
 
 def _looks(found: EdgeLines, across: AxisScale) -> list[_Look]:

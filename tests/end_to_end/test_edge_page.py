@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from page_cases import run_commands, write_files
 
+from orchestrator.maps.edge_line import PLACES_ACROSS
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -32,3 +33,6 @@ def test_the_commands_of_the_page_give_an_edge_with_an_interval(tmp_path: Path) 
     assert len(re.findall(r"^beta2=\S+ +(stable|not stable|an edge)", printed, re.MULTILINE)) >= 2 * 9
     assert re.search(r"stable up to lr \S+ \(\S+ \.\. \S+\)", printed)
     assert (tmp_path / "results" / "coarse" / "heatmap.png").is_file()
+    table = (tmp_path / "results" / "fit_edge" / "edge.csv").read_text().splitlines()
+    assert table[0] == "beta2,edge,low,high,kind"
+    assert len(table) > PLACES_ACROSS

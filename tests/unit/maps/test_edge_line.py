@@ -75,7 +75,7 @@ def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
     assert (found.notes, alone[1].notes) == ((), ("optimizer = adamw",))
 
 
-@pytest.mark.parametrize("body", [RANGES, LIST, WORDS])
+@pytest.mark.parametrize("body", [RANGES, LIST, WORDS], ids=["range", "list", "words"])
 def test_a_fitted_line_has_the_edges_of_the_fit_at_every_place(tmp_path: Path, body: str) -> None:
     with read(tmp_path, body) as ledger:
         found, fitted = edge_lines(ledger), fit(ledger)
@@ -92,7 +92,7 @@ def test_a_fitted_line_has_the_edges_of_the_fit_at_every_place(tmp_path: Path, b
             ]
 
 
-@pytest.mark.parametrize("body", [GRID, FACETS, RANGES, LIST])
+@pytest.mark.parametrize("body", [GRID, FACETS, RANGES, LIST], ids=["grid", "facets", "range", "list"])
 def test_a_sharp_edge_is_met_within_a_cell_on_a_grid_and_by_the_fit(tmp_path: Path, body: str) -> None:
     with read(tmp_path, body) as ledger:
         found = edge_lines(ledger)
