@@ -1,13 +1,16 @@
-"""Commands that answer from the ledger of any sweep, grid or not: survival, importance and export optuna."""
+"""Commands that answer from the ledger of any sweep, grid or not: survival, importance, export edge
+and export optuna."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli_options import RESULTS, JsonOption, NameArgument, ResultsOption
+from orchestrator.cli_options import RESULTS, DegradedOption, JsonOption, NameArgument, ResultsOption, WhereOption
 from orchestrator.cli_upkeep import finish
+from orchestrator.commands.arguments import conditions
 from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
@@ -43,6 +46,35 @@ def importance(name: NameArgument, json_: JsonOption = None, results: ResultsOpt
     from orchestrator.commands.importance import importance as command
 
     finish(command(sweep_folder(name, results), json_))
+
+
+@exports.command("edge")
+def export_edge(
+    name: NameArgument,
+    x: Annotated[str | None, typer.Option(help="the axis along which the edge lies; the first by default")] = None,
+    y: Annotated[
+        str | None, typer.Option(help="the axis that it is drawn against; by default the next one of numbers")
+    ] = None,
+    facet: Annotated[
+        str | None,
+        typer.Option(metavar="AXIS", help="a line for each value; by default a further axis of at most 8 values"),
+    ] = None,
+    where: WhereOption = [],  # noqa: B006
+    degraded: DegradedOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write only this: a picture (.png, .svg, .pdf), or the table (.csv)"),
+    ] = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Draw the edge along one axis against another: results/NAME/edge.png, and its numbers in edge.csv.
+
+    For example `sweep export edge fit --x lr --y beta2`. On a grid bars show between which neighbours the edge lies.
+    Where cells are scattered it is fitted, and a band shows its 95 % interval.
+    """
+    from orchestrator.commands.export_edge import export_edge as command
+
+    finish(command(sweep_folder(name, results), x, y, facet, conditions(where), degraded, output))
 
 
 @exports.command("optuna")

@@ -26,6 +26,7 @@ PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 OPTUNA_STUDY = "optuna.db"
+EDGE_PICTURE, EDGE_TABLE = "edge.png", "edge.csv"
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"

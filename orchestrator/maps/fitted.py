@@ -217,12 +217,12 @@ def as_range(axis: Axis) -> Axis:
 def shown_settings(axes: Sequence[Axis]) -> list[dict[str, Any]]:
     """The rows that are shown across ``axes``: all of a list's values, and a few even ones of a range."""
     num = _ROWS.get(sum(not axis.values for axis in axes), _FEW_ROWS)
-    values = [axis.values or tuple(_shown(axis, i / (num - 1)) for i in range(num)) for axis in axes]
+    values = [axis.values or tuple(shown_value(axis, i / (num - 1)) for i in range(num)) for axis in axes]
     names = [axis.name for axis in axes]
     return [dict(zip(names, setting, strict=True)) for setting in itertools.product(*values)]
 
 
-def _shown(axis: Axis, unit: float) -> Any:
+def shown_value(axis: Axis, unit: float) -> Any:
     """The value at a place of a range, rounded to what is shown of it, so that a row is where its label says."""
     value = axis.at(unit)
     rounded = float(axis_number(axis, float(value)))

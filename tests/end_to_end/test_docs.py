@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from sweep_cases import trial_row
@@ -21,6 +21,8 @@ from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRA
 from orchestrator.commands.live import text_map
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.maps.edge_axes import MOST_LINES
+from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
 from orchestrator.notify.news import PAUSE_S
 from orchestrator.notify.sender import PATIENCE_S
 from orchestrator.sweepfile.overrides import parse_set
@@ -219,6 +221,15 @@ def test_the_maps_page_defines_every_column_as_the_code_does() -> None:
     assert re.findall(r"`(\w+)`", named) == list(METRICS)
 
 
+def test_the_maps_page_has_every_column_and_kind_of_an_edge() -> None:
+    section = MAPS.partition("### The edge against another axis")[2].partition("\n## ")[0]
+    told = re.findall(r"`([a-z ]+)`", section.partition("under their own names, then")[2])
+    assert told == ["edge", "low", "high", "kind", *get_args(Kind)]
+    assert set(EDGE_COLUMNS) <= set(told)
+    assert f"{PLACES_ACROSS} even places" in section
+    assert f"at most {MOST_LINES} values" in section
+
+
 def test_every_shipped_sweep_is_in_the_readme() -> None:
     for path in (ROOT / "sweeps").glob("*.yaml"):
         assert f"](sweeps/{path.name})" in README
@@ -231,6 +242,8 @@ def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_
     run_all(commands(MAPS), tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"turned.png", "facets.png"}
     assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
+    assert (tmp_path / "results" / "fit" / "edge.png").is_file()
+    assert (tmp_path / "edge.csv").read_bytes() == (tmp_path / "results" / "fit" / "edge.csv").read_bytes()
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(blocks(MAPS, "python")[0], found)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from page_cases import run_commands, write_files
 
+from orchestrator.maps.edge_line import PLACES_ACROSS
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -34,3 +35,6 @@ def test_the_commands_of_the_page_give_an_edge_with_an_interval(tmp_path: Path) 
     assert (tmp_path / "results" / "coarse" / "heatmap.png").is_file()
     assert re.search(r"^fit_edge_warmup against fit_edge: the stable area changes by \S+ points", printed, re.MULTILINE)
     assert (tmp_path / "results" / "compare" / "fit_edge_vs_fit_edge_warmup.png").is_file()
+    table = (tmp_path / "results" / "fit_edge" / "edge.csv").read_text().splitlines()
+    assert table[0] == "beta2,edge,low,high,kind"
+    assert len(table) > PLACES_ACROSS

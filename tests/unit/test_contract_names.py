@@ -15,6 +15,7 @@ from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES, Outcome
 from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
 from orchestrator.search.catalogue import SEARCHES
@@ -100,6 +101,8 @@ def test_commands_and_options() -> None:
     drawn = {"--x", "--y", "--metric", "--format", "--where", "--reduce", "--facet", "--degraded", "--output"}
     drawn |= {"--results"}
     assert options(heatmap) == drawn
+    edge = {"--x", "--y", "--facet", "--where", "--degraded", "--output", "--results"}
+    assert options(commands["export"].commands["edge"]) == edge
     assert options(commands["export"].commands["optuna"]) == {"--results"}
 
 
@@ -199,6 +202,13 @@ def test_outcomes_and_map_metrics() -> None:
         "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
+
+
+def test_columns_and_kinds_of_an_edge() -> None:
+    assert EDGE_COLUMNS == ("edge", "low", "high", "kind")
+    assert get_args(Kind) == (
+        "stable below", "stable above", "may cross", "stable throughout", "not stable throughout", "not known",
+    )  # fmt: skip
 
 
 def test_names_of_the_results_in_a_notebook() -> None:

@@ -47,6 +47,7 @@ def test_files_are_refused_that_cannot_be_what_was_asked(sweep_command, tmp_path
     before = sorted(tmp_path.rglob("*"))
     commands = {
         ("export", "heatmap", "edge", "--output"): "png",
+        ("export", "edge", "edge", "--output"): "csv",
         ("compare", "edge", "other", "--output"): "png",
         ("diagnose", "edge", "--output"): "png",
         ("diagnose", "edge", "--json"): "json",
