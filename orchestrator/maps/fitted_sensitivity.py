@@ -13,7 +13,7 @@ import numpy as np
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import as_range, setting_text, shown_settings
-from orchestrator.maps.sensitivity import capped_loss
+from orchestrator.maps.sensitivity import capped_loss, lr_sensitivity, sensitivity_lines
 from orchestrator.maps.stability import sweep_axes, usual_loss
 from orchestrator.space import Axis, format_value, is_number
 
@@ -91,6 +91,16 @@ def _unit(axis: Axis, value: Any) -> float:
     if not axis.values:
         return axis.unit(value)
     return axis.values.index(value) / max(1, len(axis.values) - 1)
+
+
+def sensitivity_answer(ledger: LedgerReader, axis: str = "lr") -> list[str]:
+    """The learning-rate sensitivity in words: of a grid's values, or of a range where cells are scattered.
+
+    Raises InputError as the two do.
+    """
+    if ledger.facts().get("is_sampled") == "true":
+        return fitted_sensitivity_lines(fitted_lr_sensitivity(ledger, axis))
+    return sensitivity_lines(lr_sensitivity(ledger, axis), axis)
 
 
 def fitted_sensitivity_lines(found: FittedSensitivities) -> list[str]:

@@ -12,8 +12,9 @@ import pandas as pd
 from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary_lines
+from orchestrator.maps.fitted import fit, fitted_lines
+from orchestrator.maps.fitted_sensitivity import sensitivity_answer
 from orchestrator.maps.recommendation import recommend, recommendation_lines
-from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.maps.tables import map_table
 from orchestrator.pictures.report.cells import style_sheet
@@ -83,9 +84,9 @@ def _answers(ledger: LedgerReader, stability: StabilityMap) -> str:
     """Boundary, recommendation, sensitivity and the map's numbers, or why one of them is missing."""
     note = f" ({stability.note})" if stability.note else ""
     answers = [
-        (f"Boundary along {stability.x.name}{note}", lambda: boundary_lines(stability)),
+        (f"Boundary along {stability.x.name}{note}", lambda: _boundary_lines(ledger, stability)),
         ("Recommended setting", lambda: recommendation_lines(recommend(ledger))),
-        ("Learning-rate sensitivity", lambda: sensitivity_lines(lr_sensitivity(ledger))),
+        ("Learning-rate sensitivity", lambda: sensitivity_answer(ledger)),
     ]
     parts = []
     for title, lines_of in answers:
@@ -96,6 +97,10 @@ def _answers(ledger: LedgerReader, stability: StabilityMap) -> str:
         parts += [f"<h2>{html.escape(title)}</h2>", f"<pre>{html.escape(text)}</pre>"]
     parts += ["<details><summary>The map as a table</summary>", '<div class="wide">']
     return "\n".join([*parts, _frame(map_table(stability)), "</div></details>"])
+
+
+def _boundary_lines(ledger: LedgerReader, stability: StabilityMap) -> list[str]:
+    return fitted_lines(fit(ledger, stability.x.name)) if stability.is_sampled else boundary_lines(stability)
 
 
 def _page(name: str) -> str:

@@ -50,7 +50,7 @@ def test_importance_is_words_and_json(folders: list[Path], tmp_path: Path) -> No
     lines = list(importance(folders[1], tmp_path / "importance.json"))
     assert lines[-1] == f"wrote {tmp_path / 'importance.json'}"
     told = json.loads((tmp_path / "importance.json").read_text())
-    assert told["shares"]["stability"] == {"ped_anova": {"lr": 1.0}, "fanova": {"lr": 1.0}}
+    assert told["shares"]["stability"] == {"ped_anova": {"lr": 1.0}, "fanova": {"lr": 1.0}, "surface": {"lr": 1.0}}
 
 
 def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_an_edge_counts_along_every_axis(tmp_path: Path) -> None:
         ({"metric": "onset_step"}, ROW, "validation_loss"),
         ({"at_least": 0.5}, ROW, "from 1 up"),
         ({"at_least": float("nan")}, ROW, "from 1 up"),
-        ({}, "axes: {lr: {log: [1e-4, 1]}}\nsample: {method: random, num: 5}\n", "sampled"),
+        ({}, "axes: {lr: {log: [1e-4, 1]}}\nsample: {method: random, num: 5}\n", "too few to fit"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, options: dict, body: str, says: str) -> None:

@@ -1,0 +1,80 @@
+"""Learning-rate sensitivity of scattered cells: beside that of a grid, and of known losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sweep_cases import ledger_at, map_ledger, sweep_of
+
+from orchestrator.errors import InputError
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.fitted_sensitivity import FittedSensitivities, fitted_lr_sensitivity, sensitivity_answer
+from orchestrator.maps.sensitivity import lr_sensitivity
+
+LR = "lr: {log: [0.001, 1.0], num: 65}"
+SAMPLED = "sample: {method: sobol, num: 96}\naxes:\n  lr: {log: [0.001, 1.0]}\n"
+
+
+def valley(cell: dict) -> float:
+    """A loss that is lowest, 2, in the middle of the range of lr."""
+    return 2 + (math.log10(cell["lr"]) + 1.5) ** 2
+
+
+def ledger_with(path: Path, body: str, loss: Callable[[dict], float] = valley) -> LedgerReader:
+    sweep = sweep_of(body)
+    with ledger_at(path) as ledger:
+        map_ledger(ledger, sweep, ["stable"] * len(sweep.trials), [loss(trial.cell) for trial in sweep.trials])
+    return LedgerReader(ledger.path)
+
+
+def fitted(path: Path, body: str, loss: Callable[[dict], float] = valley) -> FittedSensitivities:
+    with ledger_with(path, body, loss) as ledger:
+        return fitted_lr_sensitivity(ledger)
+
+
+def test_it_is_that_of_a_dense_grid(tmp_path: Path) -> None:
+    with ledger_with(tmp_path / "grid", f"axes: {{{LR}}}\n") as ledger:
+        (of_grid,) = lr_sensitivity(ledger)
+    (of_sample,) = fitted(tmp_path / "few", SAMPLED).of_setting
+    assert of_sample.value == pytest.approx(of_grid.value, rel=0.05)
+    assert math.log10(of_sample.best) == pytest.approx(-1.5, abs=0.1)
+
+
+def test_other_axes_are_told_apart_whether_words_or_ranges(tmp_path: Path) -> None:
+    words = SAMPLED + "  optimizer: {values: [adamw, lion]}\n"
+    found = fitted(tmp_path / "words", words, lambda cell: valley(cell) * (1 + (cell["optimizer"] == "lion")))
+    value = {each.setting["optimizer"]: each.value for each in found.of_setting}
+    assert value["lion"] == pytest.approx(2 * value["adamw"], rel=0.15)
+    ranges = SAMPLED + "  beta1: {linear: [0.0, 0.9]}\n"
+    found = fitted(tmp_path / "ranges", ranges, lambda cell: 2 + (valley(cell) - 2) * (1 + cell["beta1"]))
+    by_beta1 = [each.value for each in sorted(found.of_setting, key=lambda each: each.setting["beta1"])]
+    assert by_beta1[0] < by_beta1[len(by_beta1) // 2] < by_beta1[-1]
+    assert by_beta1[-1] / by_beta1[0] == pytest.approx(1.9, rel=0.2)
+
+
+def test_a_loss_above_the_initial_one_counts_as_the_initial_one(tmp_path: Path) -> None:
+    (of_sample,) = fitted(tmp_path / "few", SAMPLED, lambda cell: 1e9 if cell["lr"] > 0.0316 else 10.0).of_setting
+    assert of_sample.value == pytest.approx((1000 - 10) / 2, rel=0.05)
+
+
+def test_the_words_say_from_how_many_cells(tmp_path: Path) -> None:
+    with ledger_with(tmp_path / "few", SAMPLED) as ledger:
+        first, second = sensitivity_answer(ledger)
+    assert first.startswith("lr sensitivity from 0.001 to 1 ")
+    assert first.endswith("interpolated between 96 cells):")
+    assert second.startswith("  all cells: 0.7")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("sample: {method: sobol, num: 4}\naxes: {lr: {log: [0.001, 1]}}\n", "too few"),
+        ("sample: {method: sobol, num: 16}\naxes: {beta2: {log1m: [0.9, 0.999]}}\n", "no range of numbers"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(tmp_path: Path, body: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        fitted(tmp_path / "few", body, lambda cell: 1.0)
