@@ -34,9 +34,14 @@ class FewUnderWay:
     most: int
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
-        """The next trials for ``room``, as far as few enough are under way."""
+        """The next trials for ``room``, when at least half of those that may be under way have their results.
+
+        One trial at a time would train alone, and cost a fit of the search for each.
+        """
         under_way = sum(not seed.is_over for result in known for seed in result.seeds)
-        return self.search.propose(known, max(0, min(room, self.most - under_way)))
+        if 2 * under_way > self.most:
+            return []
+        return self.search.propose(known, min(room, self.most - under_way))
 
 
 def within(proposals: Sequence[Proposal], known: Sequence[CellResult], num_trials: int) -> list[Proposal]:

@@ -24,6 +24,7 @@ def num_proposed(known: Sequence[CellResult], room: int) -> int | None:
 def test_few_under_way_means_those_without_a_result_and_new_ones_together() -> None:
     assert num_proposed([], 100) == 4
     assert num_proposed([cell(True, False), cell(False)], 100) == 2
+    assert num_proposed([cell(True, False), cell(False, False)], 100) == 0, "more than half have no result"
     assert num_proposed([cell(True, True)], 100) == 4
     assert num_proposed([cell(False)] * 5, 100) == 0, "more than it would have proposed itself"
 
