@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli_answers import answers, exports
-from orchestrator.cli_options import (
+from orchestrator.cli.answers import answers, exports
+from orchestrator.cli.options import (
     RESULTS,
     AllowImportOption,
     AxisOption,
@@ -41,7 +41,7 @@ from orchestrator.cli_options import (
     XOption,
     YOption,
 )
-from orchestrator.cli_upkeep import finish, upkeep
+from orchestrator.cli.upkeep import finish, upkeep
 from orchestrator.commands.arguments import conditions, overrides, read_sweep, told_metrics
 from orchestrator.errors import EXIT_INTERRUPTED, SweepError, printable
 from orchestrator.files import REPLAYS, sweep_folder
@@ -389,7 +389,3 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli_options import RESULTS, NameArgument, ResultsOption
+from orchestrator.cli.options import RESULTS, NameArgument, ResultsOption
 from orchestrator.files import sweep_folder
 
 if TYPE_CHECKING:

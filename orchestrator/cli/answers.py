@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli_options import RESULTS, DegradedOption, JsonOption, NameArgument, ResultsOption, WhereOption
-from orchestrator.cli_upkeep import finish
+from orchestrator.cli.options import RESULTS, DegradedOption, JsonOption, NameArgument, ResultsOption, WhereOption
+from orchestrator.cli.upkeep import finish
 from orchestrator.commands.arguments import conditions
 from orchestrator.files import sweep_folder
 

@@ -1,0 +1,5 @@
+"""The command line: `sweep` and its commands."""
+
+from orchestrator.cli.app import app, main
+
+__all__ = ["app", "main"]
