@@ -76,10 +76,15 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
 
 
 def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
-    """The trials of a whole pack, and those that ``slots`` workers train together."""
+    """The trials of a whole pack, and those that ``slots`` workers train together.
+
+    Where the search would have few under way, packs are as narrow as that takes, but no worker is left without a trial.
+    """
     if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
         return 1, slots
     width = expected_width(sweep, sweep.trials[0])
+    if sweep.few_at_a_time is not None:
+        width = min(width, -(-sweep.few_at_a_time // slots))
     return width, slots * width
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.columns import RESULTS
 from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.messages import PRUNED
-from orchestrator.search.batches import FewUnderWay, InBatches
+from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
@@ -19,8 +19,8 @@ from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFi
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker
 
-# A search for the edge has at most this part of its trials under way, and may always have a few.
-_PARTS, _FEW_UNDER_WAY = 8, 8
+# A search for the edge has this part of its trials under way, and at least a few.
+_PARTS, _FEW = 8, 8
 # The settings that act with some methods only.
 _TAKES: Mapping[str, tuple[str, ...]] = {
     EDGE: ("along", "precision", "level"),
@@ -60,11 +60,17 @@ def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Sear
     if problems := list(_problems(file, file.search, axes, document)):
         raise InputError(*problems)
     search, section = _search(file, file.search, axes), file.search
-    if section.batch is not None:
-        return InBatches(search, section.batch)
-    if section.method == EDGE:
-        return FewUnderWay(search, max(_FEW_UNDER_WAY, section.trials // _PARTS))
-    return search
+    return search if section.batch is None else InBatches(search, section.batch)
+
+
+def few_at_a_time(section: SearchSection) -> int | None:
+    """The trials that are best under way together, where each result says where the next one tells most.
+
+    Proposals made together tell less: on four planted edges, 128 trials found them within 0.18 cells on average with 4,
+    8 or 16 at a time, and within 0.27 with 32.
+    """
+    is_limited = section.method == EDGE and section.batch is None
+    return max(_FEW, section.trials // _PARTS) if is_limited else None
 
 
 def corner_cells(axes: Sequence[Axis], tied: Container[str]) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.related_axes import related
 from orchestrator.sweepfile.resolving import resolved_trials
-from orchestrator.sweepfile.searches import added_seeds, corner_cells, first_trials, search_of
+from orchestrator.sweepfile.searches import added_seeds, corner_cells, few_at_a_time, first_trials, search_of
 from orchestrator.sweepfile.sections import (
     EVENTS,
     SECTIONS,
@@ -74,6 +74,7 @@ class Sweep:
     is_sampled: bool  # whether its cells are scattered
     search: Search
     most_trials: int | None  # that the search may propose; None where all trials are known from the start
+    few_at_a_time: int | None  # trials that the search would have under way together; None for as many as there is room
     trials: tuple[Trial, ...]  # what the search proposes first, when nothing is known: all of a grid
     maker: TrialMaker = field(repr=False)
     stopping: StoppingConfig
@@ -171,9 +172,10 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     rules = stopping.rules()
     maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, rules)
     search: Search
-    most_trials = None
+    most_trials = few = None
     if file.search is not None:
         search, most_trials = search_of(file, axes, document), file.search.trials
+        few = few_at_a_time(file.search)
         _, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
     else:
@@ -192,6 +194,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         is_sampled=file.sample is not None or file.search is not None,
         search=search,
         most_trials=most_trials,
+        few_at_a_time=few,
         trials=tuple(trials),
         maker=maker,
         stopping=stopping,

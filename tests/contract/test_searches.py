@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from orchestrator.search.batches import FewUnderWay, InBatches
+from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import OptunaSearch
 from orchestrator.search.catalogue import EDGE, SEARCHES
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
@@ -38,7 +38,6 @@ MAKERS: dict[str, Callable[[], Search]] = {
     **{method: by_optuna(method) for method in SEARCHES if method != EDGE},
     EDGE: edge,
     "edge in batches": lambda: InBatches(edge(), 8),
-    "edge with few under way": lambda: FewUnderWay(edge(), 6),
     "listed": lambda: ListedCells(CELLS, SEEDS),
     "disagreement": lambda: SeedsWhereCellsDisagree(CELLS, (LISTED_LR, BETA2), 1, SEEDS, over_edge),
 }

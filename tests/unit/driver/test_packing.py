@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
-from orchestrator.driver.packing import make_packs, structure_of
+from orchestrator.driver.packing import make_packs, structure_of, trials_at_a_time
 
 
 @settings(max_examples=40, deadline=None)
@@ -63,3 +63,20 @@ def test_every_pack_knows_how_much_a_worker_still_has_to_do() -> None:
 def test_numbers_share_a_pack_and_structure_splits_it(axis: str, splits: bool) -> None:
     sweep = sweep_of(f"resources: {{pack: 16}}\naxes: {{{axis}}}\n")
     assert len(make_packs(sweep, sweep.trials, 1)) == (2 if splits else 1)
+
+
+@pytest.mark.parametrize(
+    ("trials", "batch", "slots", "together"),
+    [
+        (128, "null", 2, (8, 16)),
+        (128, "null", 1, (16, 16)),
+        (24, "null", 2, (4, 8)),
+        (128, "null", 32, (1, 32)),
+        (128, "32", 2, (20, 40)),
+        (1024, "null", 2, (20, 40)),
+    ],
+)
+def test_a_search_for_the_edge_has_few_trials_under_way_and_no_idle_worker(trials, batch, slots, together) -> None:
+    body = f"resources: {{pack: 20}}\nsearch: {{method: edge, trials: {trials}, batch: {batch}}}\n"
+    sweep = sweep_of(body + "axes: {lr: {log: [0.1, 1]}, beta1: {linear: [0, 0.9]}}\n")
+    assert trials_at_a_time(sweep, slots) == together
