@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ from orchestrator.space import Axis, format_value, is_number
 _PLACES = 129  # on the axis
 _SMOOTHING = 1e-3
 _FEWEST = 8  # cells with a loss for each setting of words
+_PARTS, _FEWEST_IN_PART = 8, 4  # of the range
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,17 @@ class FittedSensitivity:
 
 @dataclass(frozen=True, slots=True)
 class FittedSensitivities:
-    """The sensitivities over ``axis`` of the settings that are shown, from the ``loss`` of ``num_cells`` cells."""
+    """The sensitivities over ``axis`` of the settings that are shown, from the ``loss`` of ``num_cells`` cells.
+
+    ``sparse`` are the parts of the range in which few cells lie: their ends and the number of cells.
+    """
 
     axis: Axis
     axes: tuple[Axis, ...]
     of_setting: tuple[FittedSensitivity, ...]
     loss: str
     num_cells: int
+    sparse: tuple[tuple[float, float, int], ...]
 
 
 def fitted_lr_sensitivity(ledger: LedgerReader, name: str = "lr") -> FittedSensitivities:
@@ -61,7 +67,19 @@ def fitted_lr_sensitivity(ledger: LedgerReader, name: str = "lr") -> FittedSensi
     cells = [(dict(zip(axes, key, strict=True)), median(of_cell)) for key, of_cell in losses.items()]
     others = [axis for axis in axes.values() if axis.name != name]
     of_setting = tuple(_of_setting(setting, axes, name, cells) for setting in shown_settings(others))
-    return FittedSensitivities(axes[name], tuple(axes.values()), of_setting, loss, len(cells))
+    sparse = tuple(_sparse_parts(axes[name], [cell[name] for cell, _ in cells]))
+    return FittedSensitivities(axes[name], tuple(axes.values()), of_setting, loss, len(cells), sparse)
+
+
+def _sparse_parts(axis: Axis, values: Sequence[float]) -> Iterator[tuple[float, float, int]]:
+    """Where few cells lie, so that the loss is that of cells far away; neighbouring parts of a range are one."""
+    count_P, edge_P = np.histogram([axis.unit(value) for value in values], _PARTS, (0.0, 1.0))
+    for is_sparse, parts in itertools.groupby(range(_PARTS), lambda part: count_P[part] < _FEWEST_IN_PART):
+        if is_sparse:
+            chosen = list(parts)
+            first, last = chosen[0], chosen[-1]
+            low, high = (float(axis.at(float(edge_P[edge]))) for edge in (first, last + 1))
+            yield low, high, int(count_P[first : last + 1].sum())
 
 
 def _of_setting(
@@ -113,4 +131,8 @@ def fitted_sensitivity_lines(found: FittedSensitivities) -> list[str]:
     for each in sorted(found.of_setting, key=lambda one: one.value if math.isfinite(one.value) else math.inf):
         name = setting_text(each.setting, found.axes)
         lines.append(f"  {name}: {each.value:.3g}, lowest loss at {found.axis.name}={each.best:.3g}")
+    lines += [
+        f"a guess for {found.axis.name} from {low:.3g} to {high:.3g}: {num} of {found.num_cells} cells are there"
+        for low, high, num in found.sparse
+    ]
     return lines

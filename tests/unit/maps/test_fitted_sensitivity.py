@@ -68,6 +68,13 @@ def test_the_words_say_from_how_many_cells(tmp_path: Path) -> None:
     assert second.startswith("  all cells: 0.7")
 
 
+def test_parts_of_the_range_with_few_cells_are_named(tmp_path: Path) -> None:
+    with ledger_with(tmp_path / "few", SAMPLED.replace("96", "16")) as ledger:
+        assert sensitivity_answer(ledger)[2:] == ["a guess for lr from 0.001 to 1: 16 of 16 cells are there"]
+    with ledger_with(tmp_path / "many", SAMPLED) as ledger:
+        assert len(sensitivity_answer(ledger)) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
