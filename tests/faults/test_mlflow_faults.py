@@ -48,7 +48,7 @@ resources: {{pack: 4}}
 LONG = f"""
 name: {NAME}
 objective: quadratic
-steps: 1200
+steps: 3000
 seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 axes: {{lr: {{values: [0.1, 0.2]}}}}
 fixed: {{optimizer: sgd}}
