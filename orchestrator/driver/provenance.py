@@ -25,6 +25,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "axes": canonical_json([_axis_fact(axis) for axis in sweep.axes]),
         "ties": canonical_json({name: tie.text for name, tie in sweep.maker.ties.items()}),
         "is_sampled": canonical_json(sweep.is_sampled),
+        "num_spread": canonical_json(sweep.num_spread),
         "stopping": canonical_json(sweep.stopping.model_dump()),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
 from orchestrator.messages import TrialRow
+from orchestrator.search.listed import cell_key
 from orchestrator.search.places import Lattice, lattice_of
 from orchestrator.search.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 from orchestrator.space import Axis, is_number, is_ordered, number_text
@@ -150,7 +152,8 @@ def fit(
         raise InputError(Problem(name, "", what, f"train at least {_FEWEST}"))
     lattice = lattice_of(axes, chosen, None)
     points, stable, trials = _counts(judged, lattice, counts_degraded)
-    surface = fit_surface(points, stable, trials, lattice.layout, lattice.resolution)
+    has_one_edge = _has_one_edge(ledger, judged, lattice, counts_degraded)
+    surface = fit_surface(points, stable, trials, lattice.layout, lattice.resolution, has_one_edge)
     return Fit(axes, axis, lattice, surface, len(points), len(judged), level)
 
 
@@ -194,6 +197,28 @@ def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
         latent.probability().reshape(_MESH, _MESH),
         ((latent.mean_M - level) / (CONFIDENCE * latent.sd_M)).reshape(_MESH, _MESH),
     )
+
+
+def _has_one_edge(
+    ledger: LedgerReader, judged: Sequence[TrialRow], lattice: Lattice, counts_degraded: bool
+) -> bool | None:
+    """Whether rows have one edge, by the cells that a search for an edge had spread; None where all cells may decide.
+
+    Its later cells lie at edges that it supposed, and are no evidence of how many there are.
+    """
+    num_spread = json.loads(ledger.facts().get("num_spread", "null"))
+    if num_spread is None:
+        return None
+    first = {tuple(lattice.point(cell)) for cell in _first_cells(ledger, num_spread)}
+    spread = [row for row in judged if tuple(lattice.point(row.cell)) in first]
+    if 2 * len(spread) < num_spread:
+        return True
+    return fit_surface(*_counts(spread, lattice, counts_degraded), lattice.layout, lattice.resolution).has_one_edge
+
+
+def _first_cells(ledger: LedgerReader, num: int) -> list[Mapping[str, Any]]:
+    cells = {cell_key(row.cell): row.cell for row in ledger.trials()}
+    return list(cells.values())[:num]
 
 
 def _counts(

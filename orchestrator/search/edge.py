@@ -93,6 +93,11 @@ class EdgeSearch:
             return None
         return self._proposals(chosen, tallies)
 
+    @property
+    def num_spread(self) -> int:
+        """The number of first cells that are spread evenly, whatever the results."""
+        return len(self._design())
+
     def surface(self, known: Sequence[CellResult]) -> Surface:
         """The surface of P(stable) fitted to all results."""
         return self._surface(self._tallies(known), self._others(known))
@@ -179,15 +184,14 @@ class EdgeSearch:
             return True
         key = tuple(of_design)
         if key not in self._one_edge:
-            one, more = (self._fitted(of_design, [], has_one_edge).evidence for has_one_edge in (True, False))
-            self._one_edge[key] = one >= more
+            self._one_edge[key] = self._fitted(of_design, [], None).has_one_edge
         return self._one_edge[key]
 
     def _fitted(
         self,
         seen: Sequence[tuple[Cell, Tally]],
         others: Sequence[tuple[list[float], Tally]],
-        has_one_edge: bool,
+        has_one_edge: bool | None,
     ) -> Surface:
         points = [self.lattice.points(np.array([cell]))[0].tolist() for cell, _ in seen]
         points += [point for point, tally in others if tally.stable + tally.over]

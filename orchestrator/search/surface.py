@@ -98,6 +98,11 @@ class Surface:
         return self._second.field
 
     @property
+    def has_one_edge(self) -> bool:
+        """Whether each row has one edge along the axis; rows may have more where it is False."""
+        return self._first is not None
+
+    @property
     def evidence(self) -> float:
         """The logarithm of the marginal likelihood, approximately."""
         return self._second.mode.evidence

@@ -73,6 +73,17 @@ def few_at_a_time(section: SearchSection) -> int | None:
     return max(_FEW, section.trials // _PARTS) if is_limited else None
 
 
+def num_spread(section: SearchSection, search: Search) -> int | None:
+    """How many of a search's first cells lie where they do whatever the results; None where that is not known."""
+    if section.method != EDGE:
+        return None
+    from orchestrator.search.edge import EdgeSearch
+
+    of_edge = search.search if isinstance(search, InBatches) else search
+    assert isinstance(of_edge, EdgeSearch)
+    return of_edge.num_spread
+
+
 def corner_cells(axes: Sequence[Axis], tied: Container[str]) -> Iterator[dict[str, Any]]:
     """The cells at the ends of all axes, with every listed word: where values that do not fit together are found.
 

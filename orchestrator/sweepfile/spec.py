@@ -29,7 +29,14 @@ from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.related_axes import related
 from orchestrator.sweepfile.resolving import resolved_trials
-from orchestrator.sweepfile.searches import added_seeds, corner_cells, few_at_a_time, first_trials, search_of
+from orchestrator.sweepfile.searches import (
+    added_seeds,
+    corner_cells,
+    few_at_a_time,
+    first_trials,
+    num_spread,
+    search_of,
+)
 from orchestrator.sweepfile.sections import (
     EVENTS,
     SECTIONS,
@@ -72,6 +79,7 @@ class Sweep:
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Any]
     is_sampled: bool  # whether its cells are scattered
+    num_spread: int | None  # first cells of a search for an edge that no result has placed
     search: Search
     most_trials: int | None  # that the search may propose; None where all trials are known from the start
     few_at_a_time: int | None  # trials that the search would have under way together; None for as many as there is room
@@ -172,10 +180,10 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     rules = stopping.rules()
     maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, rules)
     search: Search
-    most_trials = few = None
+    most_trials = few = spread = None
     if file.search is not None:
         search, most_trials = search_of(file, axes, document), file.search.trials
-        few = few_at_a_time(file.search)
+        few, spread = few_at_a_time(file.search), num_spread(file.search, search)
         _, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
     else:
@@ -192,6 +200,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         axes=tuple(axes),
         fixed=fixed,
         is_sampled=file.sample is not None or file.search is not None,
+        num_spread=spread,
         search=search,
         most_trials=most_trials,
         few_at_a_time=few,

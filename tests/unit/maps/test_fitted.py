@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from orchestrator.sweepfile.spec import Sweep
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
 SCATTERED = "seeds: [0, 1]\nsample: {method: sobol, num: 60}\naxes:\n"
+EDGE_SEARCH = "search={method: edge, along: lr, trials: 64}"
 RANGES = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  beta1: {linear: [0.0, 0.9]}\n"
 
 
@@ -76,9 +78,8 @@ def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: 
     """2 (1 + b1) / ((1 - b1) h) with curvature h = 1: heavy-ball momentum on a quadratic."""
     beta1s = (0.15, 0.3, 0.45, 0.6)
     sets = ("name=known", "steps=120", "seeds=[0, 1, 2]", "resources.pack=16", "axes.lr={log: [0.5, 50.0]}")
-    search = "search={method: edge, along: lr, trials: 64}"
     axes = "axes.beta1={linear: [0.0, 0.7]}"
-    train(search_with(*sets, axes, search, "stopping.spike_rise=1000.0"))
+    train(search_with(*sets, axes, EDGE_SEARCH, "stopping.spike_rise=1000.0"))
     with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
         assert len(ledger.trials()) == 64
         fitted = fit(ledger)
@@ -86,6 +87,24 @@ def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: 
         (edge,) = fitted.row({"beta1": beta1}).edges
         assert edge.at is not None
         assert edge.at == pytest.approx(2 * (1 + beta1) / (1 - beta1), rel=0.2)
+
+
+def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_edge(tmp_path: Path) -> None:
+    search = search_with("axes.lr={log: [0.001, 1.0]}", "axes.beta1={linear: [0.0, 0.9]}", EDGE_SEARCH)
+    assert search.num_spread == 12
+    later = [{"lr": 10.0 ** (-3 + k / 10), "beta1": 0.15 * row} for row in range(7) for k in range(31)]
+    trials = (*search.trials, *(trial for cell in later for trial in search.maker.trials(cell)[:1]))
+
+    def striped(trial: Trial) -> str:
+        if trial.cell not in later:
+            return outcome(trial)
+        return "stable" if 1e-2 < trial.cell["lr"] < 1e-1 else "diverged"  # rows with two edges
+
+    whole = replace(search, trials=trials)
+    with LedgerReader(ledger_of(whole, tmp_path / "searched", striped)) as ledger:
+        assert fit(ledger).surface.has_one_edge
+    with LedgerReader(ledger_of(replace(whole, num_spread=None), tmp_path / "sampled", striped)) as ledger:
+        assert not fit(ledger).surface.has_one_edge
 
 
 def test_where_all_is_stable_no_edge_is_told(tmp_path: Path) -> None:
