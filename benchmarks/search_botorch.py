@@ -103,8 +103,7 @@ def fitted(points_ND: torch.Tensor, stable_N: torch.Tensor, before: Model | None
         mean_module=ConstantMean(),
         inducing_points=torch.tensor(list(dict.fromkeys(map(tuple, points_ND.tolist()))), dtype=points_ND.dtype),
     )
-    if before is not None:
-        _start_from(model, before)
+    _start_from(model, before)
     loss = VariationalELBO(model.likelihood, model.model, num_data=len(points_ND))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizationWarning)  # the last step was reached
@@ -112,21 +111,23 @@ def fitted(points_ND: torch.Tensor, stable_N: torch.Tensor, before: Model | None
     return model
 
 
-def _start_from(model: Model, before: Model) -> None:
-    """Take over kernel, mean and what is known of the cells that both models have.
+def _start_from(model: Model, before: Model | None) -> None:
+    """Start from kernel, mean and what is known of the cells that the model before has, and from the prior elsewhere.
 
     The variational distribution is that of the inducing values times the inverse of their covariance's Cholesky factor,
-    in which a further cell changes none of the values before it; its own start is the prior, a standard normal.
+    in which the prior is a standard normal, and a further cell changes none of the values before it.
     """
-    model.model.covar_module.load_state_dict(before.model.covar_module.state_dict())
-    model.model.mean_module.load_state_dict(before.model.mean_module.state_dict())
-    mine, theirs = (one.model.variational_strategy._variational_distribution for one in (model, before))
-    num = len(theirs.variational_mean)
+    mine = model.model.variational_strategy._variational_distribution
     with torch.no_grad():
         mine.variational_mean.zero_()
-        mine.chol_variational_covar.copy_(torch.eye(len(mine.variational_mean), dtype=torch.float64))
-        mine.variational_mean[:num] = theirs.variational_mean
-        mine.chol_variational_covar[:num, :num] = theirs.chol_variational_covar
+        mine.chol_variational_covar.copy_(torch.eye(len(mine.variational_mean)))
+        if before is not None:
+            model.model.covar_module.load_state_dict(before.model.covar_module.state_dict())
+            model.model.mean_module.load_state_dict(before.model.mean_module.state_dict())
+            theirs = before.model.variational_strategy._variational_distribution
+            num = len(theirs.variational_mean)
+            mine.variational_mean[:num] = theirs.variational_mean
+            mine.chol_variational_covar[:num, :num] = theirs.chol_variational_covar
     model.model.variational_strategy.variational_params_initialized.fill_(1)
 
 
