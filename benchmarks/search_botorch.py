@@ -35,8 +35,9 @@ from benchmarks.search_truths import Truth
 Model = SingleTaskVariationalGP
 
 _NUM_FIRST = 12  # trials of a Sobol sequence before the first model, as many as the design of our search
-_FIRST_STEPS, _MOST_STEPS = 200, 30  # of L-BFGS for the first fit, and for others, which start from the one before
-_NUM_CANDIDATES, _NUM_TARGETS = 256, 256  # cells that are tried next, and at which the level set is to be known
+_MOST_STEPS = 200  # of L-BFGS, for the first fit and for the edge
+_FEW_STEPS = 20  # for each further trial, whose fit starts from the one before
+_NUM_CANDIDATES, _NUM_TARGETS = 256, 128  # cells that are tried next, and at which the level set is to be known
 _FIRST_LENGTH, _FIRST_SCALE = 0.3, 9.0  # where the first fit starts
 _CLOSE_TO_ONE = 0.9999  # a correlation that stands for a larger one
 _INFINITE = 40.0  # standard deviations
@@ -82,7 +83,7 @@ def _entropy(chance: torch.Tensor) -> torch.Tensor:
     return -chance * chance.log() - (1 - chance) * (1 - chance).log()
 
 
-def fitted(points_ND: torch.Tensor, stable_N: torch.Tensor, before: Model | None) -> Model:
+def fitted(points_ND: torch.Tensor, stable_N: torch.Tensor, before: Model | None, most_steps: int) -> Model:
     """The model of P(stable), with an inducing point at each cell that was tried, in the order of their first trials.
 
     It starts from the model ``before``, if there is one. The length scales have BoTorch's own prior. The latent values
@@ -107,7 +108,7 @@ def fitted(points_ND: torch.Tensor, stable_N: torch.Tensor, before: Model | None
     loss = VariationalELBO(model.likelihood, model.model, num_data=len(points_ND))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizationWarning)  # the last step was reached
-        fit_gpytorch_mll_scipy(loss, options={"maxiter": _FIRST_STEPS if before is None else _MOST_STEPS})
+        fit_gpytorch_mll_scipy(loss, options={"maxiter": most_steps})
     return model
 
 
@@ -153,8 +154,11 @@ class Engine:
         self._tried_N.append(index)
         self._stable_N.append(float(self.trials.train(tuple(map(int, self._cells_CD[index])))))
         if num + 1 >= _NUM_FIRST:
-            stable_N = torch.tensor(self._stable_N, dtype=torch.float64)
-            self._model = fitted(self._points_CD[self._tried_N], stable_N, self._model)
+            self._model = self._fitted(_MOST_STEPS if self._model is None else _FEW_STEPS)
+
+    def _fitted(self, most_steps: int) -> Model:
+        stable_N = torch.tensor(self._stable_N, dtype=torch.float64)
+        return fitted(self._points_CD[self._tried_N], stable_N, self._model, most_steps)
 
     def _best(self) -> int:
         """The cell, among some at random, whose outcome tells most about some others at random."""
@@ -168,6 +172,7 @@ class Engine:
 
     def edges(self) -> np.ndarray:
         """The edge of each row by the engine's own model, in cells."""
+        model = self._fitted(_MOST_STEPS)
         with torch.no_grad():
-            mean_C = self._model.posterior(self._points_CD).mean[:, 0].numpy()
+            mean_C = model.posterior(self._points_CD).mean[:, 0].numpy()
         return edges_of_means(mean_C.reshape(-1, self.trials.truth.sizes[-1]))

@@ -105,7 +105,7 @@ def test_the_information_of_an_outcome_is_that_of_simulated_ones() -> None:
     from benchmarks.search_botorch import GlobalInformation, fitted
 
     points_ND = torch.tensor([[0.1, 0.2], [0.4, 0.9], [0.8, 0.3]], dtype=torch.float64)
-    model = fitted(points_ND, torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64), None)
+    model = fitted(points_ND, torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64), None, 50)
     pair_2D = torch.tensor([[0.5, 0.5], [0.4, 0.6]], dtype=torch.float64)
     with torch.no_grad():
         value = float(GlobalInformation(model, pair_2D[1:])(pair_2D[:1, None]))
