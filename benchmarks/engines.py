@@ -10,6 +10,7 @@ before it chooses.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -43,15 +44,15 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run both engines on all cases, and write the runs so far after each seed; returns the exit code."""
+    """Run both engines on all cases, and write the runs so far after each; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", required=True, help="write all runs")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each engine on each case (3)")
     parser.add_argument("--widths", type=float, nargs="+", default=[0.15, 0.6], help="of the transition, in cells")
     chosen = parser.parse_args(arguments)
     runs: list[Run] = []
-    for seed in range(chosen.seeds):
-        runs += [one for width in chosen.widths for shape in SHAPES for one in compared(synthetic(shape, width), seed)]
+    for seed, width, shape in itertools.product(range(chosen.seeds), chosen.widths, SHAPES):
+        runs += compared(synthetic(shape, width), seed)
         chosen.json.write_text(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
     _show(runs)
     return 0
