@@ -1,4 +1,4 @@
-"""Our search beside BoTorch's look-ahead for level sets: the error of the edge, and seconds for each trial.
+"""Our search beside BoTorch's look-ahead for level sets: the error of the edge, and processor seconds for each trial.
 
     python benchmarks/engines.py --json FILE [--seeds N] [--widths WIDTH ...]
 
@@ -34,7 +34,7 @@ BUDGETS = (64, 96, 128)
 
 @dataclass(frozen=True)
 class Run:
-    """One engine on one truth: errors in cells by number of trials, and seconds that a trial took to choose."""
+    """One engine on one truth: errors in cells by number of trials, and processor seconds that a trial took to choose."""
 
     engine: str
     case: str
@@ -64,14 +64,14 @@ def compared(truth: Truth, seed: int) -> Iterator[Run]:
     def errors(found: dict[int, np.ndarray]) -> dict[int, float]:
         return {num: float(np.mean(np.abs(edge_R - truth.edge_R))) for num, edge_R in found.items()}
 
-    start = time.perf_counter()
+    start = time.process_time()
     found = ours(truth, BUDGETS, seed)
-    yield Run("sweep", truth.name, seed, errors(found), (time.perf_counter() - start) / max(BUDGETS))
+    yield Run("sweep", truth.name, seed, errors(found), (time.process_time() - start) / max(BUDGETS))
     engine, own, refitted, spent = Engine(truth, seed), {}, {}, 0.0
     while engine.trials.num < max(BUDGETS):
-        start = time.perf_counter()
+        start = time.process_time()
         engine.train_next()
-        spent += time.perf_counter() - start
+        spent += time.process_time() - start
         if engine.trials.num in BUDGETS:
             own[engine.trials.num], refitted[engine.trials.num] = engine.edges(), engine.trials.edges()
     yield Run("botorch", truth.name, seed, errors(own), spent / max(BUDGETS))
