@@ -34,7 +34,7 @@ BUDGETS = (64, 96, 128)
 
 @dataclass(frozen=True)
 class Run:
-    """One engine on one truth: errors in cells by number of trials, and processor seconds that a trial took to choose."""
+    """One engine on one truth: errors in cells by number of trials, and processor seconds to choose and fit a trial."""
 
     engine: str
     case: str
