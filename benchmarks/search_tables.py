@@ -46,10 +46,12 @@ class Table:
         return "log" if name in self.log_axes else "log1m" if name in self.log1m_axes else "linear"
 
 
-# Of adam_phase, `stable` is a trial that does not spike (sweeps/adam_phase.yaml); it asks for the beta2 from which on,
-# for each beta1, trials spike. The tables are those of docs/edge.md.
+# adam_phase is from results/reference/adam_phase: a trial counts as stable unless `edge_crossings` says that it spikes
+# (sweeps/adam_phase.yaml), which asks for the beta2 from which on trials spike, for each beta1. The others are of
+# function_fit: beta2_eps has 200 steps at lr = 0.3, lr_warmup 300 steps.
 TABLES = (
     Table(_FOLDER / "adam_phase.csv.gz", "beta2", log1m_axes=("beta1", "beta2")),
+    Table(_FOLDER / "beta2_eps.csv.gz", "beta2", log_axes=("eps",), log1m_axes=("beta2",)),
     Table(_FOLDER / "lr_warmup.csv.gz", "lr", log_axes=("lr",)),
 )
 

@@ -90,7 +90,7 @@ def test_the_tables_of_the_benchmark_have_an_edge_that_their_own_grid_finds_roug
     assert truth.axes[-1].name == known.along
     assert all(axis.scale == known.scale(axis.name) for axis in truth.axes)
     found = grid(Trials(truth, 0), min(3, truth.num_seeds))["grid3"]
-    assert 0 < np.abs(found - truth.edge_R).mean() < 1.5
+    assert 0 < np.abs(found - truth.edge_R).mean() < 3
 
 
 def test_a_search_is_replayed_against_a_table_of_ones_own(three_seeds: Table, tmp_path: Path) -> None:
