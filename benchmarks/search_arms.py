@@ -11,6 +11,7 @@ import optuna
 from scipy.stats import qmc
 
 from benchmarks.search_truths import Truth
+from orchestrator.errors import InputError, Problem
 from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.kernel import Layout
@@ -23,19 +24,23 @@ Found = dict[int, np.ndarray]
 
 
 class Trials:
-    """Trials of a truth: outcomes by cell, and what a surface needs of them. Same seed, same outcomes in each arm."""
+    """Trials of a truth: outcomes by cell, and what a surface needs of them. Same seed, same outcomes in each arm.
+
+    The seed also says which seed of a table comes first.
+    """
 
     def __init__(self, truth: Truth, seed: int) -> None:
         self.truth = truth
         self._random = np.random.default_rng(seed)
-        self._draws: dict[tuple[Cell, int], float] = {}
+        self._first_seed = seed
         self.outcomes: dict[Cell, list[str]] = {}
         self.num = 0
 
     def train(self, cell: Cell) -> bool:
         """Train the next seed of a cell; whether it is stable. Seeds start again where a table has no more."""
         of_cell = self.outcomes.setdefault(cell, [])
-        of_cell.append(self.truth.outcome(cell, len(of_cell) % self.truth.num_seeds, float(self._random.random())))
+        seed = (self._first_seed + len(of_cell)) % self.truth.num_seeds
+        of_cell.append(self.truth.outcome(cell, seed, float(self._random.random())))
         self.num += 1
         return of_cell[-1] == "stable"
 
@@ -60,7 +65,11 @@ class Trials:
 def edges_of(surface: Surface, sizes: Sequence[int]) -> np.ndarray:
     """Where the mean of a surface crosses P = 1/2 in each row, (R,), from the length that is stable."""
     cells = np.array(list(np.ndindex(*sizes)))
-    mean_RL = surface.latent(cells / (np.array(sizes) - 1)).mean_M.reshape(-1, sizes[-1])
+    return edges_of_means(surface.latent(cells / (np.array(sizes) - 1)).mean_M.reshape(-1, sizes[-1]))
+
+
+def edges_of_means(mean_RL: np.ndarray) -> np.ndarray:
+    """Where the means of each row cross zero, (R,), from the length that is stable."""
     return np.array([_stable_length(mean_L) - 0.5 for mean_L in mean_RL])
 
 
@@ -236,13 +245,33 @@ def tpe(truth: Truth, budgets: Sequence[int], seed: int) -> Found:
     return found
 
 
+def botorch(truth: Truth, budgets: Sequence[int], seed: int) -> Found:
+    """BoTorch's look-ahead for level sets, one trial at a time, and the edge by its own model.
+
+    Raises InputError where botorch is not installed.
+    """
+    try:
+        from benchmarks.search_botorch import Engine
+    except ModuleNotFoundError as error:
+        message = f"the module {error.name} is not installed"
+        raise InputError(Problem("--arms", "botorch", message, "pip install botorch, or choose other arms")) from None
+    engine, found = Engine(truth, seed), {}
+    while engine.trials.num < max(budgets):
+        engine.train_next()
+        if engine.trials.num in budgets:
+            found[engine.trials.num] = engine.edges()
+    return found
+
+
 ARMS: dict[str, Callable[[Truth, Sequence[int], int], Found]] = {
     "ours": ours,
     "random": random_cells,
     "sobol_gp": sobol_cells,
     "bisection": bisection,
     "tpe": tpe,
+    "botorch": botorch,
 }
+DEFAULT_ARMS = tuple(arm for arm in ARMS if arm != "botorch")  # half a second for each trial, and needs botorch
 
 
 def grid(trials: Trials, num_seeds: int) -> dict[str, np.ndarray]:

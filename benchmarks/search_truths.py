@@ -1,21 +1,16 @@
-"""Truths that searches for an edge are run against: shapes of edges with a width of transition, and tables of outcomes.
+"""Truths that searches for an edge are run against: planted edges of some shapes, with a width of transition.
 
 A truth is a grid of cells. Its last axis is the one along which training turns from stable to not stable.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
-from orchestrator.errors import InputError, Problem
 from orchestrator.space import Axis
 
 SIZE, SIZE_3D = 32, 16
@@ -106,46 +101,3 @@ def _of_edge(name: str, edge_R: np.ndarray, sizes: tuple[int, ...], width: float
         for i, size in enumerate(sizes)
     )
     return Truth(name, axes, edge_R, outcome, num_seeds=5)
-
-
-def read_table(path: Path, along: str, log_axes: Sequence[str] = ()) -> Truth:
-    """The truth of a trained sweep: a CSV file with a column for each axis, ``seed`` and ``outcome``, a row per trial.
-
-    One whose name ends in .gz is unpacked.
-
-    All cells of the grid must have the same seeds. The edge of a row is where the shares of stable seeds, added up
-    along it, say that it is. Raises InputError for a table that is not such a grid.
-    """
-    if not path.is_file():
-        raise InputError(Problem(str(path), "", "no such file", "a CSV file of axis values, seed and outcome"))
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = list(rows[0]) if rows else []
-    for needed in (along, "seed", "outcome"):
-        if needed not in columns:
-            raise InputError(Problem(f"{path}:1", needed, "the column is missing", f"the columns are {columns}"))
-    names = [name for name in columns if name not in ("seed", "outcome", along)] + [along]
-    axes = tuple(_axis(name, rows, path, name in log_axes) for name in names)
-    seeds = sorted({row["seed"] for row in rows})
-    table = {(*(float(row[name]) for name in names), row["seed"]): row["outcome"] for row in rows}
-    sizes = tuple(len(axis.values) for axis in axes)
-    if len(table) != len(rows) or len(rows) != int(np.prod(sizes)) * len(seeds):
-        message = f"{len(rows)} rows, {len(table)} different, of {sizes} cells with {len(seeds)} seeds"
-        raise InputError(Problem(str(path), "", message, "each cell of the grid needs each seed once"))
-
-    def outcome(cell: tuple[int, ...], seed: int, draw: float) -> str:
-        values = (axis.values[i] for axis, i in zip(axes, cell, strict=True))
-        return table[(*values, seeds[seed])]
-
-    stable = np.array([[outcome(cell, s, 0.0) == "stable" for s in range(len(seeds))] for cell in np.ndindex(*sizes)])
-    edge_R = stable.mean(axis=1).reshape(-1, sizes[-1]).sum(axis=1) - 0.5
-    return Truth(path.name.partition(".")[0], axes, edge_R, outcome, len(seeds))
-
-
-def _axis(name: str, rows: Sequence[Mapping[str, Any]], path: Path, is_log: bool) -> Axis:
-    try:
-        values = tuple(sorted({float(row[name]) for row in rows}))
-    except (TypeError, ValueError):
-        remedy = "axes of a table have numbers"
-        raise InputError(Problem(str(path), name, "a value is not a number", remedy)) from None
-    return Axis(name, "log" if is_log else "linear", values, (values[0], values[-1]))

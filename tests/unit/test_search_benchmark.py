@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,28 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import search
-from benchmarks.search_arms import ARMS, Trials, edges_of, grid
-from benchmarks.search_truths import SHAPES, in_three_dimensions, random_edge, read_table, synthetic
-
-COLUMNS = "warmup,lr,seed,outcome"
-
-
-def table(path: Path, rows: list[str]) -> Path:
-    path.write_text("\n".join([COLUMNS, *rows]) + "\n")
-    return path
-
-
-@pytest.fixture
-def outcomes(tmp_path: Path) -> Path:
-    """Two rows of four values with two seeds: the edge is behind two values, and behind three for one seed."""
-    stable = {("0", 0): 2, ("0", 1): 2, ("100", 0): 3, ("100", 1): 2}
-    values = ("1e-4", "1e-3", "1e-2", "1e-1")
-    rows = [
-        f"{warmup},{lr},{seed},{'stable' if i < num else 'spiked'}"
-        for (warmup, seed), num in stable.items()
-        for i, lr in enumerate(values)
-    ]
-    return table(tmp_path / "outcomes.csv", rows)
+from benchmarks.search_arms import ARMS, DEFAULT_ARMS, Trials, edges_of, grid
+from benchmarks.search_truths import SHAPES, in_three_dimensions, random_edge, synthetic
 
 
 def test_quick_figures_have_every_arm_case_and_budget(tmp_path: Path, capsys) -> None:
@@ -41,7 +22,7 @@ def test_quick_figures_have_every_arm_case_and_budget(tmp_path: Path, capsys) ->
     assert search.main(["--quick", "--seeds", "1", "--json", str(path)]) == 0
     figures = json.loads(path.read_text())
     cases = ["linear 0.15", "step 0.15"]
-    assert set(figures["error"]) == set(ARMS) == {"ours", "random", "sobol_gp", "bisection", "tpe"}
+    assert set(figures["error"]) == set(DEFAULT_ARMS) == {"ours", "random", "sobol_gp", "bisection", "tpe"}
     for of_arm in figures["error"].values():
         assert list(of_arm) == cases
         assert all(set(errors) == {"24", "32"} for errors in of_arm.values())
@@ -75,7 +56,7 @@ def test_the_share_of_stable_trials_is_a_half_at_the_edge() -> None:
     assert share == pytest.approx(0.5, abs=0.1)
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", DEFAULT_ARMS)
 def test_an_arm_gives_the_same_edges_for_the_same_seed_and_spends_its_budget(arm) -> None:
     truth = synthetic("linear", 0.15)
     some, again = (ARMS[arm](truth, (16, 24), 3) for _ in range(2))
@@ -99,37 +80,40 @@ def test_trials_to_match_are_those_from_which_on_no_error_is_larger() -> None:
     assert search.first_as_good({"24": 0.1, "28": 0.3}, 0.2) is None
 
 
-def test_a_table_of_outcomes_is_a_truth_with_the_shares_of_its_seeds(outcomes: Path) -> None:
-    truth = read_table(outcomes, "lr", ["lr"])
-    assert [axis.name for axis in truth.axes] == ["warmup", "lr"]
-    assert truth.sizes == (2, 4)
-    np.testing.assert_allclose(truth.edge_R, [1.5, 2.0])
-    assert [truth.outcome((1, 2), seed, 0.0) for seed in (0, 1)] == ["stable", "spiked"]
+@pytest.mark.skipif(importlib.util.find_spec("botorch") is not None, reason="botorch is installed")
+def test_an_engine_that_is_not_installed_ends_with_exit_code_2_and_what_to_install(capsys) -> None:
+    assert search.main(["--quick", "--arms", "botorch", "--seeds", "1"]) == 2
+    message = capsys.readouterr().err
+    assert "--arms" in message
+    assert "pip install botorch" in message
 
 
-def test_a_search_is_replayed_against_a_table(outcomes: Path, tmp_path: Path) -> None:
-    path = tmp_path / "figures.json"
-    chosen = ["--table", str(outcomes), "--along", "lr", "--log", "lr", "--seeds", "1", "--budgets", "12", "16"]
-    assert search.main([*chosen, "--json", str(path)]) == 0
-    assert set(json.loads(path.read_text())["error"]["ours"]["outcomes"]) == {"12", "16"}
+def test_botorch_spends_its_budget_on_cells_that_have_room_and_finds_the_same_edge_again() -> None:
+    pytest.importorskip("botorch")
+    truth = synthetic("linear", 0.15)
+    some, again = (ARMS["botorch"](truth, (13, 16), 3) for _ in range(2))
+    assert set(some) == {13, 16}
+    for num, edge_R in some.items():
+        assert edge_R.shape == (32,)
+        np.testing.assert_array_equal(edge_R, again[num])
 
 
-@pytest.mark.parametrize(
-    ("rows", "along", "message"),
-    [
-        (["0,1e-3,0,stable", "0,1e-2,0,stable", "1,1e-3,0,stable"], "lr", "each cell of the grid needs each seed once"),
-        (["0,1e-3,0,stable", "0,1e-3,0,stable"], "lr", "each cell of the grid needs each seed once"),
-        (["0,1e-3,0,stable"], "beta2", "the column is missing"),
-        (["none,1e-3,0,stable"], "lr", "a value is not a number"),
-    ],
-    ids=["hole", "twice", "column", "number"],
-)
-def test_a_table_that_is_no_grid_ends_with_exit_code_2_and_a_message(tmp_path, capsys, rows, along, message) -> None:
-    path = table(tmp_path / "outcomes.csv", rows)
-    assert search.main(["--table", str(path), "--along", along]) == 2
-    assert message in capsys.readouterr().err
+def test_the_information_of_an_outcome_is_that_of_simulated_ones() -> None:
+    pytest.importorskip("botorch")
+    import torch
 
+    from benchmarks.search_botorch import GlobalInformation, fitted
 
-def test_without_a_table_it_says_so(tmp_path: Path, capsys) -> None:
-    assert search.main(["--table", str(tmp_path / "none.csv"), "--along", "lr"]) == 2
-    assert "no such file" in capsys.readouterr().err
+    points_ND = torch.tensor([[0.1, 0.2], [0.4, 0.9], [0.8, 0.3]], dtype=torch.float64)
+    model = fitted(points_ND, torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64), None, 50)
+    pair_2D = torch.tensor([[0.5, 0.5], [0.4, 0.6]], dtype=torch.float64)
+    with torch.no_grad():
+        value = float(GlobalInformation(model, pair_2D[1:])(pair_2D[:1, None]))
+        posterior = model.posterior(pair_2D)
+        mean, covariance = posterior.mean[:, 0].numpy(), posterior.distribution.covariance_matrix.numpy()
+    random = np.random.default_rng(0)
+    latent_M2 = random.multivariate_normal(mean, covariance, size=400_000)
+    stable_M = latent_M2[:, 0] + random.standard_normal(len(latent_M2)) > 0
+    joint_22 = np.histogram2d(stable_M, latent_M2[:, 1] > 0, bins=2)[0] / len(latent_M2)
+    apart_22 = joint_22.sum(axis=1, keepdims=True) * joint_22.sum(axis=0)
+    assert value == pytest.approx(float((joint_22 * np.log(joint_22 / apart_22)).sum()), rel=0.05)
