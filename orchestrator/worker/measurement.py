@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from objectives.base import Objective, Way
+from objectives.protocol import Trainer
 from objectives.training_config import TrainingConfig
+
+_PARTS = 3  # of a measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +32,33 @@ class Measurement:
 
 
 def measure(objective: Objective, config: TrainingConfig, device: str, way: Way, seconds: float = 0.25) -> Measurement:
-    """Train a throwaway pack for ``seconds`` and at least three steps."""
+    """Train a throwaway pack for ``seconds`` and at least three steps.
+
+    The speed is that of the fastest part: what else runs on the machine only slows it down.
+    """
     memory_before = _memory_in_use(device)
     trainer = objective.start([config] * way.width, [k % 3 for k in range(way.width)], device, way)
     try:
         began = time.perf_counter()
         _ = float(trainer.step()["loss"][0])
         compile_s = time.perf_counter() - began
-        num_steps, began = 0, time.perf_counter()
-        while num_steps < 2 or time.perf_counter() - began < seconds:
-            metrics = trainer.step()
-            _ = float(metrics["loss"][0]) if num_steps % 10 == 0 else None
-            num_steps += 1
-        _ = float(metrics["loss"][0])
-        elapsed_s = time.perf_counter() - began
+        steps_per_second = max(_speed(trainer, seconds / _PARTS) for _ in range(_PARTS))
         failure = trainer.describe().get("compilation", "")
     finally:
         trainer.close()
     added = max(0, _memory_in_use(device) - memory_before)
-    return Measurement(way, way.width * num_steps / elapsed_s, compile_s, added // way.width, failure)
+    return Measurement(way, way.width * steps_per_second, compile_s, added // way.width, failure)
+
+
+def _speed(trainer: Trainer, seconds: float) -> float:
+    """Steps per second of a trainer over ``seconds`` and at least one step."""
+    num_steps, began = 0, time.perf_counter()
+    while num_steps < 1 or time.perf_counter() - began < seconds:
+        metrics = trainer.step()
+        _ = float(metrics["loss"][0]) if num_steps % 10 == 0 else None
+        num_steps += 1
+    _ = float(metrics["loss"][0])  # a GPU has only queued the last steps
+    return num_steps / (time.perf_counter() - began)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

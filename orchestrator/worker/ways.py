@@ -24,7 +24,9 @@ from orchestrator.files import atomic_write, waiting_lock
 from orchestrator.space import canonical_json
 from orchestrator.worker.measurement import Machine, Measurement, is_out_of_memory
 
-_WIDTHS = {"cpu": (1, 4, 16, 32), "cuda": (1, 4, 16, 64, 256, 512)}
+_WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512)}
+# Widths in a row that gain nothing before no wider one is tried: one of them may have been disturbed.
+_PATIENCE = 2
 # A wider pack must be this much faster, and so must any way other than eager: measurements are noisy.
 _MARGIN = 1.05
 # Cost and gain of compiling where not measured yet (2 cores, 17 to 25 s; 1.1 to 1.5 times).
@@ -177,7 +179,7 @@ def measure_widths(
         if curve:
             if width <= curve[-1].way.width:
                 continue
-            if len(curve) > 1 and curve[-1].member_steps_per_second < curve[-2].member_steps_per_second * _MARGIN:
+            if _gains_nothing([m.member_steps_per_second for m in curve]):
                 break
             needed_bytes = width * curve[-1].bytes_per_member
             if width >= _FILLED * num_members or needed_bytes > _MEMORY_SHARE * machine.free_memory(device):
@@ -193,6 +195,12 @@ def measure_widths(
     if objective.can_compile and device == "cpu" and is_narrow and all(m.way.kernels == "default" for m in known):
         known.append(machine.measure(objective, config, device, Way(1, kernels="onednn")))
     return known
+
+
+def _gains_nothing(rates: Sequence[float]) -> bool:
+    """Whether none of the last widths was faster than all before them."""
+    before, last = rates[:-_PATIENCE], rates[-_PATIENCE:]
+    return bool(before) and max(last) < max(before) * _MARGIN
 
 
 def load_measurements(objective: Objective, config: TrainingConfig, device: str, cpus: int) -> list[Measurement]:
