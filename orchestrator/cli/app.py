@@ -25,6 +25,8 @@ from orchestrator.cli.options import (
     FileArgument,
     FormatOption,
     JsonOption,
+    LevelMetricOption,
+    LevelOption,
     LossOption,
     MetricOption,
     NameArgument,
@@ -236,13 +238,18 @@ def boundary(
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
     degraded: DegradedOption = False,
+    metric: LevelMetricOption = None,
+    level: LevelOption = None,
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Show where the map turns from stable to not stable, row by row, with brackets."""
+    """Show where the map turns from stable to not stable, row by row, with brackets.
+
+    With --metric and --level it shows where a metric passes a level: --metric edge_crossings --level 3.
+    """
     from orchestrator.commands.boundary import boundary as command
 
-    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_))
+    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_, metric, level))
 
 
 @app.command()

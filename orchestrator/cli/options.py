@@ -54,6 +54,12 @@ DegradedOption = Annotated[
 MetricOption = Annotated[
     str, typer.Option(help="second panel: final_loss, validation_loss, learned_share, onset_step, spike_score, ...")
 ]
+LevelMetricOption = Annotated[
+    str | None, typer.Option("--metric", help="a metric of the map, in place of the share of stable seeds")
+]
+LevelOption = Annotated[
+    float | None, typer.Option("--level", help="the boundary is where the cell's median of --metric passes this")
+]
 FormatOption = Annotated[
     str | None, typer.Option("--format", help="png, svg, pdf or csv; by default the ending of --output, or png")
 ]
