@@ -27,16 +27,21 @@ from orchestrator.cli.options import (
     JsonOption,
     LevelMetricOption,
     LevelOption,
+    LogFormatOption,
+    LossColumnOption,
     LossOption,
     MetricOption,
     NameArgument,
+    NormColumnOption,
     NormRisesOption,
     NotifyTestOption,
+    PatternOption,
     ReduceOption,
     ResultsOption,
     SeedsOption,
     SetOption,
     SlurmOption,
+    StepColumnOption,
     StepsOption,
     SweepNameOption,
     WhereOption,
@@ -310,9 +315,9 @@ def replay(
         list[str],
         typer.Argument(metavar="PATH...", help="logs, folders of logs, mlflow:RUN_ID, or finished sweeps"),
     ],
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="the column of steps")] = None,
-    loss: Annotated[str | None, typer.Option(metavar="NAME", help="the column of training losses")] = None,
-    grad_norm: Annotated[str | None, typer.Option(metavar="NAME", help="the column of gradient norms")] = None,
+    step: StepColumnOption = None,
+    loss: LossColumnOption = None,
+    grad_norm: NormColumnOption = None,
     set_: Annotated[
         list[str], typer.Option("--set", metavar="stopping.KEY=VALUE", help="judge with another setting")
     ] = [],  # noqa: B006
@@ -320,12 +325,8 @@ def replay(
     figures: FiguresOption = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="draw no pictures")] = False,
     norm_rises: NormRisesOption = None,
-    pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="named groups, e.g. 'it (?P<step>\\d+) L=(?P<loss>\\S+)'")
-    ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", help="text, json, csv or tensorboard, if auto guesses wrong")
-    ] = "auto",
+    pattern: PatternOption = None,
+    format_: LogFormatOption = "auto",
     results: ResultsOption = RESULTS,
 ) -> None:
     """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.

@@ -184,7 +184,7 @@ def margins(
     """
     found = []
     key = tuple(setting[axis.name] for axis in axes)
-    for i, axis in _ordered_axes(axes):
+    for i, axis in ordered_axes(axes):
         values = existing(axis, axis.values)
         if setting[axis.name] not in values:
             continue
@@ -192,11 +192,11 @@ def margins(
         for is_upwards in (False, True):
             beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
             row = [(value, state_beside(key, i, value, axes, states)) for value in beyond]
-            found.append(_margin(axis, values[here], is_upwards, row, counts_degraded))
+            found.append(margin_along(axis, values[here], is_upwards, row, counts_degraded))
     return found
 
 
-def _ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
+def ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
     """The axes of two or more ordered values, with their places; one of those that advance together, the first."""
     done, followers = set[str](), led(axes)
     for i, axis in sorted(enumerate(axes), key=lambda place: place[1].name in followers):
@@ -205,7 +205,9 @@ def _ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
             done.update(axis.zipped)
 
 
-def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool) -> Margin:
+def margin_along(
+    axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool
+) -> Margin:
     """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
     last_stable, first_not_stable, edge, missing = here, None, None, []
     for value, state in row:
@@ -233,7 +235,7 @@ def distance_to_edge(
     if not is_known(state):
         return None
     factors = []
-    for i, axis in _ordered_axes(axes):
+    for i, axis in ordered_axes(axes):
         values = existing(axis, axis.values)
         for value in values if cell[axis.name] in values else ():
             other = state_beside(key, i, value, axes, states)
