@@ -50,7 +50,7 @@ def level_boundary(stability: StabilityMap, level: float) -> list[LevelRow]:
     rows = [level_row(y, [(x, _value(stability, (x, y))) for x in xs], stability.x, level) for y in stability.y_values]
     if all(row.kind == "not known" for row in rows):
         message = f"no cell has {stability.metric}"
-        remedy = "`sweep report NAME` and docs/maps.md say what a metric needs, as telemetry does `telemetry.curvature`"
+        remedy = "those of the curvature need `telemetry: {curvature: 20}`; docs/maps.md says what each metric is"
         raise InputError(Problem("--metric", stability.metric, message, remedy))
     return rows
 

@@ -22,7 +22,7 @@ from orchestrator.maps.related_cells import Key, base_notes, led, state_beside, 
 from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
-from orchestrator.messages import TrialRow
+from orchestrator.messages import DEGRADED, TrialRow
 from orchestrator.search.surface import CONFIDENCE
 from orchestrator.space import Axis, frozen, is_number, is_ordered, on_natural_scale
 from orchestrator.sweepfile.run_settings import RunSettings
@@ -70,6 +70,7 @@ class Located:
     place: RunPlace
     side: Side
     num_around: int
+    num_degraded: int  # of the cells around it
     stable: tuple[float, float, float] | None
     fitted: Fit | None
     margins: tuple[Margin, ...]
@@ -110,6 +111,7 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
         place=place,
         side="outside",
         num_around=0,
+        num_degraded=0,
         stable=None,
         fitted=None,
         margins=(),
@@ -149,7 +151,14 @@ def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Key, str], co
                 margins.append(margin_along(axis, here, is_upwards, row, counts_degraded))
             elif way := way_along(axis, here, is_upwards, row, counts_degraded):
                 ways.append(way)
-    return replace(found, side=side, num_around=len(corners), margins=tuple(margins), ways=tuple(ways))
+    return replace(
+        found,
+        side=side,
+        num_around=len(corners),
+        num_degraded=sum(states[key] == DEGRADED for key in corners),
+        margins=tuple(margins),
+        ways=tuple(ways),
+    )
 
 
 def _side(states: Sequence[str], counts_degraded: bool) -> Side:
@@ -165,13 +174,13 @@ def _on_surface(found: Located, ledger: LedgerReader, counts_degraded: bool) -> 
     setting = found.place.setting
     latent = fitted.latent([setting])
     middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])
-    low, high = (float(expit(value)) for value in (middle - spread, middle + spread))
+    low, at, high = (float(expit(value)) for value in (middle - spread, middle, middle + spread))
     side: Side = "stable" if low > fitted.level else "not stable" if high < fitted.level else "at the edge"
     is_inside = middle > math.log(fitted.level / (1 - fitted.level))
     return replace(
         found,
         side=side,
-        stable=(float(latent.probability()[0]), low, high),
+        stable=(at, low, high),
         fitted=fitted,
         margins=tuple(fitted_margins(fitted, setting)) if is_inside else (),
         ways=() if is_inside else tuple(fitted_ways(fitted, setting)),

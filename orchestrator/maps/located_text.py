@@ -44,7 +44,8 @@ def located_lines(found: Located, folder: Path) -> Iterator[str]:
     yield "nearest cells:"
     for cell in found.nearest:
         yield f"  {_setting_text(cell.setting)}: {_seeds_text(cell)}"
-    yield f"their curves: {_curves_command(found, folder)}, or click the cell in {folder / 'report.html'}"
+    command = f"sweep diagnose {shlex.quote(str(folder))} --trial {found.nearest[0].trial_ids[0]}"
+    yield f"curves of the first: `{command}` draws them; {folder / 'report.html'} has those of every cell"
 
 
 def _side_lines(found: Located) -> Iterator[str]:
@@ -65,8 +66,9 @@ def _side_lines(found: Located) -> Iterator[str]:
         return
     num, one = found.num_around, found.num_around == 1
     cells = "its cell is" if one else f"the {num} cells around it are"
+    learned = f"; {found.num_degraded} of {num} degraded, which learned less than half of what the best did"
     words = {
-        "stable": f"inside stable territory: {cells} stable on all seeds",
+        "stable": f"inside stable territory: {cells} stable on all seeds{learned if found.num_degraded else ''}",
         "not stable": f"outside stable territory: {cells} not stable"
         if one
         else f"outside stable territory: none of the {num} cells around it is stable",
@@ -109,10 +111,6 @@ def _caution_text(caution: Caution) -> str:
     return f"{what} is no setting of the sweep" + (f"; {caution.remedy}" if caution.remedy else "")
 
 
-def _curves_command(found: Located, folder: Path) -> str:
-    return f"`sweep diagnose {shlex.quote(folder.name)} --trial {found.nearest[0].trial_ids[0]}`"
-
-
 def located_json(found: Located) -> dict[str, Any]:
     """The whole answer; factors that are infinite are null."""
     stable = None
@@ -124,6 +122,7 @@ def located_json(found: Located) -> dict[str, Any]:
         "side": found.side,
         "is_fitted": found.fitted is not None,
         "num_cells_around": found.num_around,
+        "num_degraded_around": found.num_degraded,
         "p_stable": stable,
         "margins": [
             {

@@ -108,9 +108,14 @@ def _refused(axis: Axis, value: Any, place: str) -> Problem | None:
 
 
 def _snapped(axis: Axis, value: Any) -> Any:
-    """The axis's own value where ``value`` equals it but for rounding."""
-    numbers = [each for each in existing(axis, axis.values) if is_number(each)] if is_number(value) else []
-    return next((each for each in numbers if axis.factor(each, value) < 1 + _SAME), value)
+    """The axis's own value where ``value`` equals it but for rounding, or is written as tables print it."""
+    values = existing(axis, axis.values)
+    if not is_number(value):
+        return value
+    for each, label in zip(values, value_labels(values), strict=True):
+        if is_number(each) and (axis.factor(each, value) < 1 + _SAME or float(label) == value):
+            return each
+    return value
 
 
 def _reaches(axis: Axis, value: Any, is_scattered: bool) -> bool:
@@ -134,4 +139,6 @@ def _range_text(axis: Axis) -> str:
 
 def _missing(axis: Axis) -> Problem:
     message = "is an axis of the sweep, and the run has no value for it"
-    return Problem("--config", axis.name, message, f"write --set {axis.name}=VALUE; the axis has {_range_text(axis)}")
+    return Problem(
+        "--config, --set", axis.name, message, f"write --set {axis.name}=VALUE; the axis has {_range_text(axis)}"
+    )
