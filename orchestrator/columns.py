@@ -111,7 +111,7 @@ READING_COLUMNS = (
     ),
     Column(
         "late_v_lag", "",
-        "median of |g|^2 / sum v over all parameters in the second half of training (needs telemetry)",
+        "median of the gradient's squared norm over the sum of v in the second half of training (needs telemetry)",
         "median v-lag, |g|^2 / sum v, second half", is_in_mlflow=True,
     ),
 )  # fmt: skip

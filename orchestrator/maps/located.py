@@ -29,7 +29,7 @@ from orchestrator.sweepfile.run_settings import RunSettings
 from orchestrator.sweepfile.settings import settings_of
 
 Side = Literal["stable", "not stable", "at the edge", "not known", "outside"]
-_NEAREST = 3  # cells
+_NEAREST = 4  # cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
     cells: dict[Key, list[TrialRow]] = {}
     for row in rows:
         cells.setdefault(tuple(row.cell[axis.name] for axis in axes), []).append(row)
-    ordered = sorted(cells, key=lambda key: _distance(key, axes, place.setting))
+    ordered = sorted(cells, key=lambda key: _distance(key, axes, place.setting, is_scattered))
     nearest_row = cells[ordered[0]][0]
     ties = ties_of(ledger)
     found = Located(
@@ -231,14 +231,16 @@ def _near_cell(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> NearCell:
     )
 
 
-def _distance(key: Key, axes: Sequence[Axis], setting: Mapping[str, Any]) -> float:
-    """The distance of a cell from the run, each axis on its own scale and as a part of its length; words count 1."""
+def _distance(key: Key, axes: Sequence[Axis], setting: Mapping[str, Any], is_scattered: bool) -> float:
+    """The distance of a cell from the run: in steps of a grid, or in lengths of the axes where cells are scattered."""
     followers = led(axes)
     pairs = zip(axes, key, strict=True)
-    return math.hypot(*(_apart(axis, value, setting[axis.name]) for axis, value in pairs if axis.name not in followers))
+    apart = (_apart(axis, a, setting[axis.name], is_scattered) for axis, a in pairs if axis.name not in followers)
+    return math.hypot(*apart)
 
 
-def _apart(axis: Axis, a: Any, b: Any) -> float:
+def _apart(axis: Axis, a: Any, b: Any, is_scattered: bool) -> float:
+    """The distance of two values on the axis's scale, as a part of its length or in mean steps; of words 1."""
     if a == b:
         return 0.0
     axis = on_natural_scale(axis)
@@ -247,7 +249,7 @@ def _apart(axis: Axis, a: Any, b: Any) -> float:
     here, there = _position(axis, a), _position(axis, b)
     if here is None or there is None or not numbers or max(numbers) == min(numbers):
         return 1.0
-    return abs(here - there) / (max(numbers) - min(numbers))
+    return abs(here - there) / (max(numbers) - min(numbers)) * (1 if is_scattered else len(numbers) - 1)
 
 
 def _position(axis: Axis, value: Any) -> float | None:

@@ -45,7 +45,7 @@ def located_lines(found: Located, folder: Path) -> Iterator[str]:
     for cell in found.nearest:
         yield f"  {_setting_text(cell.setting)}: {_seeds_text(cell)}"
     command = f"sweep diagnose {shlex.quote(str(folder))} --trial {found.nearest[0].trial_ids[0]}"
-    yield f"curves of the first: `{command}` draws them; {folder / 'report.html'} has those of every cell"
+    yield f"curves of the first: `{command}`, or in {folder / 'report.html'}"
 
 
 def _side_lines(found: Located) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _side_lines(found: Located) -> Iterator[str]:
         return
     num, one = found.num_around, found.num_around == 1
     cells = "its cell is" if one else f"the {num} cells around it are"
-    learned = f"; {found.num_degraded} of {num} degraded, which learned less than half of what the best did"
+    learned = f"; {found.num_degraded} of {num} {'is' if found.num_degraded == 1 else 'are'} degraded"
     words = {
         "stable": f"inside stable territory: {cells} stable on all seeds{learned if found.num_degraded else ''}",
         "not stable": f"outside stable territory: {cells} not stable"
