@@ -122,9 +122,9 @@ class LedgerReader:
         """
         return self._curve("traces", trial_id, columns)
 
-    def telemetry(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
         """The readings of a trial every few steps, in the form of ``trace``; empty if there are none."""
-        return self._curve("telemetry", trial_id, columns)
+        return self._curve("telemetry", trial_id)
 
     def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         query = (
