@@ -85,6 +85,37 @@ TRIAL_COLUMNS = (
     Column("saved_steps", "steps", "steps that early stopping saved: steps - steps_done"),
 )  # fmt: skip
 
+# The headline readings of a trial, computed from its telemetry; empty without it. They follow TRIAL_COLUMNS in
+# trials.csv and `load().trials`. The second half is that of the steps that were trained.
+READING_COLUMNS = (
+    Column(
+        "edge_crossings", "",
+        "times that the curvature lambda_max rose over 2 / lr in the second half of training (needs telemetry)",
+        "median times over the edge of stability, second half", is_in_mlflow=True,
+    ),
+    Column(
+        "late_edge_ratio", "",
+        "distance to the edge of stability: median of lambda_max * lr / 2 in the second half of training, 1 at the "
+        "edge; lambda_max is that of the Hessian preconditioned as in the step (needs telemetry.curvature)",
+        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), second half", is_in_mlflow=True,
+    ),
+    Column(
+        "last_edge_ratio", "", "last reading of lambda_max * lr / 2, 1 at the edge (needs telemetry.curvature)",
+        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), last reading", is_in_mlflow=True,
+    ),
+    Column(
+        "late_update_over_lr", "",
+        "median of the update's RMS over the learning rate of its step in the second half of training; 1 is sign "
+        "descent (needs telemetry)",
+        "median RMS of the update over the learning rate, second half", is_in_mlflow=True,
+    ),
+    Column(
+        "late_v_lag", "",
+        "median of the gradient's squared norm over the sum of v in the second half of training (needs telemetry)",
+        "median v-lag, |g|^2 / sum v, second half", is_in_mlflow=True,
+    ),
+)  # fmt: skip
+
 # Metrics of a map that are computed from a trial's curves on demand.
 CURVE_METRIC_COLUMNS = (
     Column(
@@ -92,11 +123,7 @@ CURVE_METRIC_COLUMNS = (
         "share of steps at which loss or gradient norm is over the mean plus 6 deviations of the last 128",
         "median spike score: share of steps over 6 sigma of the last 128",
     ),
-    Column(
-        "edge_crossings", "",
-        "times that the curvature lambda_max rose over 2 / lr in the second half of training (needs telemetry)",
-        "median times over the edge of stability, second half",
-    ),
+    *READING_COLUMNS,
 )  # fmt: skip
 
 # The first columns of a curve; an objective may report more.
@@ -110,7 +137,7 @@ TRACE_COLUMNS = (
 
 _MAPPED = (
     "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-    "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
+    "onset_step", "num_spikes", "steps_done", "spike_score", *(column.name for column in READING_COLUMNS),
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 

@@ -1,4 +1,4 @@
-"""Commands that answer from the ledger of any sweep, grid or not: survival, importance, export edge
+"""Commands that answer from the ledger of any sweep, grid or not: survival, importance, locate, export edge
 and export optuna."""
 
 from __future__ import annotations
@@ -8,9 +8,21 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import RESULTS, DegradedOption, JsonOption, NameArgument, ResultsOption, WhereOption
+from orchestrator.cli.options import (
+    RESULTS,
+    DegradedOption,
+    JsonOption,
+    LogFormatOption,
+    LossColumnOption,
+    NameArgument,
+    NormColumnOption,
+    PatternOption,
+    ResultsOption,
+    StepColumnOption,
+    WhereOption,
+)
 from orchestrator.cli.upkeep import finish
-from orchestrator.commands.arguments import conditions
+from orchestrator.commands.arguments import conditions, told_metrics
 from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
@@ -46,6 +58,35 @@ def importance(name: NameArgument, json_: JsonOption = None, results: ResultsOpt
     from orchestrator.commands.importance import importance as command
 
     finish(command(sweep_folder(name, results), json_))
+
+
+@answers.command()
+def locate(
+    name: NameArgument,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the run's settings: a YAML file with a line for each")
+    ] = None,
+    set_: Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="a setting of the run: lr=3e-3")] = [],  # noqa: B006
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help="the run's log, to be judged as by replay")] = None,
+    step: StepColumnOption = None,
+    loss: LossColumnOption = None,
+    grad_norm: NormColumnOption = None,
+    pattern: PatternOption = None,
+    format_: LogFormatOption = "auto",
+    degraded: DegradedOption = False,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show where one run lies on a sweep's map: inside stable territory or not, and the factor to every edge.
+
+    For example `sweep locate fit --set lr=3e-3 --set beta2=0.95`, or `sweep locate fit --config mine.yaml --log
+    train.log`. Settings in which the run differs from the sweep are told, and so are the nearest cells.
+    """
+    from orchestrator.commands.locate import locate as command
+    from orchestrator.logs.columns import Columns
+
+    told, columns = told_metrics(pattern, format_, loss), Columns(step, loss, grad_norm)
+    finish(command(sweep_folder(name, results), config, set_, log, columns, told, degraded, json_))
 
 
 @exports.command("edge")

@@ -25,16 +25,23 @@ from orchestrator.cli.options import (
     FileArgument,
     FormatOption,
     JsonOption,
+    LevelMetricOption,
+    LevelOption,
+    LogFormatOption,
+    LossColumnOption,
     LossOption,
     MetricOption,
     NameArgument,
+    NormColumnOption,
     NormRisesOption,
     NotifyTestOption,
+    PatternOption,
     ReduceOption,
     ResultsOption,
     SeedsOption,
     SetOption,
     SlurmOption,
+    StepColumnOption,
     StepsOption,
     SweepNameOption,
     WhereOption,
@@ -236,13 +243,18 @@ def boundary(
     where: WhereOption = [],  # noqa: B006
     reduce: ReduceOption = "worst",
     degraded: DegradedOption = False,
+    metric: LevelMetricOption = None,
+    level: LevelOption = None,
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Show where the map turns from stable to not stable, row by row, with brackets."""
+    """Show where the map turns from stable to not stable, row by row, with brackets.
+
+    With --metric and --level it shows where a metric passes a level: --metric edge_crossings --level 3.
+    """
     from orchestrator.commands.boundary import boundary as command
 
-    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_))
+    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_, metric, level))
 
 
 @app.command()
@@ -303,9 +315,9 @@ def replay(
         list[str],
         typer.Argument(metavar="PATH...", help="logs, folders of logs, mlflow:RUN_ID, or finished sweeps"),
     ],
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="the column of steps")] = None,
-    loss: Annotated[str | None, typer.Option(metavar="NAME", help="the column of training losses")] = None,
-    grad_norm: Annotated[str | None, typer.Option(metavar="NAME", help="the column of gradient norms")] = None,
+    step: StepColumnOption = None,
+    loss: LossColumnOption = None,
+    grad_norm: NormColumnOption = None,
     set_: Annotated[
         list[str], typer.Option("--set", metavar="stopping.KEY=VALUE", help="judge with another setting")
     ] = [],  # noqa: B006
@@ -313,12 +325,8 @@ def replay(
     figures: FiguresOption = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="draw no pictures")] = False,
     norm_rises: NormRisesOption = None,
-    pattern: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="named groups, e.g. 'it (?P<step>\\d+) L=(?P<loss>\\S+)'")
-    ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", help="text, json, csv or tensorboard, if auto guesses wrong")
-    ] = "auto",
+    pattern: PatternOption = None,
+    format_: LogFormatOption = "auto",
     results: ResultsOption = RESULTS,
 ) -> None:
     """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.

@@ -54,6 +54,22 @@ DegradedOption = Annotated[
 MetricOption = Annotated[
     str, typer.Option(help="second panel: final_loss, validation_loss, learned_share, onset_step, spike_score, ...")
 ]
+LevelMetricOption = Annotated[
+    str | None, typer.Option("--metric", help="a metric of the map, in place of the share of stable seeds")
+]
+LevelOption = Annotated[
+    float | None, typer.Option("--level", help="the boundary is where the cell's median of --metric passes this")
+]
+StepColumnOption = Annotated[str | None, typer.Option("--step", metavar="NAME", help="the column of steps")]
+LossColumnOption = Annotated[str | None, typer.Option("--loss", metavar="NAME", help="the column of training losses")]
+NormColumnOption = Annotated[
+    str | None, typer.Option("--grad-norm", metavar="NAME", help="the column of gradient norms")
+]
+PatternOption = Annotated[
+    str | None,
+    typer.Option("--pattern", metavar="REGEX", help="named groups, e.g. 'it (?P<step>\\d+) L=(?P<loss>\\S+)'"),
+]
+LogFormatOption = Annotated[str, typer.Option("--format", help="text, json, csv or tensorboard, if auto guesses wrong")]
 FormatOption = Annotated[
     str | None, typer.Option("--format", help="png, svg, pdf or csv; by default the ending of --output, or png")
 ]

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
+from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.files import LEDGER, check_output, write_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary as rows_of
 from orchestrator.maps.boundary import boundary_lines
+from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.fitted import Fit, fit, fitted_lines
+from orchestrator.maps.level_boundary import level_boundary, level_lines
 from orchestrator.maps.stability import StabilityMap, stability_map
 
 
@@ -25,24 +27,81 @@ def boundary(
     reduce: str,
     degraded: bool,
     json_file: Path | None = None,
+    metric: str | None = None,
+    level: float | None = None,
 ) -> Answer:
     """The boundary of the sweep in ``folder`` along ``x``, row by row. Raises InputError.
 
-    With ``degraded`` degraded cells are over the edge. Scattered cells have no rows: a fitted surface has.
+    With ``degraded`` degraded cells are over the edge. Scattered cells have no rows: a fitted surface has. With
+    ``metric`` and ``level`` the boundary is where the median of the metric passes the level.
     """
     check_output(json_file, "--json")
+    _refuse_half(metric, level, degraded)
     with LedgerReader(folder / LEDGER) as ledger:
         name, is_scattered = ledger.facts().get("name", ""), ledger.facts().get("is_sampled") == "true"
-        if is_scattered:
+        if metric is not None and level is not None:
+            if is_scattered:
+                raise InputError(_no_rows(name, metric))
+            readings = measured(ledger, [metric], ledger.statuses())
+            stability = stability_map(ledger, x, y, metric, where, reduce, readings)
+        elif is_scattered:
             fitted = fit(ledger, x, where, counts_degraded=degraded)
         else:
             stability = stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded)
-    yield from _fitted(name, fitted, where) if is_scattered else _bracketed(stability, degraded)
+    if level is not None:
+        yield from _passed(stability, level)
+    else:
+        yield from _fitted(name, fitted, where) if is_scattered else _bracketed(stability, degraded)
     if json_file is not None:
-        content = _fitted_json(fitted) if is_scattered else _bracketed_json(stability)
+        if level is not None:
+            content = _passed_json(stability, level)
+        else:
+            content = _fitted_json(fitted) if is_scattered else _bracketed_json(stability)
         write_output(json_file, json.dumps({"sweep": name, **content}, indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
     return EXIT_OK
+
+
+def _refuse_half(metric: str | None, level: float | None, degraded: bool) -> None:
+    if (metric is None) != (level is None):
+        option, other = ("--metric", "--level") if level is None else ("--level", "--metric")
+        remedy = "write both, e.g. --metric edge_crossings --level 3"
+        raise InputError(Problem(option, str(level if metric is None else metric), f"needs {other}", remedy))
+    if metric is not None and degraded:
+        message = "is about outcomes, which a level of a metric leaves aside"
+        raise InputError(Problem("--degraded", "", message, "leave out --degraded, or --metric and --level"))
+
+
+def _no_rows(name: str, metric: str) -> Problem:
+    message = f"its cells are scattered, so there are no rows in which {metric} could pass a level"
+    remedy = "train a grid (num: on each axis); without --metric a surface of P(stable) is fitted"
+    return Problem(name, "", message, remedy)
+
+
+def _passed(stability: StabilityMap, level: float) -> Iterator[str]:
+    lines = level_lines(stability, level)
+    note = f" ({stability.note})" if stability.note else ""
+    yield f"{stability.name}: where the median {stability.metric} passes {level:g} along {stability.x.name}{note}"
+    yield from lines
+
+
+def _passed_json(stability: StabilityMap, level: float) -> dict[str, Any]:
+    """Rows with the brackets between which the metric passes the level."""
+    return {
+        "along": stability.x.name,
+        "is_fitted": False,
+        "metric": stability.metric,
+        "level": level,
+        "rows": [
+            {
+                "setting": {} if stability.y is None else {stability.y.name: row.y},
+                "kind": row.kind,
+                "edges": [{"at": edge.at, "below": edge.below, "above": edge.above} for edge in row.edges],
+                "not_known": list(row.missing),
+            }
+            for row in level_boundary(stability, level)
+        ],
+    }
 
 
 def _bracketed(stability: StabilityMap, degraded: bool) -> Iterator[str]:

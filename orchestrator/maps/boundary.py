@@ -55,6 +55,15 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
     Cells that are not known (``cell_state``) are skipped, which widens the bracket. Raises InputError for a sampled
     sweep, which has no rows, and for an axis with unordered values.
     """
+    xs = row_values(stability)
+    return [
+        row_boundary(y, [(x, stability.state((x, y))) for x in xs], stability.x, stability.counts_degraded)
+        for y in stability.y_values
+    ]
+
+
+def row_values(stability: StabilityMap) -> tuple[Any, ...]:
+    """The values along x of the map's rows. Raises InputError as ``boundary`` does."""
     if stability.is_sampled:
         remedy = "a grid (num: on each axis) has rows; the map of a sampled sweep shows its points"
         raise InputError(Problem(stability.name, "", "its cells are sampled, so there are no rows", remedy))
@@ -63,21 +72,13 @@ def boundary(stability: StabilityMap) -> list[RowBoundary]:
     if stability.y is not None and stability.y.name in stability.x.zipped:
         message = f"{stability.y.name} advances with {stability.x.name}, so each row has one cell"
         raise InputError(Problem("--y", "", message, "name another axis, or none"))
-    xs = existing(stability.x, stability.x_values)
-    return [
-        row_boundary(y, [(x, stability.state((x, y))) for x in xs], stability.x, stability.counts_degraded)
-        for y in stability.y_values
-    ]
+    return existing(stability.x, stability.x_values)
 
 
 def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis, counts_degraded: bool = False) -> RowBoundary:
     """The edges of one row: values of ``axis`` in order with the states of their cells."""
     known = [(x, not is_over_edge(state, counts_degraded)) for x, state in states if is_known(state)]
-    edges = tuple(
-        Edge(a, b, axis.between(a, b)) if a_is_stable else Edge(b, a, axis.between(a, b))
-        for (a, a_is_stable), (b, b_is_stable) in itertools.pairwise(known)
-        if a_is_stable != b_is_stable
-    )
+    edges = tuple(Edge(stable, other, axis.between(stable, other)) for stable, other in changes(known))
     kind: RowKind = "crosses" if len(edges) == 1 else "crosses more than once"
     if not edges:
         kind = "not known" if not known else "stable throughout" if known[0][1] else "not stable throughout"
@@ -85,17 +86,25 @@ def row_boundary(y: Any, states: Sequence[tuple[Any, str]], axis: Axis, counts_d
     return RowBoundary(y, kind, edges, missing, tuple(x for x, state in states if state == DEGRADED))
 
 
+def changes(known: Sequence[tuple[Any, bool]]) -> list[tuple[Any, Any]]:
+    """Where a row changes between neighbours: the value that is so, then the one that is not."""
+    pairs = itertools.pairwise(known)
+    return [(a, b) if a_is_so else (b, a) for (a, a_is_so), (b, b_is_so) in pairs if a_is_so != b_is_so]
+
+
 def boundary_lines(stability: StabilityMap) -> list[str]:
     """The boundary in words, a line per row from the top of the map down."""
     rows = boundary(stability)
-    names = [""] * len(rows) if stability.y is None else value_labels(stability.y_values)
+    labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
+    return row_lines(stability, [_row_text(row, stability, labels) for row in rows])
+
+
+def row_lines(stability: StabilityMap, texts: Sequence[str]) -> list[str]:
+    """A line per row of the map from the top down: its value of y, and its text of ``texts``."""
+    names = [""] * len(texts) if stability.y is None else value_labels(stability.y_values)
     names = [f"{stability.y.name}={name}" if stability.y else "all cells" for name in names]
     width = max(map(len, names), default=0)
-    labels = dict(zip(stability.x_values, value_labels(stability.x_values), strict=True))
-    return [
-        f"{name:<{width}}  {_row_text(row, stability, labels)}"
-        for name, row in reversed(list(zip(names, rows, strict=True)))
-    ]
+    return [f"{name:<{width}}  {text}" for name, text in reversed(list(zip(names, texts, strict=True)))]
 
 
 def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, str]) -> str:
@@ -105,7 +114,7 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     if stability.x.when and all((x, row.y) not in stability.cells for x in existing(stability.x, stability.x_values)):
         return f"there is no {stability.x.name} here"
     missing = [_missing_text(labels[x], stability.cells.get((x, row.y))) for x in row.missing]
-    shown = missing[:_SHOWN] + ([f"and {len(missing) - _SHOWN} more"] if len(missing) > _SHOWN else [])
+    shown = shortened(missing)
     if row.kind == "not known":
         return f"not known at {stability.x.name} {', '.join(shown)}"
     kind = row.kind.replace("throughout", "wherever it is known") if missing else row.kind
@@ -117,6 +126,11 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     degraded = [labels[x] for x in row.degraded[:_SHOWN]]
     more = f" and {len(row.degraded) - _SHOWN} more" if len(row.degraded) > _SHOWN else ""
     return f"{what}; degraded at {', '.join(degraded)}{more}"
+
+
+def shortened(texts: Sequence[str]) -> list[str]:
+    """The first of ``texts``, and how many more there are."""
+    return [*texts[:_SHOWN], *([f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else [])]
 
 
 def _missing_text(label: str, cell: MapCell | None) -> str:
@@ -170,7 +184,7 @@ def margins(
     """
     found = []
     key = tuple(setting[axis.name] for axis in axes)
-    for i, axis in _ordered_axes(axes):
+    for i, axis in ordered_axes(axes):
         values = existing(axis, axis.values)
         if setting[axis.name] not in values:
             continue
@@ -178,11 +192,11 @@ def margins(
         for is_upwards in (False, True):
             beyond = values[here + 1 :] if is_upwards else values[:here][::-1]
             row = [(value, state_beside(key, i, value, axes, states)) for value in beyond]
-            found.append(_margin(axis, values[here], is_upwards, row, counts_degraded))
+            found.append(margin_along(axis, values[here], is_upwards, row, counts_degraded))
     return found
 
 
-def _ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
+def ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
     """The axes of two or more ordered values, with their places; one of those that advance together, the first."""
     done, followers = set[str](), led(axes)
     for i, axis in sorted(enumerate(axes), key=lambda place: place[1].name in followers):
@@ -191,7 +205,9 @@ def _ordered_axes(axes: Sequence[Axis]) -> Iterator[tuple[int, Axis]]:
             done.update(axis.zipped)
 
 
-def _margin(axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool) -> Margin:
+def margin_along(
+    axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool
+) -> Margin:
     """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
     last_stable, first_not_stable, edge, missing = here, None, None, []
     for value, state in row:
@@ -219,7 +235,7 @@ def distance_to_edge(
     if not is_known(state):
         return None
     factors = []
-    for i, axis in _ordered_axes(axes):
+    for i, axis in ordered_axes(axes):
         values = existing(axis, axis.values)
         for value in values if cell[axis.name] in values else ():
             other = state_beside(key, i, value, axes, states)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Trace, TrialRow
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that the score uses
+_UPDATE, _LAG = "update_rms/all", "v_lag/all"  # columns of telemetry
 
 # Of the spike score.
 WINDOW = 128
@@ -28,9 +29,41 @@ def edge_crossings(step_N: np.ndarray, lambda_max_N: np.ndarray, threshold_N: np
     is_measured_N = np.isfinite(lambda_max_N) & np.isfinite(threshold_N)
     if is_measured_N.sum() < 2:
         return None
-    step_M, is_over_M = step_N[is_measured_N], (lambda_max_N > threshold_N)[is_measured_N]
+    is_late_M, is_over_M = _is_late(step_N)[is_measured_N], (lambda_max_N > threshold_N)[is_measured_N]
     rises_M = is_over_M[1:] & ~is_over_M[:-1]
-    return int((rises_M & (step_M[1:] > step_N[-1] / 2)).sum())
+    return int((rises_M & is_late_M[1:]).sum())
+
+
+def _is_late(step_N: np.ndarray) -> np.ndarray:
+    """Which of the steps lie in the second half of what was trained."""
+    return step_N > step_N[-1] / 2
+
+
+def _late_median(telemetry: Trace, value_N: np.ndarray) -> float | None:
+    """The median of the finite values in the second half of training, None without one."""
+    known_M = value_N[_is_late(telemetry["step"]) & np.isfinite(value_N)]
+    return float(np.median(known_M)) if len(known_M) else None
+
+
+def _edge_ratios(telemetry: Trace) -> np.ndarray:
+    """lambda_max over its threshold 2 / lr of each reading; NaN where it was not measured, or the rate is zero."""
+    if "lambda_max" not in telemetry:
+        return np.full(len(telemetry.get("step", ())), np.nan)
+    threshold_N = telemetry["curvature_threshold"]
+    return np.where(np.isfinite(threshold_N), telemetry["lambda_max"] / threshold_N, np.nan)
+
+
+def with_rates(telemetry: Trace, trace: Trace) -> Trace:
+    """``telemetry`` with the learning rate of each reading's step in the column ``lr``, if ``trace`` has rates.
+
+    Where not every step of the curve was kept (``telemetry.curves``), the rate between two steps is interpolated.
+    """
+    if not telemetry or "lr" not in trace:
+        return telemetry
+    is_known_N = np.isfinite(trace["lr"])
+    if not is_known_N.any():
+        return telemetry
+    return {**telemetry, "lr": np.interp(telemetry["step"], trace["step"][is_known_N], trace["lr"][is_known_N])}
 
 
 def _spike_score(trace: Trace) -> float | None:
@@ -43,9 +76,42 @@ def _edge_crossings(telemetry: Trace) -> float | None:
     return edge_crossings(telemetry["step"], telemetry["lambda_max"], telemetry["curvature_threshold"])
 
 
+def _late_edge_ratio(telemetry: Trace) -> float | None:
+    return _late_median(telemetry, _edge_ratios(telemetry)) if telemetry else None
+
+
+def _last_edge_ratio(telemetry: Trace) -> float | None:
+    return last_reading({"ratio": _edge_ratios(telemetry)}, "ratio")
+
+
+def _late_update_over_lr(telemetry: Trace) -> float | None:
+    if _UPDATE not in telemetry or "lr" not in telemetry:
+        return None
+    rate_N = telemetry["lr"]
+    return _late_median(telemetry, telemetry[_UPDATE] / np.where(rate_N > 0, rate_N, np.nan))
+
+
+def _late_v_lag(telemetry: Trace) -> float | None:
+    return _late_median(telemetry, telemetry[_LAG]) if _LAG in telemetry else None
+
+
 OF_TRACES: Mapping[str, Callable[[Trace], float | None]] = {"spike_score": _spike_score}
-OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {"edge_crossings": _edge_crossings}
+# Of telemetry `with_rates`.
+OF_TELEMETRY: Mapping[str, Callable[[Trace], float | None]] = {
+    "edge_crossings": _edge_crossings,
+    "late_edge_ratio": _late_edge_ratio,
+    "last_edge_ratio": _last_edge_ratio,
+    "late_update_over_lr": _late_update_over_lr,
+    "late_v_lag": _late_v_lag,
+}
 CURVE_METRICS = (*OF_TRACES, *OF_TELEMETRY)
+
+
+def headlines(telemetry: Trace, trace: Trace) -> dict[str, float]:
+    """The metrics of one trial's telemetry that it has, by name; ``trace`` has the learning rates."""
+    rated = with_rates(telemetry, trace)
+    found = {name: metric(rated) for name, metric in OF_TELEMETRY.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def also_of(trials: Iterable[TrialRow]) -> list[str]:
@@ -65,19 +131,28 @@ def measured(ledger: LedgerReader, names: Iterable[str], trial_ids: Iterable[str
 
     Other names are ignored.
     """
-    trial_ids, found = list(trial_ids), {}
     also = also_of(ledger.trials())
-    for name in names:
-        if name in OF_TRACES:
-            values = {t: OF_TRACES[name](ledger.trace(t, SCORED)) for t in trial_ids}
-        elif name in OF_TELEMETRY:
-            values = {t: OF_TELEMETRY[name](ledger.telemetry(t)) for t in trial_ids}
-        elif name in also:
-            values = {t: last_reading(ledger.telemetry(t), name) for t in trial_ids}
-        else:
-            continue
-        found[name] = {t: value for t, value in values.items() if value is not None}
+    found: dict[str, dict[str, float]] = {name: {} for name in names if name in CURVE_METRICS or name in also}
+    for trial_id in trial_ids if found else ():
+        for name, value in _measured_in(ledger, trial_id, list(found)).items():
+            if value is not None:
+                found[name][trial_id] = value
     return found
+
+
+def _measured_in(ledger: LedgerReader, trial_id: str, names: Sequence[str]) -> dict[str, float | None]:
+    """The metrics ``names`` of one trial, whose curves are read once."""
+    values: dict[str, float | None] = {}
+    if of_traces := [name for name in names if name in OF_TRACES]:
+        trace = ledger.trace(trial_id, SCORED)
+        values = {name: OF_TRACES[name](trace) for name in of_traces}
+    if of_telemetry := [name for name in names if name not in OF_TRACES]:
+        telemetry: Trace = ledger.telemetry(trial_id)
+        if _UPDATE in telemetry:
+            telemetry = with_rates(telemetry, ledger.trace(trial_id, ("lr",)))
+        for name in of_telemetry:
+            values[name] = OF_TELEMETRY[name](telemetry) if name in OF_TELEMETRY else last_reading(telemetry, name)
+    return values
 
 
 def spike_score(curves: Iterable[np.ndarray], window: int = WINDOW, sigmas: float = SIGMAS) -> float | None:

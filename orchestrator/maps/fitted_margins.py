@@ -32,7 +32,7 @@ def fitted_margins(fitted: Fit, setting: Mapping[str, Any]) -> list[Margin]:
 
 def _margin(fitted: Fit, setting: Mapping[str, Any], axis: Axis, is_upwards: bool) -> Margin:
     here = setting[axis.name]
-    values = _beyond(axis, here, is_upwards)
+    values = beyond(axis, here, is_upwards)
     latent = fitted.surface.latent(np.array([fitted.lattice.point({**setting, axis.name: value}) for value in values]))
     above_M = latent.mean_M - math.log(fitted.level / (1 - fitted.level))
     first_unsure = _first(above_M < CONFIDENCE * latent.sd_M)
@@ -52,7 +52,7 @@ def _margin(fitted: Fit, setting: Mapping[str, Any], axis: Axis, is_upwards: boo
     )
 
 
-def _beyond(axis: Axis, here: Any, is_upwards: bool) -> list[Any]:
+def beyond(axis: Axis, here: Any, is_upwards: bool) -> list[Any]:
     """The values from ``here`` to the end of the axis, which come first and last."""
     if axis.values:
         place = axis.values.index(here)

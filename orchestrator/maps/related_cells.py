@@ -52,7 +52,7 @@ def state_beside(key: Key, place: int, value: Any, axes: Sequence[Axis], states:
             for i, axis in enumerate(axes)
         ]
         if found := [states[other] for other in itertools.product(*options) if other in states]:
-            return max(found, key=_badness)
+            return worst_state(found)
     return "not_run"
 
 
@@ -62,6 +62,11 @@ def _dependent(axes: Sequence[Axis], names: set[str]) -> set[str]:
     while more := {axis.name for axis in axes if {name for name, _ in axis.when} & (names | found)} - found:
         found |= more
     return found
+
+
+def worst_state(states: Sequence[str]) -> str:
+    """The worst of ``states``: over the edge, then not known, then degraded."""
+    return max(states, key=_badness)
 
 
 def _badness(state: str) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.columns import TRIAL_COLUMNS, names
+from orchestrator.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import also_of, measured
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, also_of, measured
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.messages import DEGRADED, PRUNED
@@ -20,15 +20,22 @@ _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
 _RESULTS = [name for name in names(TRIAL_COLUMNS) if name not in _OWN]
 
 
-def trial_table(ledger: LedgerReader) -> pd.DataFrame:
-    """One row per trial of the sweep: trial_id, seed, all its settings, results.
+def readings_and_printed(ledger: LedgerReader) -> Measured:
+    """What ``trial_table`` has of telemetry: the headline readings, and what a custom trainer printed."""
+    return measured(ledger, [*OF_TELEMETRY, *also_of(ledger.trials())], ledger.statuses())
+
+
+def trial_table(ledger: LedgerReader, readings: Measured | None = None) -> pd.DataFrame:
+    """One row per trial of the sweep: trial_id, seed, all its settings, results, headline readings of telemetry.
+
+    ``readings`` is what ``readings_and_printed`` gives, if the caller has it already.
 
     A field of the configuration keeps its name, and so does a metric that a trainer printed, unless a column has
     it; onset_step and the like are missing where there is none. The column of a tied axis has the axis's value, as in
     maps, and ``effective_NAME`` the one that was trained with.
     """
     rows, trials, ties = [], ledger.trials(), ties_of(ledger)
-    printed = measured(ledger, also_of(trials), [trial.trial_id for trial in trials])
+    found = readings_and_printed(ledger) if readings is None else readings
     for trial in trials:
         settings = settings_of(trial.objective, trial.config, trial.cell)
         settings |= {**trial.cell, **tied_settings(trial, ties)}
@@ -36,7 +43,8 @@ def trial_table(ledger: LedgerReader) -> pd.DataFrame:
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
         row["saved_steps"] = trial.saved_steps
-        row |= {name: of_trials.get(trial.trial_id) for name, of_trials in printed.items() if name not in row}
+        row |= {name: found.get(name, {}).get(trial.trial_id) for name in names(READING_COLUMNS)}
+        row |= {name: of_trials.get(trial.trial_id) for name, of_trials in found.items() if name not in row}
         rows.append(row)
     return pd.DataFrame(rows)
 

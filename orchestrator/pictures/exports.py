@@ -22,10 +22,10 @@ from orchestrator.files import (
     write_output,
 )
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import also_of, measured
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of, measured
 from orchestrator.maps.fitted import Mesh, fitted_mesh
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
-from orchestrator.maps.tables import map_table, trial_table
+from orchestrator.maps.tables import map_table, readings_and_printed, trial_table
 
 MAP_FORMATS = (*PICTURES, "csv")
 HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
@@ -56,7 +56,9 @@ def export_heatmap(
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
     options["counts_degraded"] = degraded
     with LedgerReader(folder / LEDGER) as ledger:
-        options["measured"] = measured(ledger, [metric, *also_of(ledger.trials())], ledger.statuses())
+        in_table = OF_TELEMETRY if file_format == "csv" else ()
+        wanted = dict.fromkeys([metric, *in_table, *also_of(ledger.trials())])
+        options["measured"] = measured(ledger, wanted, ledger.statuses())
         if facet is None:
             maps = [stability_map(ledger, where=where, **options)]
         else:
@@ -115,14 +117,15 @@ def export_all(folder: Path) -> list[Path]:
 
     written: dict[str, bytes | str] = {}
     with LedgerReader(folder / LEDGER) as ledger:
+        found = readings_and_printed(ledger)
         try:
-            stability = stability_map(ledger, measured=measured(ledger, also_of(ledger.trials()), ledger.statuses()))
+            stability = stability_map(ledger, measured=found)
         except InputError:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
             written[HEATMAP] = heatmap(stability, "png", [_mesh(ledger, stability)])
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
-        written[TRIAL_TABLE] = trial_table(ledger).to_csv(index=False)
+        written[TRIAL_TABLE] = trial_table(ledger, found).to_csv(index=False)
         text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
         written[REPORT] = report_html(ledger, stability, text)
         state = ledger.state()

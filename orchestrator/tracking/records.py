@@ -12,16 +12,16 @@ from typing import Any
 from orchestrator.columns import RESULTS
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.curve_metrics import also_of
+from orchestrator.maps.curve_metrics import also_of, headlines
 from orchestrator.maps.related_cells import tied_settings, ties_of
-from orchestrator.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.messages import CUSTOM_KINDS, Trace, TrialRow
 from orchestrator.space import Axis, Trial, canonical_json, format_value
 from orchestrator.tracking.companions import on_scales, with_companions
 from orchestrator.tracking.curve_points import SPIKY, complete_rows, curve_points, reading_points
 from orchestrator.tracking.tracker import CellKey, Point, TrialRecord
 
 # Raised when a trial's record gets other content: then trackers write all trials once more.
-_VERSION = 3
+_VERSION = 4
 # Columns of telemetry that say the most, by the names that a tracker shows.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
@@ -61,7 +61,7 @@ def trial_record(
         # Settings that do not vary are recorded on the sweep.
         values={**_values(row, axes, ties), "seed": row.seed, "sweep": sweep},
         tags={key: str(value) for key, value in tags.items() if value is not None},
-        points=[*_curves(ledger, row, every), *_results(row)] if is_finished else [],
+        points=_points(ledger, row, every) if is_finished else [],
         shares=shares or {},
         started_s=row.started_at,
         finished_s=row.finished_at,
@@ -106,13 +106,20 @@ def shown_value(value: Any) -> str:
     return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
-def _curves(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point]:
-    points = curve_points(ledger.trace(row.trial_id), row.episodes, every)
-    telemetry = dict(ledger.telemetry(row.trial_id))
+def _points(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point]:
+    """A finished trial's curves, its results and the headline readings of its telemetry."""
+    trace, telemetry = ledger.trace(row.trial_id), ledger.telemetry(row.trial_id)
+    readings = [Point(name, value, 0) for name, value in headlines(telemetry, trace).items()]
+    return [*_curves(row, trace, telemetry, every), *_results(row), *readings]
+
+
+def _curves(row: TrialRow, trace: Trace, telemetry: Trace, every: int | str) -> list[Point]:
+    points = curve_points(trace, row.episodes, every)
     if not telemetry:
         return points
     if "lambda_max" in telemetry:
-        telemetry["lambda_max_over_threshold"] = telemetry["lambda_max"] / telemetry["curvature_threshold"]
+        ratio_N = telemetry["lambda_max"] / telemetry["curvature_threshold"]
+        telemetry = {**telemetry, "lambda_max_over_threshold": ratio_N}
     if row.objective not in CUSTOM_KINDS:
         return points + reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
     own = {name: name for name in ("validation_loss", *also_of([row]))}

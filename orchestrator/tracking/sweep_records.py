@@ -11,6 +11,7 @@ from orchestrator.detection.outcomes import OUTCOMES, cell_state
 from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, distance_to_edge
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.related_cells import led, ties_of
@@ -26,7 +27,10 @@ from orchestrator.tracking.tracker import CellKey, CellRecord, SweepRecord, Text
 
 MAP_AXES = "sweep.map_axes"  # tag: the params of cells over which a map can be drawn, by commas
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
-_MEDIANS = ("final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "onset_step")
+_MEDIANS = (
+    "final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "onset_step",
+    *OF_TELEMETRY,
+)  # fmt: skip
 _MOST_ROWS = 20  # whose edges are metrics of the sweep
 
 
@@ -82,7 +86,8 @@ def _cells(
         key = cell_key(row, by_name, name, ties)
         keys.setdefault(key.cell_id, key)
         members.setdefault(key.cell_id, []).append(row)
-    made = {cell_id: map_cell(None, None, trials, "final_loss", {}) for cell_id, trials in members.items()}
+    readings = measured(ledger, OF_TELEMETRY, [row.trial_id for row in rows])
+    made = {cell_id: map_cell(None, None, trials, "final_loss", readings) for cell_id, trials in members.items()}
     states = {tuple(trials[0].cell.values()): made[cell_id].state for cell_id, trials in members.items()}
     sensitivity = _sensitivities(ledger)
     return [

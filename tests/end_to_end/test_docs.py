@@ -239,8 +239,10 @@ def test_every_shipped_sweep_is_in_the_readme() -> None:
 def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_path: Path, monkeypatch) -> None:
     # A fifth of the steps: what is printed is not compared, and diverged cells are there all the same.
     (tmp_path / "fit.yaml").write_text(blocks(MAPS, "yaml")[0].replace("steps: 300", "steps: 60"))
+    (tmp_path / "mine.yaml").write_text(blocks(MAPS, "yaml")[1])
     run_all(commands(MAPS), tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"turned.png", "facets.png"}
+    assert json.loads((tmp_path / "where.json").read_text())["setting"] == {"lr": 0.02, "beta2": 0.95}
     assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
     assert (tmp_path / "results" / "fit" / "edge.png").is_file()
     assert (tmp_path / "edge.csv").read_bytes() == (tmp_path / "results" / "fit" / "edge.csv").read_bytes()

@@ -12,6 +12,7 @@ from orchestrator.columns import (
     CURVE_METRIC_COLUMNS,
     MAP_COLUMNS,
     METRICS,
+    READING_COLUMNS,
     TRACE_COLUMNS,
     TRIAL_COLUMNS,
     meaning,
@@ -32,7 +33,7 @@ def test_every_column_of_the_tables_is_defined_in_its_order(tmp_path: Path) -> N
         trials, cells = trial_table(ledger), map_table(stability_map(ledger))
         fields = {name for name in trials.columns if name in OBJECTIVES["quadratic"].config_class.model_fields}
     assert [name for name in trials.columns if name not in fields] == [
-        name for name in names(TRIAL_COLUMNS) if name not in fields
+        name for name in names((*TRIAL_COLUMNS, *READING_COLUMNS)) if name not in fields
     ]
     assert list(cells.columns) == ["lr", "eps", *names(MAP_COLUMNS)]
 

@@ -78,12 +78,14 @@ def test_commands_and_options() -> None:
         "objectives": set(),
         "status": {"--results"},
         "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},
-        "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--json", "--results"},
+        "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--results"},
         "sensitivity": {"--axis", "--results"},
         "importance": {"--json", "--results"},
+        "locate": LOG_OPTIONS
+        | {"--config", "--set", "--log", "--pattern", "--format", "--degraded", "--json", "--results"},
         "survival": {"--axis", "--until", "--json", "--results"},
         "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
         "report": {"--results"},
@@ -199,7 +201,8 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-        "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
+        "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings", "late_edge_ratio",
+        "last_edge_ratio", "late_update_over_lr", "late_v_lag",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 

@@ -3,12 +3,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
 import orchestrator
 from orchestrator.errors import InputError
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.stability import sweep_axes
+from orchestrator.pictures.exports import export_heatmap
 from orchestrator.results import SweepResults
+from orchestrator.tracking.records import trial_record
+from orchestrator.tracking.sweep_records import sweep_record
 
 GRID = "seeds: [0, 1, 2]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
 LABELS = ["stable"] * 3 + ["stable", "diverged", "spiked"] + ["diverged"] * 3 + ["planned"] * 3
@@ -38,6 +45,37 @@ def test_the_map_takes_values_as_they_are_or_as_they_are_written(results) -> Non
     assert one.fraction_stable.tolist()[0] == pytest.approx(1 / 3)
     assert one.attrs["note"] == "clip = none"
     assert results.map("clip", where={"lr": 0.1}).fraction_stable.tolist() == [1.0, pytest.approx(1 / 3)]
+
+
+def test_the_distance_to_the_edge_of_a_quadratic_is_what_theory_says_in_every_table(train, tmp_path: Path) -> None:
+    """lambda_max lr / 2 = h (1 - beta1) / (1 + beta1) lr / 2 for gradient descent with averaged momentum."""
+    body = """
+seeds: [0, 1]
+axes: {lr: {values: [0.1, 0.4, 0.8]}, beta1: {values: [0.0, 0.5]}}
+fixed: {optimizer: sgd, curvature: 2.0, dimension: 1}
+telemetry: {every: 5, curvature: 5}
+tracking: {enabled: false}
+"""
+    train(sweep_of(body, "name: known\nobjective: quadratic\nsteps: 40\n"))
+    known = orchestrator.load(tmp_path / "known")
+    expected = 2.0 * (1 - known.trials.beta1) / (1 + known.trials.beta1) * known.trials.lr / 2
+    for name in ("late_edge_ratio", "last_edge_ratio"):
+        np.testing.assert_allclose(known.trials[name].astype(float), expected, rtol=1e-6)
+    cells = known.map("lr", "beta1")
+    np.testing.assert_allclose(
+        cells.median_late_edge_ratio, (1 - cells.beta1) / (1 + cells.beta1) * cells.lr, rtol=1e-6
+    )
+    assert (known.trials.edge_crossings == 0).all()
+    assert known.trials.late_v_lag.isna().all(), "gradient descent has no v"
+    assert (known.trials.late_update_over_lr > 0).all()
+    with LedgerReader(tmp_path / "known" / LEDGER) as ledger:
+        rows, axes = ledger.trials(), {axis.name: axis for axis in sweep_axes(ledger)}
+        points = [{p.name: p.value for p in trial_record(ledger, row, "auto", axes, "known").points} for row in rows]
+        of_cells = [cell.metrics["late_edge_ratio"] for cell in sweep_record(ledger).cells]
+    assert [point["late_edge_ratio"] for point in points] == known.trials.late_edge_ratio.tolist()
+    assert of_cells == cells.median_late_edge_ratio.tolist()
+    exported = pd.read_csv(export_heatmap(tmp_path / "known", "csv", metric="late_edge_ratio"))
+    np.testing.assert_allclose(exported.median_late_edge_ratio, cells.median_late_edge_ratio, rtol=1e-12)
 
 
 def test_boundary_recommendation_and_sensitivity_are_at_hand(results) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from orchestrator.columns import meaning
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TELEMETRY, OF_TRACES, also_of, last_reading
+from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TRACES, also_of, headlines, last_reading
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import REDUCTIONS, sweep_axes
 from orchestrator.pictures.labels import axis_place, short_number, tick_texts
@@ -46,11 +46,11 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
     for row in rows:
         # The curves of one trial at a time: all together may exceed the memory.
         trial_id = row.trial_id
-        trace = ledger.trace(trial_id, CURVES) if row.outcome else {}
+        trace = ledger.trace(trial_id, (*CURVES, "lr")) if row.outcome else {}
         telemetry = ledger.telemetry(trial_id) if row.outcome else {}
         curves.append(_curves(trace, num_points))
         found = {name: metric(trace) for name, metric in OF_TRACES.items()}
-        found |= {name: metric(telemetry) for name, metric in OF_TELEMETRY.items()}
+        found |= headlines(telemetry, trace)
         found |= {name: last_reading(telemetry, name) for name in also}
         for name, value in found.items():
             if value is not None:

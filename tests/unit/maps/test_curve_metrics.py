@@ -3,15 +3,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_cases import learning, noise, peak_bytes
+from sweep_cases import learning, ledger_at, noise, peak_bytes, record, sweep_of
 
 from benchmarks.detection_rules import six_sigma
-from orchestrator.maps.curve_metrics import edge_crossings, spike_score
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, edge_crossings, headlines, measured, spike_score
 
 
 def crossings(ratios: list[float]) -> int | None:
@@ -32,6 +33,66 @@ def crossings(ratios: list[float]) -> int | None:
 )
 def test_rises_above_the_threshold_are_counted_in_the_second_half(ratios, expected) -> None:
     assert crossings(ratios) == expected
+
+
+# --- headline readings ---
+
+
+def telemetry_of(ratios: Sequence[float], lr: float = 0.01, every: int = 10) -> dict[str, np.ndarray]:
+    step_N = every * np.arange(len(ratios))
+    threshold_N = np.full(len(ratios), 2 / lr)
+    return {
+        "step": step_N,
+        "lambda_max": np.array(ratios) * threshold_N,
+        "curvature_threshold": np.where(np.isnan(ratios), np.nan, threshold_N),
+        "update_rms/all": np.full(len(ratios), 0.5 * lr),
+        "v_lag/all": np.arange(len(ratios), dtype=float),
+    }
+
+
+def trace_of(num_steps: int, lr: float = 0.01, every: int = 1) -> dict[str, np.ndarray]:
+    step_N = np.arange(0, num_steps, every)
+    return {"step": step_N, "lr": lr * (1 + step_N)}
+
+
+@given(st.lists(st.floats(-1.0, 5.0), min_size=3, max_size=40))
+def test_the_distance_to_the_edge_is_the_median_of_the_second_half_and_the_last_reading(ratios: list[float]) -> None:
+    found = headlines(telemetry_of(ratios), {})
+    late = [ratio for i, ratio in enumerate(ratios) if i > (len(ratios) - 1) / 2]
+    assert found["late_edge_ratio"] == pytest.approx(float(np.median(late)), rel=1e-9, abs=1e-12)
+    assert found["last_edge_ratio"] == pytest.approx(ratios[-1], rel=1e-9, abs=1e-12)
+
+
+def test_a_run_that_stays_over_the_edge_has_a_ratio_above_one_and_no_crossing() -> None:
+    found = headlines(telemetry_of([1.5] * 20), {})
+    assert (found["late_edge_ratio"], found["edge_crossings"]) == (pytest.approx(1.5), 0)
+
+
+def test_readings_that_were_not_made_and_steps_without_a_rate_are_left_out() -> None:
+    telemetry = telemetry_of([0.5, 0.5, 0.7, np.nan, 0.9, np.nan])
+    assert headlines(telemetry, {})["last_edge_ratio"] == pytest.approx(0.9)
+    telemetry["curvature_threshold"][4] = np.inf  # the schedule has reached zero
+    found = headlines(telemetry, {})
+    assert found["last_edge_ratio"] == pytest.approx(0.7)
+    assert "late_edge_ratio" not in found, "nothing is known of the second half"
+
+
+def test_the_update_is_measured_by_the_rate_of_its_own_step_even_if_the_curve_was_thinned() -> None:
+    telemetry = telemetry_of([0.5] * 11)
+    telemetry["update_rms/all"] = 0.2 * 0.01 * (1 + telemetry["step"])
+    for every in (1, 4, 100):
+        assert headlines(telemetry, trace_of(101, every=every))["late_update_over_lr"] == pytest.approx(0.2)
+    assert headlines(telemetry, trace_of(101))["late_v_lag"] == 8
+
+
+def test_without_telemetry_there_are_no_readings(tmp_path: Path) -> None:
+    assert headlines({}, trace_of(20)) == {}
+    assert "late_update_over_lr" not in headlines(telemetry_of([0.5] * 4), {})
+    sweep = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\n")
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep, ["stable", "planned"])
+        found = measured(ledger, [*OF_TELEMETRY, "spike_score", "final_loss"], ledger.statuses())
+    assert found == {name: {} for name in (*OF_TELEMETRY, "spike_score")}
 
 
 # --- the spike score ---

@@ -1,0 +1,258 @@
+"""Where one run lies on a sweep's map: inside stable territory or not, how far from each edge, near which cells."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Literal
+
+from scipy.special import expit
+
+from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
+from orchestrator.errors import InputError, Problem, did_you_mean
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
+from orchestrator.maps.fitted import Fit, fit
+from orchestrator.maps.fitted_margins import fitted_margins
+from orchestrator.maps.related_cells import Key, base_notes, led, state_beside, ties_of, worst_state
+from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
+from orchestrator.maps.stability import distinct_runs, sweep_axes
+from orchestrator.maps.ways_back import Way, fitted_ways, way_along
+from orchestrator.messages import DEGRADED, TrialRow
+from orchestrator.search.surface import CONFIDENCE
+from orchestrator.space import Axis, frozen, is_number, is_ordered, on_natural_scale
+from orchestrator.sweepfile.run_settings import RunSettings
+from orchestrator.sweepfile.settings import settings_of
+
+Side = Literal["stable", "not stable", "at the edge", "not known", "outside"]
+_NEAREST = 4  # cells
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """A setting of the run that is no axis and differs from the sweep's; ``has`` says whether the sweep has it."""
+
+    name: str
+    place: str
+    run: Any
+    sweep: Any
+    has: bool
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearCell:
+    """A cell beside the run: the labels of its seeds with their numbers, and the median of their final losses."""
+
+    setting: Mapping[str, Any]
+    state: str
+    outcomes: Mapping[str, int]
+    final_loss: float | None
+    trial_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A run on a sweep's map.
+
+    ``side`` is stable where all ``num_around`` cells around the run are stable, not stable where none is, at the edge
+    between some of either. Where cells are scattered it follows from ``stable``, P(stable) with the ends of its 95 %
+    interval, of the surface ``fitted``. From a stable place ``margins`` lead to the edges, from another one ``ways``
+    lead to what is stable. Neither goes from a place outside the axes. ``axes`` have the run's values among theirs.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    place: RunPlace
+    side: Side
+    num_around: int
+    num_degraded: int  # of the cells around it
+    stable: tuple[float, float, float] | None
+    fitted: Fit | None
+    margins: tuple[Margin, ...]
+    ways: tuple[Way, ...]
+    cautions: tuple[Caution, ...]
+    not_given: tuple[str, ...]  # settings of the sweep that the run does not tell
+    notes: tuple[str, ...]
+    nearest: tuple[NearCell, ...]
+
+    @property
+    def outside(self) -> tuple[Outside, ...]:
+        """The values that their axes do not reach."""
+        return self.place.outside
+
+
+def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False) -> Located:
+    """Where ``run`` lies on the sweep's map. With ``counts_degraded`` degraded cells are over the edge.
+
+    On a grid a run between values has up to two neighbours on each axis, and the worst of the cells around it counts;
+    on a cell its margins are those that ``recommend`` has there. Raises InputError for a sweep without axes, for
+    settings that lack an axis or cannot be values of it, and for too few scattered cells to fit a surface to.
+    """
+    facts, axes = ledger.facts(), sweep_axes(ledger)
+    rows = distinct_runs(ledger.trials())
+    if not axes or not rows:
+        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to be on"))
+    is_scattered = facts.get("is_sampled") == "true"
+    place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
+    cells: dict[Key, list[TrialRow]] = {}
+    for row in rows:
+        cells.setdefault(tuple(row.cell[axis.name] for axis in axes), []).append(row)
+    ordered = sorted(cells, key=lambda key: _distance(key, axes, place.setting, is_scattered))
+    nearest_row = cells[ordered[0]][0]
+    ties = ties_of(ledger)
+    found = Located(
+        name=facts.get("name", ""),
+        axes=tuple(_with_value(axis, place.setting.get(axis.name)) for axis in axes),
+        place=place,
+        side="outside",
+        num_around=0,
+        num_degraded=0,
+        stable=None,
+        fitted=None,
+        margins=(),
+        ways=(),
+        cautions=tuple(_cautions(run, nearest_row, set(place.setting))),
+        not_given=tuple(
+            name for name in _settings(nearest_row) if name not in run.values and name not in place.setting
+        ),
+        notes=tuple(base_notes(place.setting, ties)),
+        nearest=tuple(_near_cell(cells[key], axes) for key in ordered[:_NEAREST]),
+    )
+    if place.outside:
+        return found
+    if is_scattered:
+        return _on_surface(found, ledger, counts_degraded)
+    states = {key: cell_state([row.label for row in trials]) for key, trials in cells.items()}
+    return _on_grid(found, axes, states, counts_degraded)
+
+
+def _on_grid(found: Located, axes: Sequence[Axis], states: Mapping[Key, str], counts_degraded: bool) -> Located:
+    setting = found.place.setting
+    free = [i for i, axis in enumerate(axes) if axis.name in setting]
+    by_free = {tuple(key[i] for i in free): key for key in states}
+    around = itertools.product(*(beside(axes[i], setting[axes[i].name]) for i in free))
+    corners = [by_free[key] for key in around if key in by_free]
+    margins: list[Margin] = []
+    ways: list[Way] = []
+    side = _side([states[key] for key in corners], counts_degraded)
+    for i, axis in ordered_axes(axes) if corners else ():
+        # Of axes that advance together one may have no order, and the other stands for both.
+        here = setting[axis.name] if axis.name in setting else corners[0][i]
+        if (here is None and axis.when) or (axis.name not in setting and len(corners) > 1):
+            continue
+        for is_upwards, values in zip((False, True), sides(axis, here), strict=True):
+            row = [(v, worst_state([state_beside(key, i, v, axes, states) for key in corners])) for v in values]
+            if side == "stable":
+                margins.append(margin_along(axis, here, is_upwards, row, counts_degraded))
+            elif way := way_along(axis, here, is_upwards, row, counts_degraded):
+                ways.append(way)
+    return replace(
+        found,
+        side=side,
+        num_around=len(corners),
+        num_degraded=sum(states[key] == DEGRADED for key in corners),
+        margins=tuple(margins),
+        ways=tuple(ways),
+    )
+
+
+def _side(states: Sequence[str], counts_degraded: bool) -> Side:
+    if not states or not all(map(is_known, states)):
+        return "not known"
+    over = [is_over_edge(state, counts_degraded) for state in states]
+    return "not stable" if all(over) else "at the edge" if any(over) else "stable"
+
+
+def _on_surface(found: Located, ledger: LedgerReader, counts_degraded: bool) -> Located:
+    along = next((axis.name for axis in found.axes if axis.ends is not None or is_ordered(axis.values)), None)
+    fitted = fit(ledger, along, counts_degraded=counts_degraded)
+    setting = found.place.setting
+    latent = fitted.latent([setting])
+    middle, spread = float(latent.mean_M[0]), CONFIDENCE * float(latent.sd_M[0])
+    low, at, high = (float(expit(value)) for value in (middle - spread, middle, middle + spread))
+    side: Side = "stable" if low > fitted.level else "not stable" if high < fitted.level else "at the edge"
+    is_inside = middle > math.log(fitted.level / (1 - fitted.level))
+    return replace(
+        found,
+        side=side,
+        stable=(at, low, high),
+        fitted=fitted,
+        margins=tuple(fitted_margins(fitted, setting)) if is_inside else (),
+        ways=() if is_inside else tuple(fitted_ways(fitted, setting)),
+    )
+
+
+def _with_value(axis: Axis, value: Any) -> Axis:
+    """The axis with the run's value among its own, so that every value of an answer has a text of its own."""
+    if not axis.values or value in axis.values or not is_number(value) or not is_ordered(axis.values):
+        return axis
+    below, above = sides(axis, value)
+    return replace(axis, values=(*below[::-1], value, *above))
+
+
+def _settings(row: TrialRow) -> dict[str, Any]:
+    """The settings of a trial that are no axes."""
+    settings = {"steps": row.steps, **settings_of(row.objective, row.config)}
+    return {
+        name: frozen(value) for name, value in settings.items() if name not in row.cell and not isinstance(value, dict)
+    }
+
+
+def _cautions(run: RunSettings, nearest: TrialRow, placed: set[str]) -> list[Caution]:
+    """Settings of the run that are no axes and differ from those of the nearest cell's trials."""
+    settings = {**_settings(nearest), **{name: frozen(value) for name, value in nearest.cell.items()}}
+    found = []
+    for name, value in run.values.items():
+        if name in placed or (name in settings and _is_same(value, settings[name])):
+            continue
+        remedy = "" if name in settings else did_you_mean(name, settings)
+        found.append(Caution(name, run.places[name], value, settings.get(name), name in settings, remedy))
+    return found
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _near_cell(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> NearCell:
+    losses = [row.final_loss for row in rows if row.is_judged and row.final_loss is not None]
+    labels = [row.label for row in rows]
+    return NearCell(
+        {axis.name: rows[0].cell[axis.name] for axis in axes},
+        cell_state(labels),
+        dict(Counter(labels)),
+        median(losses) if losses else None,
+        tuple(row.trial_id for row in rows),
+    )
+
+
+def _distance(key: Key, axes: Sequence[Axis], setting: Mapping[str, Any], is_scattered: bool) -> float:
+    """The distance of a cell from the run: in steps of a grid, or in lengths of the axes where cells are scattered."""
+    followers = led(axes)
+    pairs = zip(axes, key, strict=True)
+    apart = (_apart(axis, a, setting[axis.name], is_scattered) for axis, a in pairs if axis.name not in followers)
+    return math.hypot(*apart)
+
+
+def _apart(axis: Axis, a: Any, b: Any, is_scattered: bool) -> float:
+    """The distance of two values on the axis's scale, as a part of its length or in mean steps; of words 1."""
+    if a == b:
+        return 0.0
+    axis = on_natural_scale(axis)
+    places = [_position(axis, value) for value in axis.values or axis.ends or ()]
+    numbers = [place for place in places if place is not None]
+    here, there = _position(axis, a), _position(axis, b)
+    if here is None or there is None or not numbers or max(numbers) == min(numbers):
+        return 1.0
+    return abs(here - there) / (max(numbers) - min(numbers)) * (1 if is_scattered else len(numbers) - 1)
+
+
+def _position(axis: Axis, value: Any) -> float | None:
+    if not is_number(value) or (axis.scale == "log" and value <= 0) or (axis.scale == "log1m" and value >= 1):
+        return None
+    return axis.position(value)
