@@ -199,7 +199,7 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-        "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
+        "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
