@@ -139,7 +139,10 @@ MAP_COLUMNS = (
         "stable, degraded, spiked, diverged, stalled, unknown, pruned, errored or not_run; stable only when all seeds "
         "asked for are, degraded when all are and some learned less than half of what the sweep's best trial did",
     ),
-    Column("cell_lr_health", "", "the word of most of its seeds on the learning rate; unknown where they disagree"),
+    Column(
+        "cell_lr_health", "",
+        "the word of most of its seeds on the learning rate; where they disagree right if one says so, else unknown",
+    ),
     Column("fraction_stable", "share", "stable seeds of the finished ones"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
     Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),

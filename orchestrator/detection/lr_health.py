@@ -34,8 +34,8 @@ class LrRow:
 
     ``judged`` maps a seed to its trials in cells without a trial off its trend, in ascending order of the learning
     rate; ``calm`` to those in cells of which every seed with a result is stable. ``noise`` is the standard deviation of
-    the final losses of a cell's seeds, the median of such cells; None with a single seed. ``tried`` are the learning
-    rates with a result.
+    the final losses of a cell's seeds, the median of the calm cells that are not degraded: where little is learned,
+    seeds differ by what they began with. None with a single seed. ``tried`` are the learning rates with a result.
     """
 
     axis: str
@@ -85,7 +85,8 @@ def _row(axis: str, trials: Sequence[TrialRow]) -> LrRow:
     ordered = {rate: cells[rate] for rate in sorted(cells)}
     quiet = [trials for trials in ordered.values() if {trial.outcome for trial in trials} <= {"stable", "stalled"}]
     calm = [trials for trials in ordered.values() if all(trial.outcome == "stable" for trial in trials)]
-    losses = [[trial.final_loss for trial in trials if trial.final_loss is not None] for trials in calm]
+    learned = [trials for trials in calm if not any(trial.is_degraded for trial in trials)]
+    losses = [[trial.final_loss for trial in trials if trial.final_loss is not None] for trials in learned]
     spreads = [stdev(of_cell) for of_cell in losses if len(of_cell) > 1]
     noise = median(spreads) if spreads else None
     return LrRow(axis, _by_seed(quiet), _by_seed(calm), noise, tuple(ordered))

@@ -19,7 +19,7 @@ from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import base_notes, led, ties_of, together
-from orchestrator.messages import DEGRADED, UNSURE, TrialRow
+from orchestrator.messages import DEGRADED, RIGHT, UNSURE, TrialRow
 from orchestrator.space import Axis, frozen, is_number
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
@@ -264,11 +264,11 @@ def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: 
 
 
 def _word_of_most(words: Sequence[str]) -> str | None:
-    """The word of more than half of the seeds; unknown where they disagree, None without any."""
+    """The word of more than half of the seeds; where they disagree right if one says so, else unknown; None of none."""
     if not words:
         return None
     word, count = Counter(words).most_common(1)[0]
-    return word if 2 * count > len(words) else UNSURE
+    return word if 2 * count > len(words) else RIGHT if RIGHT in words else UNSURE
 
 
 def _median_of(name: str, trials: Sequence[TrialRow], measured: Measured) -> float | None:
