@@ -42,7 +42,9 @@ def diagnose(
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"
         yield "`--trial ID` diagnoses a stable trial anyway"
         return EXIT_OK
-    advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
+    advice = []
+    if found.evidence.outcome != "stable":
+        advice = advise(found.evidence, found.cause.mechanism if found.cause is not None else None, folder)
     path = output or folder / DIAGNOSES / f"{found.trial.trial_id}.png"
     write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder)

@@ -26,7 +26,7 @@ def diagnosis_lines(found: Diagnosis, advice: Sequence[Advice], folder: Path) ->
     if advice:
         yield "advice:"
         yield from (f"  {line}".rstrip() for line in advice_lines(advice, found.evidence.outcome))
-    elif found.cause is None and found.evidence.outcome != "stable":
+    if found.cause is None and found.evidence.outcome != "stable" and not any(one.sweep_file for one in advice):
         yield from _what_would_tell(found, folder)
 
 
