@@ -78,7 +78,7 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
         try:
             sweep_file = written_sweep(folder, evidence.trial, move.direction, move.setting, values)
         except InputError as error:
-            refusal = _first_problem(error)
+            refusal = refusal_of(error)
     return Advice(
         move=move,
         here=next((cell for cell in cells if cell.value == own), None),
@@ -89,7 +89,7 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
     )
 
 
-def _first_problem(error: InputError) -> str:
+def refusal_of(error: InputError) -> str:
     """What is wrong, without the file and the remedy."""
     first = error.problems[0]
     return first if isinstance(first, str) else ": ".join(part for part in (first.key, first.message) if part)
