@@ -11,6 +11,7 @@ from orchestrator.diagnosis import diagnosis
 from orchestrator.diagnosis.advice import advise
 from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
 from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
+from orchestrator.diagnosis.not_finite import branches, sweep_of
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
