@@ -77,6 +77,16 @@ TRIAL_COLUMNS = (
         "median share learned of what the best trial did", is_in_mlflow=True,
     ),
     Column(
+        "lr_health", "",
+        "whether its learning rate is right, by the trials beside it: too slow (raise it), oscillating (lower it), "
+        "right or unknown; empty where no learning rate is an axis, and where the outcome says more",
+    ),
+    Column(
+        "lr_regret", "loss",
+        "loss left on the table: its final loss less the lowest at any learning rate with the same seed and settings",
+        "median loss left on the table by the learning rate", is_in_mlflow=True,
+    ),
+    Column(
         "validation_loss", "loss", "mean loss on held-out data after the last step; empty where there is none",
         "median validation loss", is_in_mlflow=True,
     ),
@@ -137,7 +147,7 @@ TRACE_COLUMNS = (
 
 _MAPPED = (
     "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-    "onset_step", "num_spikes", "steps_done", "spike_score", *(column.name for column in READING_COLUMNS),
+    "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score", *(column.name for column in READING_COLUMNS),
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 
@@ -156,14 +166,22 @@ MAP_COLUMNS = (
         "stable, degraded, spiked, diverged, stalled, unknown, pruned, errored or not_run; stable only when all seeds "
         "asked for are, degraded when all are and some learned less than half of what the sweep's best trial did",
     ),
+    Column(
+        "cell_lr_health", "",
+        "the word of most of its seeds on the learning rate; where they disagree right if one says so, else unknown",
+    ),
     Column("fraction_stable", "share", "stable seeds of the finished ones"),
     Column("fraction_low", "share", "lower end of the 95 % Wilson interval of fraction_stable"),
     Column("fraction_high", "share", "upper end of the 95 % Wilson interval of fraction_stable"),
-    Column("num_stable", "", "seeds with the outcome stable, degraded ones among them"),
-    Column("num_degraded", "", "stable seeds that learned less than half of what the sweep's best trial did"),
+    Column("num_stable", "", "seeds with the outcome stable, and degraded ones"),
+    Column(
+        "num_degraded", "",
+        "seeds that learned less than half of what the sweep's best trial did: stable ones, and those that stalled "
+        "since their learning rate is too slow",
+    ),
     Column("num_spiked", "", "seeds with the outcome spiked"),
     Column("num_diverged", "", "seeds with the outcome diverged"),
-    Column("num_stalled", "", "seeds with the outcome stalled"),
+    Column("num_stalled", "", "seeds with the outcome stalled, without those that are degraded"),
     Column("num_pruned", "", "seeds that were stopped since they were slow beside others"),
     Column("num_risen", "", "seeds that gave up more than a quarter of what they had learned in a slow rise"),
     Column("num_errored", "", "seeds that ended with an error and have no outcome"),

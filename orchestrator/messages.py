@@ -13,6 +13,8 @@ Trace = Mapping[str, np.ndarray]
 
 # What a map calls a stable trial that learned less than this share of what the best of its sweep did.
 DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
+# Words on a trial's learning rate: raise it, lower it, leave it, and that it cannot be told.
+TOO_SLOW, OSCILLATING, RIGHT, UNSURE = "too slow", "oscillating", "right", "unknown"
 PRUNED = "pruned"  # the outcome of a trial that was stopped since it was slow
 CUSTOM_KINDS = ("command", "python")  # the objective of the trials of a custom trainer
 
@@ -327,6 +329,9 @@ class TrialRow:
     finished_at: float | None = None
     # Of what the sweep's best trial learned. Computed for all trials of a sweep together: None in a row read alone.
     learned_share: float | None = None
+    # By the trials beside it along the learning rate, computed with them: a word, and its final loss less the lowest.
+    lr_health: str | None = None
+    lr_regret: float | None = None
 
     @property
     def is_judged(self) -> bool:
@@ -335,7 +340,12 @@ class TrialRow:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it is stable and learned less than half of what the sweep's best trial did."""
+        """Whether it is calm and learned less than half of what the sweep's best trial did.
+
+        Calm is one that is stable, or has stalled since its learning rate is too low to move.
+        """
+        if self.outcome == "stalled":
+            return self.lr_health == TOO_SLOW
         return self.outcome == "stable" and self.learned_share is not None and self.learned_share < LEARNED_ENOUGH
 
     @property
@@ -351,7 +361,7 @@ class TrialRow:
 
     @property
     def label(self) -> str:
-        """The outcome, ``degraded`` for a stable trial that is, or the status where there is no outcome."""
+        """The outcome, ``degraded`` for a calm trial that is, or the status where there is no outcome."""
         return DEGRADED if self.is_degraded else self.outcome or self.status
 
 

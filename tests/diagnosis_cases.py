@@ -185,6 +185,12 @@ def epsilon_floor() -> Case:
     return case
 
 
+def learning_rate_too_low() -> Case:
+    """A loss that hardly moves, beside a cell that learns at a higher learning rate."""
+    case = calm("stalled", None, {"lr": 1e-6, "warmup": 0}, final_loss=5.49)
+    return case.with_trace(loss=5.5 - 1e-5 * case.trace["step"]).sister("stable", lr=1e-3)
+
+
 def bad_batch() -> Case:
     """One step whose loss is twice its neighbours', and one more that is half-way."""
     case = calm("spiked", 200)
@@ -236,6 +242,7 @@ PLANTED = {
     "short_memory": short_memory,
     "epsilon_floor": epsilon_floor,
     "bad_batch": bad_batch,
+    "learning_rate_too_low": learning_rate_too_low,
     "half_precision_overflow": half_precision_overflow,
     "logit_growth": logit_growth,
     "layers_out_of_step": layers_out_of_step,

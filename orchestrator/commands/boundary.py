@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.commands.printing import Answer
+from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.files import LEDGER, check_output, write_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary as rows_of
-from orchestrator.maps.boundary import boundary_lines
+from orchestrator.maps.boundary import boundary_lines, lr_places
 from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.fitted import Fit, fit, fitted_lines
 from orchestrator.maps.level_boundary import level_boundary, level_lines
 from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.messages import OSCILLATING, TOO_SLOW
 
 
 def boundary(
@@ -131,10 +133,18 @@ def _bracketed_json(stability: StabilityMap) -> dict[str, Any]:
                 "kind": row.kind,
                 "edges": [{"at": edge.at, "stable": edge.stable, "not_stable": edge.not_stable} for edge in row.edges],
                 "not_known": list(row.missing),
+                **_lr_words(stability, row.y),
             }
             for row in rows_of(stability)
         ],
     }
+
+
+def _lr_words(stability: StabilityMap, y: Any) -> dict[str, list[Any]]:
+    """Where the row's learning rates are too slow or oscillating, if they lie along it."""
+    if stability.x.name not in LR_NAMES:
+        return {}
+    return {word.replace(" ", "_"): list(lr_places(stability, y, word)) for word in (TOO_SLOW, OSCILLATING)}
 
 
 def _fitted_json(fitted: Fit) -> dict[str, Any]:

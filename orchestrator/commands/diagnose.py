@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.commands.printing import Answer
 from orchestrator.diagnosis import diagnosis
-from orchestrator.diagnosis.advice import Advice, advise
+from orchestrator.diagnosis.advice import advise
 from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
 from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
+from orchestrator.diagnosis.not_finite import branches, sweep_of
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
@@ -42,25 +43,32 @@ def diagnose(
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"
         yield "`--trial ID` diagnoses a stable trial anyway"
         return EXIT_OK
-    advice = advise(found.evidence, found.cause.mechanism, folder) if found.cause is not None else []
+    advice = []
+    if found.evidence.outcome != "stable":
+        advice = advise(found.evidence, found.cause.mechanism if found.cause is not None else None, folder)
+    broken = branches(found.evidence, folder)
+    told = {one.advice.move.setting for one in broken if one.advice is not None}
+    advice = [one for one in advice if one.move.setting not in told]
     path = output or folder / DIAGNOSES / f"{found.trial.trial_id}.png"
     write(path, diagnosis_figure(found, file_format))
-    yield from diagnosis_lines(found, advice, folder)
+    yield from diagnosis_lines(found, advice, folder, broken)
     yield f"picture: {path}"
-    yield from _small_sweeps(found.trial.trial_id, advice, path.parent, write)
+    files = {f"{one.move.direction}_{one.move.setting}": one.sweep_file for one in advice}
+    files |= {f"not_finite_{one.key}": sweep_of(one) for one in broken if one.says != "no"}
+    yield from _small_sweeps(found.trial.trial_id, files, path.parent, write)
     if json_file is not None:
-        write_output(json_file, json.dumps(diagnosis_json(found, advice), indent=2, allow_nan=False) + "\n")
+        write_output(json_file, json.dumps(diagnosis_json(found, advice, broken), indent=2, allow_nan=False) + "\n")
         yield f"wrote {json_file}"
     return EXIT_OK
 
 
-def _small_sweeps(trial_id: str, advice: Sequence[Advice], folder: Path, write: Write) -> Iterator[str]:
+def _small_sweeps(trial_id: str, files: Mapping[str, str | None], folder: Path, write: Write) -> Iterator[str]:
     """Write the small sweeps of the advice to the folder of the picture, ready to run."""
     written = []
-    for one in advice:
-        if one.sweep_file is not None:
-            path = folder / f"{trial_id}_{one.move.direction}_{one.move.setting}.yaml"
-            write(path, one.sweep_file)
+    for name, content in files.items():
+        if content is not None:
+            path = folder / f"{trial_id}_{name}.yaml"
+            write(path, content)
             written.append(path)
     if written:
         yield "small sweeps that would tell, for `sweep run`:"

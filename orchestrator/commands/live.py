@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -17,13 +18,14 @@ from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map
-from orchestrator.messages import PRUNED, Finished, TrialRow
+from orchestrator.messages import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNSURE, Finished, TrialRow
 from orchestrator.pictures.style import STATES
 from orchestrator.space import Axis, Trial
 
 _SECONDS_PER_LINE = 10.0
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; a larger one is not shown
 _MAX_HEAD = 24
+_LR_WAYS = {TOO_SLOW: " (raise)", OSCILLATING: " (lower)", RIGHT: "", UNSURE: ""}
 _LEAST_FILLED = 6  # a map is shown where one place in so many has a cell
 
 
@@ -127,6 +129,10 @@ def text_map(rows: Sequence[TrialRow], aside: Container[str] = ()) -> Text | Non
     shown = dict.fromkeys(_state(stability, key) for key in stability.cells)
     key = "  ".join(f"{STATES[state].letter} {STATES[state].word}" for state in shown)
     text.append(f"{'':>{margin}}  {key}\n")
+    words = Counter(cell.lr_health for cell in stability.cells.values() if cell.lr_health)
+    if words:
+        said = ", ".join(f"{words[word]} {word}{way}" for word, way in _LR_WAYS.items() if words[word])
+        text.append(f"{'':>{margin}}  learning rates: {said}\n")
     return text
 
 

@@ -11,6 +11,7 @@ from orchestrator.driver.words import counts_line
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.files import LEDGER, is_locked
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import sweep_axes
 
@@ -21,7 +22,7 @@ _LINES_OF_ERROR = 6
 def status(folder: Path) -> Answer:
     """Outcomes, map and failures of the sweep in ``folder``; the exit code is 3 when trials errored or were lost."""
     with LedgerReader(folder / LEDGER) as ledger:
-        rows, facts, axes = ledger.trials(), ledger.facts(), sweep_axes(ledger)
+        rows, facts, axes = judged_trials(ledger), ledger.facts(), sweep_axes(ledger)
     yield f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}"
     yield counts_line(Counter(row.label for row in rows))
     if drawing := text_map(rows, led(axes)):

@@ -21,6 +21,9 @@ Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown", "pruned"
 # slow is pruned: nobody knows what it would have become.
 OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
 ENOUGH_LOSSES = 10  # fewer tell nothing: what is reported as a level is a median of ten
+# A run that ends off its trend below this share of its initial loss has kept what it learned. A loss that falls over
+# decades rises by many of them without giving anything up that matters.
+_ALL_KEPT = 1e-4
 _BROKEN = 2  # gradients that are not finite at the end; a single one may be a step that a loss scaler skips
 _WORSE_FIRST: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
 
@@ -47,7 +50,8 @@ class Verdict:
 def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     """The outcome of a finished (or stopped) member, from its state at the end.
 
-    diverged: not finite, far above its own past, off its trend and not back, or slowly back to where it began.
+    diverged: not finite, far above its own past, off its trend and not back (unless nearly nothing of the initial loss
+    is left all the same), or slowly back to where it began.
     unknown: a finite loss that went below zero, or that grew from a low start to a plateau: how far it is from its
     past cannot be told; or fewer than ten losses.
     stalled: it never lowered its loss by ``stall_drop``.
@@ -85,8 +89,13 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
         onset = record.up_since_step
         if episodes and episodes[-1].recovery_step is None:
             onset = episodes[-1].onset_step
+        onset = record.first_step if onset is None else onset
+        if not record.is_far and _has_kept_all(record):
+            return verdict(
+                "spiked", onset, f"it had left its trend when it ended, at a loss of {record.recent_loss:.2g}"
+            )
         how = "it ended far above its past" if record.is_far else "it left its trend and had not come back at its end"
-        return verdict("diverged", record.first_step if onset is None else onset, how)
+        return verdict("diverged", onset, how)
     initial = record.initial_loss
     if initial is not None:
         best = initial if record.best_loss is None else min(record.best_loss, initial)
@@ -100,6 +109,11 @@ def judge(record: MemberRecord, config: StoppingConfig) -> Verdict:
     if record.lost is not None:
         return verdict("spiked", record.lost_onset_step, f"{record.lost_reason}, but it came back")
     return verdict("stable", None, "it stayed on its trend")
+
+
+def _has_kept_all(record: MemberRecord) -> bool:
+    level, initial = record.recent_loss, record.initial_loss
+    return level is not None and initial is not None and 0 <= level <= _ALL_KEPT * initial
 
 
 def _factors(episodes: Sequence[Episode]) -> list[float]:

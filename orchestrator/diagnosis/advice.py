@@ -10,8 +10,9 @@ from typing import Any
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
-from orchestrator.diagnosis.mechanisms.moves import Move
-from orchestrator.diagnosis.small_sweep import small_sweep
+from orchestrator.diagnosis.mechanisms.moves import LOWER_LR, Move
+from orchestrator.diagnosis.small_sweep import written_sweep
+from orchestrator.errors import InputError
 from orchestrator.maps.neighbours import Neighbour, above, below, neighbours
 from orchestrator.space import format_value
 
@@ -23,7 +24,8 @@ class Advice:
     """A move, and the evidence for it in the sweep's cells.
 
     ``here`` is the trial's cell, ``nearest`` the next cell in the direction of the move, ``stable`` the next stable one
-    there or None. ``sweep_file`` is a small sweep to try where no cell answers.
+    there or None. ``sweep_file`` is a small sweep to try where no cell answers, None with a ``refusal``: why it cannot
+    be written.
     """
 
     move: Move
@@ -31,18 +33,26 @@ class Advice:
     nearest: Neighbour | None
     stable: Neighbour | None
     sweep_file: str | None
+    refusal: str = ""
 
 
-def advise(evidence: Evidence, mechanism: str, folder: Path) -> list[Advice]:
+def advise(evidence: Evidence, mechanism: str | None, folder: Path) -> list[Advice]:
     """What to change in a trial of the sweep in ``folder`` that ``mechanism`` led off its trend.
 
-    Leaves out settings that the trial does not have, and those that already have the advised value.
+    Where none is known to have (None), a lower learning rate if the sweep shows that to be stable. Leaves out settings
+    that the trial does not have, and those that already have the advised value.
     """
+    moves = MECHANISMS[mechanism].moves if mechanism is not None else _moves_without_cause(evidence)
     return [
         advice
-        for move in MECHANISMS[mechanism].moves
+        for move in moves
         if _acts(evidence, move.setting) and (advice := check(evidence, move, folder)) is not None
     ]
+
+
+def _moves_without_cause(evidence: Evidence) -> tuple[Move, ...]:
+    lower = below(evidence.cells("lr"), evidence.config.get("lr"))
+    return (LOWER_LR,) if evidence.onset is not None and any(cell.is_stable for cell in lower) else ()
 
 
 def _acts(evidence: Evidence, setting: str) -> bool:
@@ -63,15 +73,26 @@ def check(evidence: Evidence, move: Move, folder: Path) -> Advice | None:
     values = [] if nearest else _tried(own, move, evidence)
     if nearest is None and not values:
         return None
+    sweep_file, refusal = None, ""
+    if nearest is None:
+        try:
+            sweep_file = written_sweep(folder, evidence.trial, move.direction, move.setting, values)
+        except InputError as error:
+            refusal = refusal_of(error)
     return Advice(
         move=move,
         here=next((cell for cell in cells if cell.value == own), None),
         nearest=nearest,
         stable=next((cell for cell in there if cell.is_stable), None),
-        sweep_file=small_sweep(folder, evidence.trial, move.direction, move.setting, values)
-        if nearest is None
-        else None,
+        sweep_file=sweep_file,
+        refusal=refusal,
     )
+
+
+def refusal_of(error: InputError) -> str:
+    """What is wrong, without the file and the remedy."""
+    first = error.problems[0]
+    return first if isinstance(first, str) else ": ".join(part for part in (first.key, first.message) if part)
 
 
 def _tried(own: Any, move: Move, evidence: Evidence) -> list[Any]:
@@ -92,7 +113,7 @@ def advice_lines(advice: Sequence[Advice], outcome: str) -> list[str]:
         if one.nearest is not None:
             lines += [f"  {text}" for text in _checked(one, outcome)]
         elif one.sweep_file is None:
-            lines.append("  no cell of this sweep tells, and its trainer takes no such setting from a sweep file")
+            lines.append(f"  no cell of this sweep tells, and a small sweep would be refused: {one.refusal}")
         elif shown_file:
             lines.append("  no cell of this sweep shows whether it helps; a small sweep would")
         else:

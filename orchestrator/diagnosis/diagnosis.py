@@ -149,6 +149,7 @@ def most_typical(rows: Sequence[TrialRow]) -> TrialRow | None:
 
 def typical_trials(rows: Sequence[TrialRow]) -> list[TrialRow]:
     """The finished trials of the most common outcome that is not stable, by their onset; empty if all are stable."""
+    rows = [row for row in rows if not row.is_degraded] or rows  # one that is only too slow is not typical of others
     counts = Counter(row.outcome for row in rows if row.outcome in _BAD)
     if not counts:
         return []

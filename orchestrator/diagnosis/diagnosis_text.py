@@ -11,6 +11,7 @@ from orchestrator.diagnosis.advice import Advice, advice_lines, indented
 from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, title_of
 from orchestrator.diagnosis.mechanisms.finding import Finding
+from orchestrator.diagnosis.not_finite import Branch, branches_json, broken_step, not_finite_lines
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY, small_sweep
 from orchestrator.maps.related_cells import effective_values
 from orchestrator.space import format_value
@@ -19,14 +20,22 @@ _WIDTH = 110
 _NAMED = 3  # possible mechanisms to name; more are only counted
 
 
-def diagnosis_lines(found: Diagnosis, advice: Sequence[Advice], folder: Path) -> Iterator[str]:
+def diagnosis_lines(
+    found: Diagnosis, advice: Sequence[Advice], folder: Path, broken: Sequence[Branch] = ()
+) -> Iterator[str]:
     """The page: what happened, the cause with its numbers, its companions, the excluded causes, and the advice."""
     for line in _lines(found):
         yield from _wrapped(line)
+    yield from not_finite_lines(broken, broken_step(found.evidence), found.evidence.outcome)
     if advice:
         yield "advice:"
         yield from (f"  {line}".rstrip() for line in advice_lines(advice, found.evidence.outcome))
-    elif found.cause is None and found.evidence.outcome != "stable":
+    if (
+        found.cause is None
+        and found.evidence.outcome != "stable"
+        and not broken
+        and not any(one.sweep_file for one in advice)
+    ):
         yield from _what_would_tell(found, folder)
 
 
@@ -69,7 +78,7 @@ def headline(found: Diagnosis) -> str:
     return f"{found.sweep}: {setting} seed={trial.seed} ({trial.trial_id}): {trial.outcome}{onset}"
 
 
-def diagnosis_json(found: Diagnosis, advice: Sequence[Advice]) -> dict[str, Any]:
+def diagnosis_json(found: Diagnosis, advice: Sequence[Advice], broken: Sequence[Branch] = ()) -> dict[str, Any]:
     """The diagnosis as plain data."""
     trial = found.trial
     return {
@@ -79,6 +88,7 @@ def diagnosis_json(found: Diagnosis, advice: Sequence[Advice]) -> dict[str, Any]
         "along": [finding.mechanism for finding in found.along],
         "findings": [_finding_json(finding) for finding in found.findings],
         "advice": [_advice_json(one) for one in advice],
+        "not_finite": branches_json(broken),
     }
 
 

@@ -29,29 +29,44 @@ def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None,
 
     Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name contains
     ``change``, raise or lower, and the start of the trial's id. Without a ``setting`` it trains the cell alone. None
-    where the file is missing, or its trainer does not accept the setting.
+    where it cannot be written: ``written_sweep`` says why.
     """
     try:
-        document = _document(folder, trial)
-        data = document.data
-        settings = settings_of(trial.objective, trial.config)
-        tied = {name: settings[name] for name in _mapping(data, "tie") if name in settings}
-        cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
-        given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
-        fixed = {name: value for name, value in given.items() if name not in inert}
-        axes = {}
-        if setting is not None:
-            own = fixed.pop(setting, settings.get(setting))
-            axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
-        data = {key: value for key, value in data.items() if key not in _OF_THE_WHOLE}
-        if trial.objective not in CUSTOM_KINDS:
-            data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
-        document.data = {**data, "axes": axes, "fixed": fixed}
-        tried = change if setting is None else f"{change}_{setting}"
-        name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial.trial_id[:_SHOWN_OF_ID]}"[:_LONGEST]
-        return build_sweep(document, Overrides(name=name)).text
+        return written_sweep(folder, trial, change, setting, values)
     except InputError:
         return None
+
+
+def written_sweep(
+    folder: Path,
+    trial: TrialRow,
+    change: str,
+    setting: str | None,
+    values: Sequence[Any],
+    seeds: Sequence[int] | None = None,
+) -> str:
+    """As ``small_sweep``, with other ``seeds`` if given.
+
+    Raises InputError where the file is missing, or is refused with the setting.
+    """
+    document = _document(folder, trial)
+    data = document.data
+    settings = settings_of(trial.objective, trial.config)
+    tied = {name: settings[name] for name in _mapping(data, "tie") if name in settings}
+    cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
+    given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
+    fixed = {name: value for name, value in given.items() if name not in inert}
+    axes = {}
+    if setting is not None:
+        own = fixed.pop(setting, settings.get(setting))
+        axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
+    data = {key: value for key, value in data.items() if key not in _OF_THE_WHOLE}
+    if trial.objective not in CUSTOM_KINDS:
+        data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
+    document.data = {**data, "axes": axes, "fixed": fixed} | ({} if seeds is None else {"seeds": list(seeds)})
+    tried = change if setting is None else f"{change}_{setting}"
+    name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial.trial_id[:_SHOWN_OF_ID]}"[:_LONGEST]
+    return build_sweep(document, Overrides(name=name)).text
 
 
 def _existing(data: Mapping[str, Any], trial: TrialRow) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 
 from orchestrator.detection.learned import with_learned_shares
+from orchestrator.detection.lr_health import LR_NAMES, with_lr_health
 from orchestrator.ledger.curve_pieces import join_pieces, unpack_piece
 from orchestrator.ledger.schema import (
     SCHEMA,
@@ -30,7 +31,8 @@ from orchestrator.space import frozen
 BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
-_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow) if column.name != "learned_share")
+_OF_ALL = ("learned_share", "lr_health", "lr_regret")  # computed for all trials of a sweep together
+_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow) if column.name not in _OF_ALL)
 _PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
@@ -71,16 +73,21 @@ class LedgerReader:
         self.close()
 
     def trials(self, *, removed: bool = False) -> list[TrialRow]:
-        """The sweep's trials in order, with the share that each has learned (``with_learned_shares``).
+        """The sweep's trials in order, with what others tell of each: ``with_learned_shares``, ``with_lr_health``.
 
-        With ``removed`` also trials that are no longer in the sweep, after the others and without a share.
+        With ``removed`` also trials that are no longer in the sweep, after the others and without these.
         """
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
             trials = [_trial(row) for row in rows]
         present = [trial for trial in trials if trial.position is not None]
-        return with_learned_shares(present) + trials[len(present) :]
+        return with_lr_health(with_learned_shares(present), self.beside_lr()) + trials[len(present) :]
+
+    def beside_lr(self) -> set[str]:
+        """The axes that advance with that of the learning rates."""
+        axes = json.loads(self.facts().get("axes", "[]"))
+        return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
 
     def trial(self, trial_id: str) -> TrialRow:
         """The row of one trial, without the share that it has learned of what others have."""

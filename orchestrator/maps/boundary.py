@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.errors import InputError, Problem
 from orchestrator.maps.axis_values import label_between, value_labels
 from orchestrator.maps.related_cells import existing, led, state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap
-from orchestrator.messages import DEGRADED
+from orchestrator.messages import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.space import Axis, is_ordered
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
@@ -121,11 +122,21 @@ def _row_text(row: RowBoundary, stability: StabilityMap, labels: Mapping[Any, st
     edges = "; ".join(_edge_text(edge, stability.x.name, labels) for edge in row.edges)
     what = kind if not row.edges else f"crosses {len(row.edges)} times: {edges}" if len(row.edges) > 1 else edges
     what += f" (not known at {', '.join(shown)})" if missing else ""
-    if not row.degraded or stability.counts_degraded:
-        return what
-    degraded = [labels[x] for x in row.degraded[:_SHOWN]]
-    more = f" and {len(row.degraded) - _SHOWN} more" if len(row.degraded) > _SHOWN else ""
-    return f"{what}; degraded at {', '.join(degraded)}{more}"
+    places = {} if stability.counts_degraded else {DEGRADED: row.degraded}
+    if stability.x.name in LR_NAMES:
+        places |= {word: lr_places(stability, row.y, word) for word in (TOO_SLOW, OSCILLATING)}
+    return "; ".join([what, *(f"{word} at {_listed(xs, labels)}" for word, xs in places.items() if xs)])
+
+
+def lr_places(stability: StabilityMap, y: Any, word: str) -> tuple[Any, ...]:
+    """The values along x of the row at ``y`` whose cells have this word on their learning rate."""
+    cells = ((x, stability.cells.get((x, y))) for x in stability.x_values)
+    return tuple(x for x, cell in cells if cell is not None and cell.lr_health == word)
+
+
+def _listed(values: Sequence[Any], labels: Mapping[Any, str]) -> str:
+    more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+    return ", ".join(labels[x] for x in values[:_SHOWN]) + more
 
 
 def shortened(texts: Sequence[str]) -> list[str]:

@@ -206,7 +206,7 @@ def _stable_table(
 
 
 def _is_stable(row: TrialRow, counts_degraded: bool) -> bool:
-    return row.outcome == "stable" and not (counts_degraded and row.is_degraded)
+    return row.label == "stable" or (row.is_degraded and not counts_degraded)
 
 
 def _area(table: np.ndarray) -> float:

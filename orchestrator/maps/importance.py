@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.detection.outcomes import OUTCOMES, is_over_edge
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
@@ -61,7 +61,7 @@ def importance(ledger: LedgerReader) -> Importance:
         raise InputError(Problem(name, "", "no axis has two values, so there is nothing to compare"))
     parameters = [_parameter(axis) for axis in axes]
     rows = [{axis.name: _value(axis, trial.cell[axis.name]) for axis in axes} for trial in trials]
-    unstable = [float(trial.outcome != "stable") for trial in trials]
+    unstable = [float(is_over_edge(trial.label)) for trial in trials]
     num, num_stable = len(trials), unstable.count(0.0)
     loss = usual_loss(trials)
     num_best = min(num - 1, max(_FEWEST, math.ceil(_BEST * num)))

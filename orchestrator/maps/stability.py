@@ -17,8 +17,9 @@ from orchestrator.intervals import wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of
+from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import base_notes, led, ties_of, together
-from orchestrator.messages import DEGRADED, TrialRow
+from orchestrator.messages import DEGRADED, RIGHT, UNSURE, TrialRow
 from orchestrator.space import Axis, frozen, is_number
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
@@ -34,7 +35,8 @@ class MapCell:
     Numbers are of the ``num_finished`` of ``num_seeds`` seeds that have a result. Without one, ``fraction_stable``, its
     95 % Wilson ``interval`` and ``value`` (of the map's metric) are None; so is each of ``medians`` (of METRICS) that
     no seed has. ``total_spikes`` is the number of spikes in all its seeds, ``num_risen`` that of the seeds that gave up
-    much of what they had learned in a slow rise.
+    much of what they had learned in a slow rise. ``lr_health`` is the word of most of its seeds on the learning rate;
+    None where nothing is said.
     """
 
     x: Any
@@ -49,6 +51,7 @@ class MapCell:
     num_risen: int
     value: float | None
     state: str
+    lr_health: str | None = None
 
     @property
     def num_stable(self) -> int:
@@ -131,7 +134,7 @@ def stability_map(
         raise InputError(Problem("--metric", "", f"{metric!r} is unknown", f"choose one of {known}"))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
-    trials, notes = _filtered(ledger.trials(), axes, where or {})
+    trials, notes = _filtered(judged_trials(ledger), axes, where or {})
     x_name, y_name = _chosen(axes, x, y, where or {})
     is_sampled = facts.get("is_sampled") == "true"
     name = facts.get("name", "")
@@ -256,7 +259,16 @@ def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: 
         num_risen=sum(trial.risen_share is not None for trial in finished),
         value=medians[metric],
         state=cell_state(labels),
+        lr_health=_word_of_most([trial.lr_health for trial in finished if trial.lr_health is not None]),
     )
+
+
+def _word_of_most(words: Sequence[str]) -> str | None:
+    """The word of more than half of the seeds; where they disagree right if one says so, else unknown; None of none."""
+    if not words:
+        return None
+    word, count = Counter(words).most_common(1)[0]
+    return word if 2 * count > len(words) else RIGHT if RIGHT in words else UNSURE
 
 
 def _median_of(name: str, trials: Sequence[TrialRow], measured: Measured) -> float | None:

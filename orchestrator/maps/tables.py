@@ -11,6 +11,7 @@ from orchestrator.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, also_of, measured
+from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.messages import DEGRADED, PRUNED
@@ -34,7 +35,7 @@ def trial_table(ledger: LedgerReader, readings: Measured | None = None) -> pd.Da
     it; onset_step and the like are missing where there is none. The column of a tied axis has the axis's value, as in
     maps, and ``effective_NAME`` the one that was trained with.
     """
-    rows, trials, ties = [], ledger.trials(), ties_of(ledger)
+    rows, trials, ties = [], judged_trials(ledger), ties_of(ledger)
     found = readings_and_printed(ledger) if readings is None else readings
     for trial in trials:
         settings = settings_of(trial.objective, trial.config, trial.cell)
@@ -58,6 +59,7 @@ def map_table(stability: StabilityMap) -> pd.DataFrame:
             row[stability.y.name] = cell.y
         low, high = cell.interval or (None, None)
         row |= {"num_seeds": cell.num_seeds, "num_finished": cell.num_finished, "state": cell.state}
+        row["cell_lr_health"] = cell.lr_health
         row |= {"fraction_stable": cell.fraction_stable, "fraction_low": low, "fraction_high": high}
         row |= {"num_stable": cell.num_stable, f"num_{DEGRADED}": cell.outcomes.get(DEGRADED, 0)}
         row |= {f"num_{outcome}": cell.outcomes.get(outcome, 0) for outcome in OUTCOMES if outcome != "stable"}

@@ -11,7 +11,7 @@ import numpy as np
 from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.stability import MapCell
-from orchestrator.pictures.style import RISE_SIGN
+from orchestrator.pictures.style import LR_SIGNS, RISE_SIGN
 from orchestrator.space import Axis
 
 _TICK_DIGITS = {"log": 3, "log1m": 2}
@@ -35,12 +35,12 @@ def short_number(value: float) -> str:
 def fraction_text(cell: MapCell) -> str:
     """Stable out of finished seeds, as 2/3, plus the number of all seeds if that is larger.
 
-    An arrow marks a cell with a slow rise.
+    Arrows mark a cell with a slow rise, and where its learning rate must go.
     """
     if not cell.num_finished:
         return ""
     share = f"{cell.num_stable}/{cell.num_finished}"
-    arrow = RISE_SIGN if cell.num_risen else ""
+    arrow = (RISE_SIGN if cell.num_risen else "") + LR_SIGNS.get(cell.lr_health or "", ("", ""))[0]
     return (share if cell.num_finished == cell.num_seeds else f"{share} of {cell.num_seeds}") + arrow
 
 

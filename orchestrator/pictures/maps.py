@@ -40,6 +40,7 @@ from orchestrator.pictures.style import (
     HATCH,
     HATCH_COLOUR,
     HATCH_WIDTH,
+    LR_SIGNS,
     RISE_LABEL,
     STATES,
     TEXT_ROOM,
@@ -59,6 +60,9 @@ class Panel:
     value: Callable[[MapCell], float | None]
     text: Callable[[MapCell], str]
     has_edge: bool = False
+
+
+_ARROWS = {"↑": r"\uparrow", "↓": r"\downarrow"}  # the signs of LR_SIGNS as markers
 
 
 def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str, meshes: Sequence[Mesh | None] = ()) -> bytes:
@@ -323,6 +327,10 @@ def outcome_legend(maps: Sequence[StabilityMap], has_mesh: bool = False) -> list
         handles.append(Patch(**looks, label=STATES["not_run"].label))
     if any(cell.num_risen for s in maps for cell in s.cells.values() if len(s.cells) <= TEXT_ROOM):
         handles.append(Line2D([], [], marker=r"$\nearrow$", color="black", linestyle="none", label=RISE_LABEL))
+    words = {cell.lr_health for s in maps for cell in s.cells.values() if len(s.cells) <= TEXT_ROOM}
+    for word, (sign, label) in LR_SIGNS.items():
+        if word in words:
+            handles.append(Line2D([], [], marker=f"${_ARROWS[sign]}$", color="black", linestyle="none", label=label))
     is_grid = not maps[0].is_sampled
     sides = {s.is_over_edge(key) for s in maps for key, cell in s.cells.items() if is_known(cell.state)}
     if is_grid and len(sides) > 1:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.messages import OSCILLATING, TOO_SLOW
+
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, ORANGE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#F0E442", "#000000"
@@ -66,6 +68,11 @@ EDGE_LABEL = "edge of stability"
 EDGE_LINE: Mapping[str, Any] = {"color": "black", "linewidth": 1.8, "solid_capstyle": "projecting"}
 # After the fraction of a cell with a slow rise.
 RISE_SIGN, RISE_LABEL = "↗", "a seed slowly gave up over a quarter of what it had learned"
+# After the fraction of a cell whose learning rate is not right: a sign, and what it means.
+LR_SIGNS: Mapping[str, tuple[str, str]] = {
+    TOO_SLOW: ("↑", "too slow: a higher learning rate ends lower"),
+    OSCILLATING: ("↓", "oscillating: a lower learning rate ends as low or lower"),
+}
 HATCH, HATCH_COLOUR, HATCH_WIDTH = "////", GREY, 0.5
 TEXT_ROOM = 400  # largest number of cells for which numbers are written into them
 

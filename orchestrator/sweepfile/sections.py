@@ -259,7 +259,10 @@ class TelemetryConfig(BaseModel):
 
     model_config = _STRICT
     every: int | None = Field(
-        10, ge=1, description="steps between two readings of norms, update sizes and moments by layer group; null: none"
+        10,
+        ge=1,
+        description="steps between two readings of norms, update sizes and moments by layer group, at most 5 in the "
+        "first 50 steps; null: none",
     )
     curvature: int | None = Field(
         None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 50; null for none"

@@ -13,11 +13,12 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, distance_to_edge
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
 from orchestrator.maps.fitted import Fit, fit
+from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.related_cells import led, ties_of
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.stability import MapCell, distinct_runs, map_cell, stability_map, sweep_axes
-from orchestrator.messages import DEGRADED, PackRow, TrialRow
+from orchestrator.messages import DEGRADED, OSCILLATING, RIGHT, TOO_SLOW, PackRow, TrialRow
 from orchestrator.replay.audit import Audit, audit
 from orchestrator.space import Axis, format_value, is_number
 from orchestrator.sweepfile.settings import settings_of
@@ -27,16 +28,17 @@ from orchestrator.tracking.tracker import CellKey, CellRecord, SweepRecord, Text
 
 MAP_AXES = "sweep.map_axes"  # tag: the params of cells over which a map can be drawn, by commas
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
+LR_WORDS = {"lr_too_slow": TOO_SLOW, "lr_oscillating": OSCILLATING, "lr_right": RIGHT}  # metrics: 1 where it is so
 _MEDIANS = (
-    "final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "onset_step",
-    *OF_TELEMETRY,
+    "final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "lr_regret",
+    "onset_step", *OF_TELEMETRY,
 )  # fmt: skip
 _MOST_ROWS = 20  # whose edges are metrics of the sweep
 
 
 def sweep_record(ledger: LedgerReader) -> SweepRecord:
     """The tracker's record of the sweep of ``ledger``."""
-    facts, packs, rows = ledger.facts(), ledger.packs(), ledger.trials()
+    facts, packs, rows = ledger.facts(), ledger.packs(), judged_trials(ledger)
     environment = packs[-1].environment if packs else {}
     axes = sweep_axes(ledger)
     ties = ties_of(ledger)
@@ -52,11 +54,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
     return SweepRecord(
         tags=tags,
         git_commit=facts.get("git_commit", ""),
-        shares={
-            row.trial_id: {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
-            for row in rows
-            if row.learned_share is not None
-        },
+        shares={row.trial_id: shares for row in rows if (shares := _shares(row))},
         settings={
             "sweep": facts.get("name", ""),
             "objective": facts.get("objective", ""),
@@ -71,6 +69,18 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
         num_finished=sum(row.status == "finished" for row in rows),
         texts=_texts(packs),
     )
+
+
+def _shares(row: TrialRow) -> dict[str, float]:
+    """What other trials tell of this one."""
+    found: dict[str, float] = {}
+    if row.learned_share is not None:
+        found |= {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
+    if row.lr_regret is not None:
+        found["lr_regret"] = row.lr_regret
+    if row.lr_health is not None:
+        found |= {name: float(row.lr_health == word) for name, word in LR_WORDS.items()}
+    return found
 
 
 # --- cells -----------------------------------------------------------------------------------------
@@ -110,6 +120,8 @@ def _cell_metrics(cell: MapCell, rows: Sequence[TrialRow], sweep: str) -> dict[s
     found: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
     found["num_stable"] += cell.outcomes.get(DEGRADED, 0)
     found |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
+    if cell.lr_health is not None:
+        found |= {name: float(cell.lr_health == word) for name, word in LR_WORDS.items()}
     if cell.fraction_stable is not None and cell.interval is not None:
         low, high = cell.interval
         # Once more with the sweep's name: MLflow's charts show one metric of all runs that have it.

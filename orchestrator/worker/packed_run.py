@@ -19,7 +19,7 @@ from orchestrator.environment import describe_process
 from orchestrator.messages import Checkpoint, Completed, Ending, Finished, Paused, Report, StackedPack
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.curves import Curves, to_host
-from orchestrator.worker.readings import Reading, due, of_row, on_host
+from orchestrator.worker.readings import EARLY_EVERY, Reading, due, of_row, on_host
 from orchestrator.worker.roster import Roster
 from orchestrator.worker.ways import Choice, choose_way, prepare_process, release_memory
 
@@ -236,7 +236,7 @@ class PackedRun:
         age_R = np.array([self.age_of[member] for member in self.roster.training])
         can_read = hasattr(trainer, "observed_step")
         is_curved_TR = due(age_R, num_steps, wanted.curvature if can_read else None)
-        is_read_TR = due(age_R, num_steps, wanted.every if can_read else None) | is_curved_TR
+        is_read_TR = due(age_R, num_steps, wanted.every if can_read else None, EARLY_EVERY) | is_curved_TR
         metrics, readings = [], []
         for offset in range(num_steps):
             rows = np.flatnonzero(is_read_TR[offset]).tolist()

@@ -25,11 +25,24 @@ class Reading:
     values_CR: np.ndarray
 
 
-def due(age_R: np.ndarray, num_steps: int, every: int | None) -> np.ndarray:
-    """Which rows to read at each of the next steps, (T, R): at every ``every``-th step of the member."""
+# Instabilities of the first steps come faster than the usual readings: until ``EARLY`` every ``EARLY_EVERY`` steps.
+EARLY, EARLY_EVERY = 50, 5
+
+
+def due(age_R: np.ndarray, num_steps: int, every: int | None, early_every: int | None = None) -> np.ndarray:
+    """Which rows to read at each of the next steps, (T, R): at every ``every``-th step of the member.
+
+    With ``early_every`` also at every so-many-th of its first ``EARLY`` steps, unless ``every`` is fewer.
+    """
+    age_TR = age_R + np.arange(num_steps)[:, None]
     if every is None:
-        return np.zeros((num_steps, len(age_R)), dtype=bool)
-    return (age_R + np.arange(num_steps)[:, None]) % every == 0
+        return np.zeros(age_TR.shape, dtype=bool)
+    is_due_TR = age_TR % every == 0
+    return (
+        is_due_TR
+        if early_every is None or every < early_every
+        else is_due_TR | ((age_TR % early_every == 0) & (age_TR < EARLY))
+    )
 
 
 def on_host(readings: Sequence[tuple[int, Sequence[int], Mapping[str, Any]]]) -> list[Reading]:

@@ -201,7 +201,7 @@ def test_outcomes_and_map_metrics() -> None:
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
         "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-        "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings", "late_edge_ratio",
+        "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings", "late_edge_ratio",
         "last_edge_ratio", "late_update_over_lr", "late_v_lag",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")

@@ -14,6 +14,7 @@ from orchestrator.diagnosis.mechanisms.logits import LOGIT_GROWTH
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
 from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW
+from orchestrator.diagnosis.mechanisms.rate import LEARNING_RATE_TOO_LOW
 from orchestrator.diagnosis.mechanisms.scales import (
     CLIPPING_INACTIVE,
     CLIPPING_SATURATED,
@@ -25,6 +26,7 @@ MECHANISMS: dict[str, Mechanism] = {
     mechanism.key: mechanism
     for mechanism in (
         HALF_PRECISION_OVERFLOW,
+        LEARNING_RATE_TOO_LOW,
         SHORT_MEMORY,
         BAD_BATCH,
         WARMUP_TOO_SHORT,

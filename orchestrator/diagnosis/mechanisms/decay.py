@@ -38,7 +38,7 @@ def preconditioner_decay(evidence: Evidence, found: MakeFinding) -> Finding:
     if risen is None or risen <= at.LAGGING:
         return found("excluded", "the gradient never outgrew v", numbers)
     if evidence.num_full_rate_steps <= at.START_STEPS:
-        return found("excluded", f"the learning rate had been full for a few steps only; {_FOLLOWS}", numbers)
+        return found("excluded", f"the learning rate had been this high for a few steps only; {_FOLLOWS}", numbers)
     if decayed >= at.KEPT_UP:
         return found("excluded", f"v had not decayed on its own; {_FOLLOWS}", numbers)
     growth = growth_steps(evidence.grad_norm, onset, evidence.reach)

@@ -43,19 +43,25 @@ def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
     if wider is not None:
         return found("excluded", f"with precision {wider.value} it is stable", numbers)
     is_over = share is not None and share >= at.MOSTLY_OVER
-    if is_early and len(readings) > 1 and known(readings.largest()) < at.NEAR_EDGE:
-        return found("excluded", "the curvature was far below the threshold before the onset", numbers)
+    if is_early and len(readings) and known(readings.largest()) < at.NEAR_EDGE:
+        if len(readings) > 1:
+            return found("excluded", "the curvature was far below the threshold before the onset", numbers)
+        return found(
+            "unknown", f"the only reading of the curvature is {readings.largest():.3g} of the threshold", numbers
+        )
     if is_early and (is_over or any(cell.is_stable for cell in slower)):
         began = evidence.full_rate_step if began is None else began
         return found("supported", "it left its trend as soon as the learning rate was this high", numbers, began)
     lag = evidence.v_lag.between(evidence.full_rate_step, evidence.onset).median()
     if not is_early and is_over and len(readings) >= at.EDGE_READINGS and (lag is None or lag >= at.DECAYED):
         return found("supported", "the step was over the edge most of the time", numbers, began)
+    if not is_early and share is None and any(cell.is_stable for cell in slower):
+        return found("unknown", f"it trained at this learning rate before, and {_not_read(evidence)}", numbers)
     if not is_early:
         return found("excluded", "it trained at this learning rate before", numbers)
     missing = "the curvature was over the threshold now and then"
     if share is None:
-        missing = "the curvature was not measured at this learning rate" if len(evidence.edge) else NOT_MEASURED
+        missing = _not_read(evidence)
     tried = "no cell has a lower learning rate" if not slower else "no lower learning rate is stable either"
     return found("unknown", f"{missing}, and {tried}", numbers)
 
@@ -87,9 +93,10 @@ def warmup_too_short(evidence: Evidence, found: MakeFinding) -> Finding:
     if evidence.onset >= young + warmup:
         return found("excluded", "v was no longer young at the onset", numbers)
     direction = sign_descent(evidence)
-    numbers.append(f"RMS of mhat / sqrt(vhat) up to {direction:.2f} shortly before the onset (1 is sign descent)")
-    if direction < at.SIGN_DESCENT:
-        return found("excluded", "the steps before the onset were far from sign descent", numbers)
+    if direction is not None:
+        numbers.append(f"RMS of mhat / sqrt(vhat) up to {direction:.2f} shortly before the onset (1 is sign descent)")
+        if direction < at.SIGN_DESCENT:
+            return found("excluded", "the steps before the onset were far from sign descent", numbers)
     longer = with_longer_warmup(evidence)
     if (helped := helped_by_warmup(evidence)) is not None:
         numbers += _cells_text("warmup", [cell for cell in longer if cell is helped or cell.is_stable])
@@ -97,6 +104,8 @@ def warmup_too_short(evidence: Evidence, found: MakeFinding) -> Finding:
     numbers += _cells_text("warmup", longer)
     if any(cell.value >= needed for cell in longer):
         return found("excluded", "with a warmup as long as the rule asks for it fails as early", numbers)
+    if direction is None:
+        return found("unknown", "the direction of the steps before the onset was not read", numbers)
     later = evidence.edge.between(young, evidence.end)
     if len(later) > 1 and known(later.share(lambda ratio_N: ratio_N > at.EDGE)) <= at.SELDOM_OVER:
         began = evidence.edge.first(lambda ratio_N: ratio_N > at.EDGE)
@@ -129,17 +138,25 @@ def has_learned(evidence: Evidence) -> bool:
     return initial is not None and best is not None and initial - best > at.LEARNED * abs(initial)
 
 
-def sign_descent(evidence: Evidence) -> float:
+def sign_descent(evidence: Evidence) -> float | None:
     """The largest RMS of mhat / sqrt(vhat) shortly before the onset, at half of the full learning rate or more.
 
-    Adam's first step is the sign of the gradient for any gradient, so it needs no reading.
+    Adam's first step is the sign of the gradient for any gradient, so it needs no reading. None where none was read.
     """
     first = max(evidence.rate_step(at.HALF_RATE), evidence.until - at.START_STEPS)
     read = evidence.column(f"direction_rms/{ALL}").between(first, evidence.until + 1).largest()
-    return max(read or 0.0, 1.0 if first == 0 else 0.0)
+    return max(read or 0.0, 1.0) if first == 0 else read
+
+
+def _not_read(evidence: Evidence) -> str:
+    return "the curvature was not measured at this learning rate" if len(evidence.edge) else NOT_MEASURED
 
 
 def _age_text(evidence: Evidence) -> str:
+    """When the onset was, counted from where the learning rate was full: within its warmup it never was."""
+    warmup = evidence.number("warmup") or 0
+    if evidence.until < warmup:
+        return f"onset at step {evidence.onset}, after {evidence.until} of {warmup:.0f} steps of its warmup"
     return (
         f"onset at step {evidence.onset}, {steps(evidence.num_full_rate_steps)} after the learning rate was full "
         f"(step {evidence.full_rate_step})"

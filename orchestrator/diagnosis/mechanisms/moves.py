@@ -70,6 +70,7 @@ def warmups(evidence: Evidence) -> list[int]:
 # --- moves that help against several mechanisms --------------------------------------------------
 
 LOWER_LR = Move("lr", "lower", "a step of lr has to stay under 2 / lambda", scaled("lr", 0.3, 0.1))
+HIGHER_LR = Move("lr", "raise", "larger steps learn more in the same time", scaled("lr", 10, 100))
 SHORTER_MEMORY = Move("beta2", "lower", "v follows the gradient sooner, and lags behind it less", forgetting_faster)
 LOWER_EPS = Move(
     "eps",

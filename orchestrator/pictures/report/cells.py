@@ -48,14 +48,16 @@ def cells_and_panels(
         "state": [cell.state for cell in cells],
         "words": [_words(cell) for cell in cells],
         "num_risen": [cell.num_risen for cell in cells],
+        "lr_health": [cell.lr_health for cell in cells],
     }
     return known, panels
 
 
 def _words(cell: MapCell) -> str:
-    """The labels of a cell's seeds, and how many of them rose slowly."""
+    """The labels of a cell's seeds, how many of them rose slowly, and the word on the learning rate."""
     counts = [f"{count} {label}" for label, count in cell.outcomes.items()]
-    return ", ".join([*counts, *([f"{cell.num_risen} with a slow rise"] if cell.num_risen else [])])
+    counts += [f"{cell.num_risen} with a slow rise"] if cell.num_risen else []
+    return ", ".join([*counts, *([f"learning rate {cell.lr_health}"] if cell.lr_health else [])])
 
 
 def _panel(
@@ -107,6 +109,7 @@ def page_look() -> dict[str, Any]:
         "text_room": style.TEXT_ROOM,
         "edge": style.EDGE_LABEL,
         "rise": [style.RISE_SIGN, style.RISE_LABEL],
+        "lr": {word: [sign, label] for word, (sign, label) in style.LR_SIGNS.items()},
         "seed_colours": style.SEED_COLOURS,
         "seed_dashes": style.SEED_DASHES,
         "log_curves_from": style.LOG_CURVES_FROM,

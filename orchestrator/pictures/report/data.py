@@ -13,6 +13,7 @@ from orchestrator.columns import meaning
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TRACES, also_of, headlines, last_reading
+from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import REDUCTIONS, sweep_axes
 from orchestrator.pictures.labels import axis_place, short_number, tick_texts
@@ -24,7 +25,8 @@ CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
 # Columns shown for the seeds of a cell, by their headings.
 _SEED_COLUMNS = {
     "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
-    "final_loss": "final loss", "learned_share": "share learned", "reason": "why",
+    "final_loss": "final loss", "learned_share": "share learned", "lr_health": "learning rate",
+    "lr_regret": "left on the table", "reason": "why",
     "norm_rises": "norm rose at",
 }  # fmt: skip
 # The page stays below 10 MB: the bytes for all curves, and for one curve.
@@ -36,7 +38,7 @@ _NUM_TICKS = 6
 
 def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
-    facts, rows, found_axes = ledger.facts(), ledger.trials(), sweep_axes(ledger)
+    facts, rows, found_axes = ledger.facts(), judged_trials(ledger), sweep_axes(ledger)
     # The page shows the first two at first: not one that advances with another.
     axes = sorted(found_axes, key=lambda axis: axis.name in led(found_axes))
     num_points = _points_per_curve(len(CURVES) * sum(row.outcome is not None for row in rows))
@@ -71,6 +73,8 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
             "num_spikes": [row.num_spikes for row in rows],
             "final_loss": [None if row.final_loss is None else short_number(row.final_loss) for row in rows],
             "learned_share": [None if row.learned_share is None else short_number(row.learned_share) for row in rows],
+            "lr_health": [row.lr_health or "" for row in rows],
+            "lr_regret": [None if row.lr_regret is None else short_number(row.lr_regret) for row in rows],
             "reason": [row.reason or "" for row in rows],
             "norm_rises": [", ".join(map(str, row.norm_rises)) for row in rows],
             "verdict_step": [row.verdict_step for row in rows],

@@ -122,6 +122,17 @@ def test_the_reason_of_a_diverged_run_tells_a_verdict_from_an_end() -> None:
     assert len(set(found)) == 4
 
 
+def test_a_run_that_ends_off_its_trend_with_all_but_nothing_left_has_not_diverged() -> None:
+    """A regression that had converged to 1e-9 and ended on a bump to 2.5e-7."""
+    bump = {"episodes": (OPEN,), "is_away": True, "up_since_step": 280, "best_loss": 1e-9}
+    verdict = judge(replace(STABLE, recent_loss=2.5e-7, **bump), CONFIG)
+    assert (verdict.outcome, verdict.onset_step) == ("spiked", 290)
+    assert "2.5e-07" in verdict.reason
+    assert judge(replace(STABLE, recent_loss=0.1, **bump), CONFIG).outcome == "diverged"
+    gone = judge(replace(STABLE, recent_loss=2.5e-7, **bump | {"episodes": ()}), CONFIG)
+    assert (gone.outcome, gone.onset_step) == ("spiked", 280)
+
+
 def any_record() -> st.SearchStrategy[MemberRecord]:
     losses = st.one_of(st.none(), st.floats(-10, 10))
     steps = st.integers(0, 299)

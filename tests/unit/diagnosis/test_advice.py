@@ -13,6 +13,7 @@ from diagnosis_cases import (
     over_the_edge,
     planted_sweep,
     preconditioner_decay,
+    risen,
     row_of,
     short_memory,
     sweep_of_text,
@@ -166,7 +167,26 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
     assert small_sweep(tmp_path, trial, "raise", "warmup", [50]) is None
     evidence = replace(calm("diverged", 3), row=trial).evidence()
     lines = advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged")
-    assert "takes no such setting from a sweep file" in " ".join(lines)
+    assert "small sweep would be refused: axes.warmup: no part of the command uses {warmup}" in " ".join(lines)
+
+
+def test_a_setting_of_the_sweep_file_is_never_said_not_to_be_taken(tmp_path: Path) -> None:
+    """What is refused is refused for another reason, such as a script that is no longer there."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "mine.yaml").write_text(OWN_SWEEP)
+    config = {"steps": 60, "lr": 3.0}
+    trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
+    evidence = replace(calm("diverged", 3), row=trial).evidence()
+    lines = " ".join(advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged"))
+    assert "takes no such setting" not in lines
+    assert "would be refused: " in lines
+
+
+def test_without_a_cause_a_lower_learning_rate_is_advised_where_it_is_stable() -> None:
+    case = risen(calm("diverged", 200), 200, 9.0)
+    assert advise(case.evidence(), None, NOWHERE) == []
+    (one,) = advise(case.sister("stable", lr=0.001).evidence(), None, NOWHERE)
+    assert (one.move.setting, one.move.direction, one.stable.value) == ("lr", "lower", 0.001)
 
 
 def test_a_frozen_file_that_is_no_sweep_is_no_fault(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from diagnosis_cases import (
     clipping_saturated,
     epsilon_floor,
     half_precision_overflow,
+    learning_rate_too_low,
     logit_growth,
     over_the_edge,
     preconditioner_decay,
@@ -107,7 +108,8 @@ def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
     evidence = gather(row, {"step": case.trace["step"], "loss": case.trace["loss"]}, {}, (row,))
     verdicts = {m.key: m.look(evidence).verdict for m in MECHANISMS.values()}
     assert "supported" not in verdicts.values()
-    assert {key for key, verdict in verdicts.items() if verdict == "excluded"} <= {"bad_batch", "over_the_edge"}
+    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_edge"}
+    assert {key for key, verdict in verdicts.items() if verdict == "excluded"} <= told_by_losses
 
 
 # --- over the edge, or a warmup that is too short ------------------------------------------------
@@ -146,6 +148,49 @@ def test_curvature_far_below_the_threshold_excludes_a_step_over_the_edge() -> No
     assert finding(case.without_telemetry(), "over_the_edge").verdict == "supported"
 
 
+def test_one_reading_far_below_the_threshold_contradicts_a_step_over_the_edge_and_does_not_exclude_it() -> None:
+    case = risen(calm("diverged", 35, {"lr": 3.0}, steps_done=120), 35, 50.0).sister("stable", lr=0.1)
+    ratio_M = np.where(case.telemetry["step"] == 20, 0.367, np.nan)
+    found = finding(ratios(case, ratio_M), "over_the_edge")
+    assert (found.verdict, "0.367" in found.reason) == ("unknown", True)
+    assert finding(case.without_telemetry(), "over_the_edge").verdict == "supported", "the cell below tells"
+
+
+def test_an_onset_within_the_warmup_is_not_said_to_be_at_the_full_learning_rate() -> None:
+    case = risen(calm("diverged", 340, {"warmup": 400}), 340, 9.0).sister("stable", lr=0.001)
+    (age, *_) = finding(case.without_telemetry(), "over_the_edge").numbers
+    assert "was full" not in age
+    assert "340 of 400 steps of its warmup" in age
+    (age, *_) = finding(over_the_edge(), "over_the_edge").numbers
+    assert "after the learning rate was full" not in age, "it is at 35 of 40 steps of its warmup"
+    (age, *_) = finding(risen(calm("diverged", 60), 60, 9.0), "over_the_edge").numbers
+    assert "after the learning rate was full (step 35)" in age
+
+
+def test_a_run_of_unknown_curvature_that_trained_before_may_be_over_the_edge_where_a_lower_rate_is_stable() -> None:
+    """A custom trainer: NaN at lr 3 after it had learned, stable at 0.1."""
+    config = {"steps": 400, "lr": 3.0, "command": ["python", "train.py"]}
+    row = replace(row_of("diverged", 200, steps_done=201, final_loss=None), objective="command", config=config)
+    lower = row_of("stable", trial_id="1")
+    lower = replace(lower, objective="command", config={**config, "lr": 0.1})
+    trace = {"step": np.arange(201), "loss": calm().trace["loss"][:201]}
+    found = MECHANISMS["over_the_edge"].look(gather(row, trace, {}, (row, lower)))
+    assert found.verdict == "unknown"
+    assert any("with lr 0.1: 1 of 1 seeds stable" in number for number in found.numbers)
+    assert MECHANISMS["over_the_edge"].look(gather(row, trace, {}, (row,))).verdict == "excluded"
+
+
+def test_a_run_that_stalled_below_a_rate_that_learns_has_too_low_a_rate() -> None:
+    case = learning_rate_too_low()
+    assert finding(case, "learning_rate_too_low").verdict == "supported"
+    assert finding(replace(case, sisters=()), "learning_rate_too_low").verdict == "unknown"
+    assert finding(replace(case, sisters=()).sister("stable", lr=1e-7), "learning_rate_too_low").verdict == "unknown"
+    higher = replace(case, sisters=()).sister("diverged", 3, lr=0.01)
+    assert finding(higher, "learning_rate_too_low").verdict == "unknown"
+    assert finding(over_the_edge(), "learning_rate_too_low").verdict == "excluded"
+    assert MECHANISMS["learning_rate_too_low"].probe(case.evidence()) == ("lr", [1e-5, 1e-4])
+
+
 def test_curvature_over_the_threshold_is_a_risk_and_no_verdict() -> None:
     stable = ratios(calm(), 5.0 + 0 * calm().telemetry["step"])
     assert supported(stable.evidence()) == []
@@ -170,6 +215,15 @@ def test_steps_far_from_sign_descent_exclude_a_short_warmup() -> None:
     )
     found = finding(case, "warmup_too_short")
     assert (found.verdict, "far from sign descent" in found.reason) == ("excluded", True)
+
+
+def test_where_no_step_before_the_onset_was_read_nobody_knows_how_near_to_sign_descent_it_was() -> None:
+    case = risen(calm("diverged", 7, {"warmup": 20}, steps_done=120), 7, 9.0)
+    found = finding(case, "warmup_too_short")
+    assert found.verdict == "unknown"
+    assert "0.00" not in " ".join(found.numbers)
+    helped = case.sister("stable", warmup=100)
+    assert finding(helped, "warmup_too_short").verdict == "supported", "the cells tell without a reading"
 
 
 # --- preconditioner decay ------------------------------------------------------------------------
@@ -205,7 +259,7 @@ def test_where_v_had_decayed_a_little_the_curvature_must_tell() -> None:
             lambda case: replace(case, row=replace(case.row, config={**case.row.config, "optimizer": "sgd"})),
             "no second",
         ),
-        (lambda case: case.with_trace(lr=np.linspace(1e-5, 1e-2, 400)), "full for a few steps only"),
+        (lambda case: case.with_trace(lr=np.linspace(1e-5, 1e-2, 400)), "this high for a few steps only"),
     ],
     ids=["curvature", "gradient", "sgd", "warmup"],
 )

@@ -85,7 +85,9 @@ def cases(draw: st.DrawFn, most_axes: int = 3) -> Case:
     sweep = sweep_of(body.replace("e-", ".0e-").replace("..0e", ".0e"))
     labels = tuple(draw(st.sampled_from(LABELS)) for _ in sweep.trials)
     known = st.sampled_from([1.0, 2.0, 2.0, 3.5, None])
-    losses = tuple(draw(known) if label in (*RESULTS, PRUNED) else None for label in labels)
+    # What a stalled trial ended at says whether its learning rate is too slow: see test_lr_curves.
+    has_loss = (*RESULTS, PRUNED)
+    losses = tuple(draw(known) if label in has_loss and label != "stalled" else None for label in labels)
     if not any(label in ("stable", "spiked") and loss is not None for label, loss in zip(labels, losses, strict=True)):
         labels = tuple("stable" if label == "degraded" else label for label in labels)  # they are the best there are
     return Case(sweep, labels, losses)

@@ -11,7 +11,7 @@ from pack_cases import pack_with
 from objectives.base import OBJECTIVES, Objective
 from orchestrator.messages import Pack, Telemetry, Trace
 from orchestrator.worker import run as worker
-from orchestrator.worker.readings import as_table, due, of_row, on_host
+from orchestrator.worker.readings import EARLY, EARLY_EVERY, as_table, due, of_row, on_host
 
 READ = Telemetry(every=10, curvature=20, products=2)
 
@@ -44,7 +44,14 @@ def curves(pack: Pack) -> dict[str, list[Trace]]:
 def test_a_member_is_read_at_every_nth_of_its_own_steps() -> None:
     found = due(np.array([0, 3, 17]), 5, 4)
     assert [np.flatnonzero(column).tolist() for column in found.T] == [[0, 4], [1], [3]]
-    assert not due(np.array([0, 3]), 5, None).any()
+    assert not due(np.array([0, 3]), 5, None, EARLY_EVERY).any()
+
+
+def test_the_first_steps_are_read_more_often() -> None:
+    (column,) = due(np.array([0]), 120, 20, EARLY_EVERY).T
+    assert np.flatnonzero(column).tolist() == [*range(0, EARLY, EARLY_EVERY), 60, 80, 100]
+    (column,) = due(np.array([0]), 120, 2, EARLY_EVERY).T
+    assert np.flatnonzero(column).tolist() == list(range(0, 120, 2)), "that is often enough"
 
 
 def test_points_of_a_member_become_columns_with_holes_where_nothing_was_read() -> None:
@@ -69,8 +76,8 @@ def test_a_trial_is_read_alike_whoever_shares_its_pack_and_whenever_it_joins(obj
     for member in pack.members:
         (alone,) = tables(replace(pack, members=(member,), width=1)).values()
         found = together[member.trial_id]
-        assert found["step"].tolist() == alone["step"].tolist() == [0, 10, 20, 30]
-        assert np.flatnonzero(np.isfinite(found["lambda_max"])).tolist() == [0, 2]
+        assert found["step"].tolist() == alone["step"].tolist() == list(range(0, 40, EARLY_EVERY))
+        assert found["step"][np.isfinite(found["lambda_max"])].tolist() == [0, 20]
         for name in alone:
             np.testing.assert_allclose(found[name], alone[name], rtol=1e-3, atol=1e-6, err_msg=name)
 

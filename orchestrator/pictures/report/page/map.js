@@ -6,7 +6,8 @@ function drawMap() {
   const { drawing, states, hasEdge } = data.is_sampled ? pointMap(map, scale) : gridMap(map, scale);
   document.getElementById("map").replaceChildren(drawing);
   const hasRise = panel().range !== null && [...map.values()].some((c) => cells.num_risen[c]);
-  drawKey(states, hasEdge, hasRise, scale);
+  const words = new Set(panel().range === null ? [] : [...map.values()].map((c) => cells.lr_health[c]));
+  drawKey(states, hasEdge, hasRise, words, scale);
   document.getElementById("map-title").textContent = `${panel().title}${scale.isClipped ? " (colour clipped)" : ""}`;
 }
 
@@ -135,13 +136,14 @@ function pointMap(map, scale) {
   return { drawing, states: new Set([...map.values()].map((c) => cells.state[c])), hasEdge: false };
 }
 
-function drawKey(states, hasEdge, hasRise, scale) {
+function drawKey(states, hasEdge, hasRise, words, scale) {
   const items = Object.entries(look.states).filter(([state]) => states.has(state)).map(([state, { sign, label, is_hatched }]) =>
     element("li", {}, element("span", { class: `swatch ${state}${is_hatched ? " hatched" : ""}` }, sign), ` ${label}`));
   const bar = element("span", { class: "swatch" });
   bar.style.cssText = `width: 7em; background: linear-gradient(90deg, ${scale.table.paint.join(",")})`;
   items.push(element("li", {}, `${tickText(scale.low)} `, bar, ` ${tickText(scale.high)}`));
   if (hasRise) items.push(element("li", {}, look.rise.join(" ")));
+  for (const [word, sign] of Object.entries(look.lr)) if (words.has(word)) items.push(element("li", {}, sign.join(" ")));
   if (hasEdge) items.push(element("li", {}, `thick lines: ${look.edge}`));
   document.getElementById("key").replaceChildren(...items);
 }

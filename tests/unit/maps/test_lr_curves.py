@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import finished, ledger_at, sweep_of
+
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.maps.boundary import boundary, boundary_lines
+from orchestrator.maps.lr_curves import SHAKING, judged_trials, step_noise
+from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.stability import stability_map
+from orchestrator.messages import Completed, Report
+
+RATES = "axes: {lr: {values: [0.01, 0.1, 1.0]}}\n"
+STEPS = 200
+
+
+def descent(end: float, noise: float = 0.0) -> np.ndarray:
+    """A loss that falls to ``end``, with normal noise in its second half."""
+    made = end + (4 - end) * np.exp(-np.arange(STEPS) / 20)
+    made[STEPS // 2 :] += noise * np.random.default_rng(0).standard_normal(STEPS // 2)
+    return made
+
+
+def ledger_of(folder: Path, *curves: np.ndarray, body: str = RATES, outcomes: tuple[str, ...] = ()) -> LedgerWriter:
+    """A sweep whose trials have these curves; all are stable unless ``outcomes`` says otherwise."""
+    sweep, ledger = sweep_of(body), ledger_at(folder)
+    ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+    for trial, curve, outcome in zip(sweep.trials, curves, outcomes or ["stable"] * len(curves), strict=True):
+        (pack,) = make_packs(sweep, [trial], 1)
+        ledger.start_pack(pack, "test")
+        result = finished(
+            trial.trial_id, outcome, initial_loss=float(curve[0]), final_loss=float(np.median(curve[-10:]))
+        )
+        trace = {"step": np.arange(STEPS), "loss": curve}
+        ledger.record(Report(pack.pack_id, STEPS, 0, 0.5, {trial.trial_id: trace}, (result,), Completed()))
+        ledger.end_pack(pack.pack_id, "done", "errored", "a bug")
+    return ledger
+
+
+def words(ledger: LedgerWriter) -> list[str | None]:
+    return [trial.lr_health for trial in judged_trials(ledger)]
+
+
+def test_the_noise_of_steps_is_their_deviation_and_a_smooth_descent_has_hardly_any() -> None:
+    noise = np.random.default_rng(0).normal(2.0, 0.1, 40_000)
+    assert step_noise(noise) == pytest.approx(0.1, rel=0.05)
+    assert step_noise(descent(1.0)) < 1e-4
+    assert step_noise(np.array([1.0, np.nan] * 10)) == 0.0
+
+
+def test_a_loss_that_shakes_for_nothing_is_oscillating(tmp_path: Path) -> None:
+    with ledger_of(tmp_path, descent(2.0, 0.01), descent(2.0, 0.01), descent(2.0, 0.01 * 3 * SHAKING)) as ledger:
+        assert words(ledger) == ["right", "right", "oscillating"]
+        assert [cell.lr_health for cell in stability_map(ledger).cells.values()] == words(ledger)
+
+
+def test_noise_that_pays_or_is_that_of_the_batches_is_right(tmp_path: Path) -> None:
+    with ledger_of(tmp_path / "pays", descent(2.0), descent(1.5, 0.1), descent(2.0)) as ledger:
+        assert words(ledger) == ["too slow", "right", "oscillating"]
+    with ledger_of(tmp_path / "batches", *[descent(2.0, 0.1)] * 3) as ledger:
+        assert words(ledger) == ["right"] * 3
+
+
+def test_a_rate_that_is_too_low_to_learn_is_no_edge_and_no_end_of_the_margin(tmp_path: Path) -> None:
+    curves = descent(3.99), descent(2.0), descent(2.0)
+    with ledger_of(tmp_path, *curves, outcomes=("stalled", "stable", "stable")) as ledger:
+        (row,) = boundary(stability_map(ledger))
+        assert (row.kind, row.edges, row.degraded) == ("stable throughout", (), (0.01,))
+        (line,) = boundary_lines(stability_map(ledger))
+        assert line.endswith("stable throughout; degraded at 0.01; too slow at 0.01")
+        chosen = recommend(ledger).chosen
+        assert chosen is not None
+        assert chosen.setting != {"lr": 0.01}
+        assert all(margin.is_open for margin in chosen.margins)
+        (strict,) = boundary(stability_map(ledger, counts_degraded=True))
+        assert strict.kind == "crosses"
