@@ -73,6 +73,17 @@ LossOption = Annotated[
         "final_loss",
     ),
 ]
+AgainstOption = Annotated[
+    str,
+    typer.Option(
+        "--against",
+        metavar="margin|steps|METRIC",
+        help="margin (high), steps trained (low), or a metric of maps or of a custom trainer (low)",
+    ),
+]
+MarginAlongOption = Annotated[
+    str | None, typer.Option("--along", metavar="AXIS", help="margins along this axis alone; by default along all")
+]
 SlurmOption = Annotated[
     list[str],
     typer.Option(
