@@ -16,6 +16,7 @@ from orchestrator.cli.options import (
     MarginAlongOption,
     NameArgument,
     ResultsOption,
+    TargetOption,
     WhereOption,
 )
 from orchestrator.cli.upkeep import finish
@@ -63,6 +64,7 @@ def front(
     metric: LossOption = None,
     against: AgainstOption = "margin",
     along: MarginAlongOption = None,
+    target: TargetOption = None,
     degraded: DegradedOption = False,
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
@@ -73,7 +75,7 @@ def front(
     """
     from orchestrator.commands.front import front as command
 
-    finish(command(sweep_folder(name, results), metric, against, along, degraded, json_))
+    finish(command(sweep_folder(name, results), metric, against, along, target, degraded, json_))
 
 
 @exports.command("edge")
@@ -111,6 +113,7 @@ def export_front(
     metric: LossOption = None,
     against: AgainstOption = "margin",
     along: MarginAlongOption = None,
+    target: TargetOption = None,
     degraded: DegradedOption = False,
     output: Annotated[
         Path | None,
@@ -124,7 +127,7 @@ def export_front(
     """
     from orchestrator.commands.export_front import export_front as command
 
-    finish(command(sweep_folder(name, results), metric, against, along, degraded, output))
+    finish(command(sweep_folder(name, results), metric, against, along, target, degraded, output))
 
 
 @exports.command("optuna")

@@ -21,7 +21,13 @@ from orchestrator.maps.front import Front, front, front_table
 
 
 def export_front(
-    folder: Path, metric: str | None, against: str, along: str | None, degraded: bool, output: Path | None
+    folder: Path,
+    metric: str | None,
+    against: str,
+    along: str | None,
+    target: float | None,
+    degraded: bool,
+    output: Path | None,
 ) -> Answer:
     """Write the front of the sweep in ``folder``, among all its cells.
 
@@ -32,7 +38,7 @@ def export_front(
     if output is None:
         refuse_links(folder)
     with LedgerReader(folder / LEDGER) as ledger:
-        found = front(ledger, metric, against, along, degraded)
+        found = front(ledger, metric, against, along, target, degraded)
     if output is not None:
         write_output(output, _content(found, file_format))
         yield f"wrote {output}"

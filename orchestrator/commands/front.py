@@ -14,7 +14,13 @@ from orchestrator.maps.front_text import front_lines
 
 
 def front(
-    folder: Path, metric: str | None, against: str, along: str | None, degraded: bool, json_file: Path | None
+    folder: Path,
+    metric: str | None,
+    against: str,
+    along: str | None,
+    target: float | None,
+    degraded: bool,
+    json_file: Path | None,
 ) -> Answer:
     """The front of ``metric`` against ``against`` of the sweep in ``folder``. Raises InputError as ``maps.front`` does.
 
@@ -22,7 +28,7 @@ def front(
     """
     check_output(json_file, "--json")
     with LedgerReader(folder / LEDGER) as ledger:
-        found = fronts.front(ledger, metric, against, along, degraded)
+        found = fronts.front(ledger, metric, against, along, target, degraded)
     yield from front_lines(found)
     if json_file is not None:
         write_output(json_file, json.dumps(fronts.front_content(found), indent=2, allow_nan=False) + "\n")

@@ -26,10 +26,12 @@ from orchestrator.maps.curve_metrics import also_of, measured
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.pareto import unbeaten
 from orchestrator.maps.related_cells import Key
+from orchestrator.maps.target_steps import target_steps
 from orchestrator.space import Axis, format_value
 
 Kind = Literal["front", "beaten", "no candidate"]
 MARGIN, STEPS = "margin", "steps"
+_STEPS_COLUMN = "steps_to_target"
 FRONT_COLUMNS = ("state", "num_seeds", "loss", "against", "kind", "limit")  # of the table, after those of the axes
 _HIGH = (MARGIN, "learned_share")  # of all else, less is better
 
@@ -70,14 +72,16 @@ class FrontCell:
 class Front:
     """The cells of a sweep in its order, and by what they are compared.
 
-    ``along`` is the axis of margins, None for all. ``is_high`` says whether more of ``against`` is better. ``fitted``
-    is the surface that margins are from, where cells are scattered.
+    ``along`` is the axis of margins, None for all; ``target`` the training loss to which steps are counted, None where
+    they are not. ``is_high`` says whether more of ``against`` is better. ``fitted`` is the surface that margins are
+    from, where cells are scattered.
     """
 
     name: str
     metric: str
     against: str
     along: str | None
+    target: float | None
     is_high: bool
     axes: tuple[Axis, ...]
     cells: tuple[FrontCell, ...]
@@ -101,37 +105,45 @@ def front(
     metric: str | None = None,
     against: str = MARGIN,
     along: str | None = None,
+    target: float | None = None,
     counts_degraded: bool = False,
 ) -> Front:
     """The stable cells that no other beats in both a low ``metric`` and ``against``.
 
-    Candidates and margins are those of ``recommend``; ``along`` takes only the margins along one axis. ``against`` may
-    also be a metric of maps or one that a custom trainer prints, of which less is better but for ``learned_share``;
-    `steps` is ``steps_done``. With ``counts_degraded`` degraded cells are over the edge. Raises InputError for a
-    ``metric`` that is no loss, an unknown ``against``, one without values, an axis without margins, and too few
-    scattered cells to fit a surface to.
+    Candidates and margins are those of ``recommend``; ``along`` takes only the margins along one axis. `steps` are
+    those after which the training loss is as low as ``target``, by default the highest final loss of a stable trial,
+    which all of them reach. ``against`` may also be a metric of maps or one that a custom trainer prints, of which less
+    is better but for ``learned_share``. With ``counts_degraded`` degraded cells are over the edge.
+
+    Raises InputError for a ``metric`` that is no loss, an unknown ``against``, one without values, an axis without
+    margins, a target for what has none, and too few scattered cells to fit a surface to.
     """
     tried = tried_cells(ledger, metric)
-    _check(ledger, tried, against, along)
+    _check(ledger, tried, against, along, target)
     way = margins_by(ledger, tried, counts_degraded) if against == MARGIN else None
-    column = "steps_done" if against == STEPS else against
+    column = _STEPS_COLUMN if against == STEPS else against
+    if against == STEPS:
+        target = _usual_target(tried) if target is None else target
     if way is None:
-        values = _values(ledger, tried, column)
+        values = _values(ledger, tried, column, target)
         cells = [_cell(tried, key, values[key]) for key in tried.trials]
     else:
         cells = _with_margins(tried, way.margins_of, along)
     is_high = column in _HIGH
     marked = tuple(_marked(cells, is_high))
     name, fitted = ledger.facts().get("name", ""), None if way is None else way.fitted
-    return Front(name, tried.metric, column, along, is_high, tried.axes, marked, fitted)
+    return Front(name, tried.metric, column, along, target, is_high, tried.axes, marked, fitted)
 
 
-def _check(ledger: LedgerReader, tried: TriedCells, against: str, along: str | None) -> None:
+def _check(ledger: LedgerReader, tried: TriedCells, against: str, along: str | None, target: float | None) -> None:
     known = [MARGIN, STEPS, *METRICS, *also_of(ledger.trials())]
     if against not in known:
         raise InputError(Problem("--against", "", f"{against!r} is unknown", f"choose one of {', '.join(known)}"))
     if against == tried.metric:
         raise InputError(Problem("--against", "", f"{against} is the loss itself", "choose margin or steps"))
+    if target is not None and against != STEPS:
+        what = f"has no meaning for {against}: it is the loss to which steps are counted"
+        raise InputError(Problem("--target", "", what, "leave it out, or choose --against steps"))
     if along is None:
         return
     if against != MARGIN:
@@ -142,16 +154,28 @@ def _check(ledger: LedgerReader, tried: TriedCells, against: str, along: str | N
         raise InputError(Problem("--along", "", f"{along!r} is not an axis", f"axes: {', '.join(names)}"))
 
 
-def _values(ledger: LedgerReader, tried: TriedCells, column: str) -> dict[Key, float | None]:
-    """The median of a column in each cell. Raises InputError where no cell has one."""
+def _usual_target(tried: TriedCells) -> float | None:
+    """The highest final loss of a stable trial, which all of them reach; None without one."""
+    stable = (trial for key, trials in tried.trials.items() if tried.states[key] == "stable" for trial in trials)
+    return max((trial.final_loss for trial in stable if trial.final_loss is not None), default=None)
+
+
+def _values(ledger: LedgerReader, tried: TriedCells, column: str, target: float | None) -> dict[Key, float | None]:
+    """The median of a column in each cell. Raises InputError where no stable cell has one."""
     ids = [trial.trial_id for trials in tried.trials.values() for trial in trials]
-    own = measured(ledger, [column], ids).get(column)
+    if target is not None:
+        own: Mapping[str, float] | None = target_steps(ledger, ids, target)
+    else:
+        own = measured(ledger, [column], ids).get(column)
     found = {
         key: median_of_all(getattr(t, column, None) if own is None else own.get(t.trial_id) for t in trials)
         for key, trials in tried.trials.items()
     }
-    if all(value is None for value in found.values()):
-        raise InputError(Problem("--against", "", f"no cell has {column} on all its seeds", "choose margin or steps"))
+    stable = [key for key, state in tried.states.items() if state == "stable"]
+    if stable and all(found[key] is None for key in stable):
+        what = f"no stable cell has {column.replace('_', ' ')} on all its seeds"
+        remedy = "choose margin or steps" if target is None else "raise the target"
+        raise InputError(Problem("--against" if target is None else "--target", "", what, remedy))
     return found
 
 
@@ -230,6 +254,7 @@ def front_content(found: Front) -> dict[str, Any]:
         "metric": found.metric,
         "against": found.against,
         "along": found.along,
+        "target": found.target,
         "is_fitted": found.fitted is not None,
         "front": [_content(cell, found) for cell in found.members],
         "beaten": [

@@ -21,15 +21,14 @@ def front_lines(found: Front) -> Iterator[str]:
         yield f"none: no cell of {len(found.cells)} can be compared, which needs all seeds stable ({others})"
         return
     num = len(members) + len(beaten)
-    yield (
-        f"{found.name}: low {_words(found.metric)} against {_aim(found)}: no setting beats "
-        f"{'this one' if len(members) == 1 else f'these {len(members)}'} in both, of {num} that are stable on all seeds"
-    )
-    yield f"{_numbers(members[0], found)}: the lowest loss"
+    which = "this one" if len(members) == 1 else f"these {len(members)}"
+    yield f"{found.name}: low {_words(found.metric)} against {_aim(found)}"
+    yield f"no setting beats {which} in both, of {num} that are stable on all seeds:"
+    yield f"  {_numbers(members[0], found)}: the lowest loss"
     for before, here in itertools.pairwise(members):
-        yield f"{_numbers(here, found)}: {_step(before, here, found)}"
+        yield f"  {_numbers(here, found)}: {_step(before, here, found)}"
     if len({cell.numbers[1] for cell in (*members, *beaten)}) == 1 and num > 1:
-        yield f"every one of the {num} has the same {_words(found.against)}, so there is nothing to weigh"
+        yield f"all {num} have the same {_words(found.against)}, so there is nothing to weigh"
     if beaten:
         yield f"beaten by one of these: {len(beaten)}"
         for cell in beaten[:_SHOWN]:
@@ -48,6 +47,8 @@ def front_lines(found: Front) -> Iterator[str]:
 def _aim(found: Front) -> str:
     if found.against == MARGIN:
         return f"a wide margin to the edge{'' if found.along is None else f' along {found.along}'}"
+    if found.target is not None:
+        return f"few steps to a training loss of {found.target:.4g}"
     return f"{'high' if found.is_high else 'low'} {_words(found.against)}"
 
 

@@ -40,11 +40,15 @@ class _Canvas:
 
     def place(self, cell: FrontCell, share: float) -> tuple[float, float]:
         """Where a cell lies; ``share``, in [0, 1], sets apart those that have no number of their own."""
-        has_loss = cell.loss is not None and cell.state != "diverged"
-        y = self.up.place(cell.loss) if has_loss else self.top
+        y = self.up.place(cell.loss) if _has_loss(cell) else self.top
         if cell.against is None:
             return self.missing + self.apart * (share - 0.5), y
         return (self.is_open if math.isinf(cell.against) else self.across.place(cell.against)), y
+
+
+def _has_loss(cell: FrontCell) -> bool:
+    """Whether the loss of a cell says something: the last one before a divergence does not."""
+    return cell.loss is not None and cell.state != "diverged"
 
 
 def front_picture(found: Front, file_format: str) -> bytes:
@@ -56,15 +60,19 @@ def _draw(found: Front) -> Figure:
     figure = Figure(figsize=(7.2, 5.6), layout="constrained")
     canvas = _canvas(figure.subplots(), found)
     drawn = [cell for cell in found.cells if cell.against is not None or found.against == MARGIN]
-    apart = [cell for cell in drawn if cell.against is None]
-    share = {id(cell): (i + 0.5) / len(apart) for i, cell in enumerate(apart)}
+    share = dict[int, float]()
+    for has_loss in (True, False):
+        apart = [cell for cell in drawn if cell.against is None and _has_loss(cell) == has_loss]
+        share |= {id(cell): (i + 0.5) / len(apart) for i, cell in enumerate(apart)}
     for kind in sorted({(cell.kind, cell.state) for cell in drawn}):
         places = [canvas.place(cell, share.get(id(cell), 0.5)) for cell in drawn if (cell.kind, cell.state) == kind]
         canvas.axes.plot(*zip(*places, strict=True), linestyle="none", **_look(*kind))
     _draw_front(canvas, found)
     _finish_axes(canvas, found, drawn)
-    along = "" if found.along is None else f" along {found.along}"
-    title = f"{found.name}: {_words(found.metric)} against {_words(found.against)}{along}, {len(drawn)} cells"
+    detail = "" if found.along is None else f" along {found.along}"
+    detail += "" if found.target is None else f", a training loss of {found.target:.4g}"
+    title = f"{found.name}: {_words(found.metric)} against {_words(found.against)}{detail}"
+    title += f"; {len(drawn)} of {len(found.cells)} cells"
     figure.suptitle(plain(textwrap.fill(title, 90)), fontsize=11)
     handles = [*_names(found), *_legend(found, drawn)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
@@ -72,7 +80,7 @@ def _draw(found: Front) -> Figure:
 
 
 def _canvas(axes: Axes, found: Front) -> _Canvas:
-    losses = [cell.loss for cell in found.cells if cell.loss is not None and cell.state != "diverged"]
+    losses = [cell.loss for cell in found.cells if cell.loss is not None and _has_loss(cell)]
     others = [cell.against for cell in found.cells if cell.against is not None and math.isfinite(cell.against)]
     is_margin = found.against == MARGIN
     across = _scale(found.against, [1.0, *others] if is_margin else others, True if is_margin else None)
@@ -98,7 +106,7 @@ def _look(kind: str, state: str) -> dict[str, Any]:
     if kind == "front":
         return {"marker": "o", "color": BLUE, "markersize": 8, "zorder": 3}
     if kind == "beaten" or state == "stable":
-        return {"marker": "o", "color": BLUE, "markerfacecolor": "white", "markersize": 6, "zorder": 2}
+        return {"marker": "o", "color": BLUE, "markerfacecolor": "white", "markersize": 6, "zorder": 2.5}
     colour = VERMILION if state in ("diverged", "spiked", "stalled") else GREY
     return {"marker": STATES[state].marker or ".", "color": colour, "markersize": 6, "zorder": 1}
 
@@ -130,7 +138,7 @@ def _finish_axes(canvas: _Canvas, found: Front, drawn: Sequence[FrontCell]) -> N
     axes.set_xlim(min(reach), max(reach))
     canvas.across.label(axes.xaxis, (low, high), "{}, a factor" if found.against == MARGIN else "{}")
     _add_ticks(axes.xaxis, extra)
-    is_over = any(cell.loss is None or cell.state == "diverged" for cell in drawn)
+    is_over = not all(map(_has_loss, drawn))
     axes.set_ylim(bottom - _PAD * (top - bottom), (canvas.top if is_over else top) + _PAD * (top - bottom))
     canvas.up.label(axes.yaxis, (bottom, top), "median {}")
     if is_over:

@@ -14,6 +14,7 @@ from orchestrator.search.catalogue import EDGE, SEARCHES
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.listed import ListedCells, cell_key
+from orchestrator.search.margins import EdgeMargins
 from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
 from orchestrator.space import Axis, grid_cells
 from orchestrator.sweepfile.searches import over_edge
@@ -30,12 +31,19 @@ def by_optuna(method: str) -> Callable[[], Search]:
     return lambda: OptunaSearch(method, AXES, ("final_loss",), TRIALS, SEEDS, None, 0)
 
 
+def with_margin(method: str) -> Callable[[], Search]:
+    margins = EdgeMargins(AXES, "lr", over_edge)
+    return lambda: OptunaSearch(method, AXES, ("final_loss", "margin"), TRIALS, SEEDS, None, 0, margins)
+
+
 def edge() -> Search:
     return EdgeSearch(AXES, EdgeOptions("lr", TRIALS, SEEDS, 0), over_edge)
 
 
 MAKERS: dict[str, Callable[[], Search]] = {
     **{method: by_optuna(method) for method in SEARCHES if method != EDGE},
+    "nsga2 with margin": with_margin("nsga2"),
+    "tpe with margin": with_margin("tpe"),
     EDGE: edge,
     "edge in batches": lambda: InBatches(edge(), 8),
     "listed": lambda: ListedCells(CELLS, SEEDS),
