@@ -25,20 +25,23 @@ Counts = tuple[tuple[tuple[float, ...], int, int], ...]  # points of cells, with
 
 @dataclass(frozen=True)
 class EdgeMargins:
-    """Margins along one of ``axes``. ``is_over_edge`` says of an outcome whether it is over the edge; None where that
-    cannot be told.
+    """Margins along one of ``axes``.
+
+    ``is_over_edge`` says of an outcome whether it is over the edge; None where that cannot be told. ``have_learned``
+    says of each cell, beside all others, whether it learned enough for its margin to be worth something.
     """
 
     axes: tuple[Axis, ...]
     along: str
     is_over_edge: Callable[[str], bool | None]
+    have_learned: Callable[[Sequence[CellResult]], list[bool]]
 
     def of(self, known: Sequence[CellResult]) -> list[float]:
         """The margin of each cell of ``known``, as a part of the axis on its scale, from -1 to 1.
 
         It is the distance to the nearest edge, where P(stable) = 1/2, given all results of ``known``; negative over
-        the edge. Where no edge is in sight it is that of the whole axis. A cell with a trial over the edge has no
-        positive one.
+        the edge. Where no edge is in sight it is that of the whole axis. A cell with a trial over the edge, or
+        one that has not learned enough, has no positive one.
         """
         lattice = lattice_of(self.axes, self.along, None)
         counts = [self._counts(result) for result in known]
@@ -51,8 +54,8 @@ class EdgeMargins:
         else:
             margins = _margins(_surface(self.axes, self.along, tuple(sorted(set(seen)))), lattice, points_RD)
         return [
-            min(margin, 0.0) if stable < judged else margin
-            for margin, (stable, judged) in zip(margins, counts, strict=True)
+            margin if stable == judged and has_learned else min(margin, 0.0)
+            for margin, (stable, judged), has_learned in zip(margins, counts, self.have_learned(known), strict=True)
         ]
 
     def _counts(self, result: CellResult) -> tuple[int, int]:

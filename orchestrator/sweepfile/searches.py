@@ -7,13 +7,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.columns import RESULTS
+from orchestrator.detection.learned import learned_shares
 from orchestrator.errors import InputError, Problem, did_you_mean
-from orchestrator.messages import PRUNED
+from orchestrator.messages import LEARNED_ENOUGH, PRUNED
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
-from orchestrator.search.protocol import Proposal, Search
+from orchestrator.search.protocol import CellResult, Proposal, Search
 from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number, is_ordered
 from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
@@ -55,6 +56,14 @@ def added_seeds(file: SweepFile, section: SeedsSection, axes: Sequence[Axis], do
 def over_edge(outcome: str) -> bool | None:
     """Whether a trial of this outcome is over the edge of stability; None where its losses do not say."""
     return None if outcome in ("unknown", PRUNED) else outcome != "stable"
+
+
+def have_learned(known: Sequence[CellResult]) -> list[bool]:
+    """Whether each cell is not degraded, by the losses of ``known`` alone: a cell's seeds learned half of the best."""
+    metrics = [(seed.outcome, seed.metrics) for result in known for seed in result.seeds]
+    shares = iter(learned_shares([(outcome, of.get("initial_loss"), of.get("final_loss")) for outcome, of in metrics]))
+    own = [[next(shares) for _ in result.seeds] for result in known]
+    return [all(share is None or share >= LEARNED_ENOUGH for share in seeds) for seeds in own]
 
 
 def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Search:
@@ -143,7 +152,7 @@ def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Se
 def _margins(section: SearchSection, axes: Sequence[Axis]) -> EdgeMargins:
     from orchestrator.search.margins import EdgeMargins  # scipy is slow to import
 
-    return EdgeMargins(tuple(axes), section.along or axes[0].name, over_edge)
+    return EdgeMargins(tuple(axes), section.along or axes[0].name, over_edge, have_learned)
 
 
 def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], document: Document) -> Iterator[Problem]:

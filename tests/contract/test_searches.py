@@ -17,7 +17,7 @@ from orchestrator.search.listed import ListedCells, cell_key
 from orchestrator.search.margins import EdgeMargins
 from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
 from orchestrator.space import Axis, grid_cells
-from orchestrator.sweepfile.searches import over_edge
+from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))
 BETA2 = Axis("beta2", "log1m", (0.9, 0.97, 0.99, 0.997, 0.999), (0.9, 0.999))
@@ -32,7 +32,7 @@ def by_optuna(method: str) -> Callable[[], Search]:
 
 
 def with_margin(method: str) -> Callable[[], Search]:
-    margins = EdgeMargins(AXES, "lr", over_edge)
+    margins = EdgeMargins(AXES, "lr", over_edge, have_learned)
     return lambda: OptunaSearch(method, AXES, ("final_loss", "margin"), TRIALS, SEEDS, None, 0, margins)
 
 
