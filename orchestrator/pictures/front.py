@@ -22,6 +22,7 @@ from orchestrator.space import Axis
 _MOST_NAMED = 12  # settings of the front in the key
 _PAD = 0.06  # beyond what is drawn, as a part of its width
 _APART = 0.12  # width of the column of cells without a margin, and of that of open margins, as a part of the same
+_CLOSE, _ROW = 0.03, 9  # numbers less apart than this part of both axes stand in rows, of so many points
 _TOP = 0.1  # height of the row of cells without a loss
 _KINDS = {"front": "on the front", "beaten": "stable, beaten by a setting of the front"}
 
@@ -117,11 +118,17 @@ def _draw_front(canvas: _Canvas, found: Front) -> None:
     if places:
         style = "steps-pre" if found.is_high else "steps-post"
         canvas.axes.plot(*zip(*places, strict=True), color=BLUE, linewidth=1.4, drawstyle=style, zorder=2)
+    (low, high), (bottom, top) = canvas.across.ends, canvas.up.ends
+    before, rows = (-math.inf, -math.inf), 0  # where the number before is, and how many rows it is away from the line
     for number, cell in enumerate(found.members[:_MOST_NAMED], start=1):
+        place = canvas.place(cell, 0.5)
+        apart = abs(place[0] - before[0]) / (high - low), abs(place[1] - before[1]) / (top - bottom)
+        rows = rows + 1 if max(apart) < _CLOSE else 0
+        before = place
+        offset = -11 - _ROW * rows if found.is_high else 5 + _ROW * rows
         canvas.axes.annotate(
-            str(number), canvas.place(cell, 0.5), xytext=(6, -11 if found.is_high else 5), textcoords="offset points",
-            color=BLUE, fontweight="bold",
-        )  # fmt: skip
+            str(number), place, xytext=(6, offset), textcoords="offset points", color=BLUE, fontweight="bold"
+        )
 
 
 def _finish_axes(canvas: _Canvas, found: Front, drawn: Sequence[FrontCell]) -> None:
@@ -156,7 +163,7 @@ def _names(found: Front) -> Iterable[Line2D]:
     """The settings of the front by their numbers in the picture."""
     members = found.members
     for number, cell in enumerate(members[:_MOST_NAMED], start=1):
-        yield Line2D([], [], linestyle="none", marker=f"${number}$", color=BLUE, label=plain(cell.name))
+        yield Line2D([], [], linestyle="none", marker="o", color=BLUE, label=plain(f"{number}: {cell.name}"))
     if len(members) > _MOST_NAMED:
         label = f"... and {len(members) - _MOST_NAMED} more: see the table"
         yield Line2D([], [], linestyle="none", label=label)
@@ -164,8 +171,10 @@ def _names(found: Front) -> Iterable[Line2D]:
 
 def _legend(found: Front, drawn: Sequence[FrontCell]) -> Iterable[Line2D]:
     """A handle for each kind of mark that is drawn."""
+    order = list(STATES)
+    kinds = {(cell.kind, cell.state) for cell in drawn}
     for kind, state in sorted(
-        {(cell.kind, cell.state) for cell in drawn}, key=lambda pair: list(_KINDS).count(pair[0])
+        kinds, key=lambda pair: (pair[0] not in _KINDS, pair[0] != "front", order.index(pair[1]))
     ):
         label = _KINDS.get(kind, f"stable, without {_words(found.against)}" if state == "stable" else "")
         yield Line2D([], [], linestyle="none", label=label or STATES[state].label, **_look(kind, state))

@@ -69,7 +69,8 @@ class EdgeMargins:
 def _surface(axes: tuple[Axis, ...], along: str, seen: Counts) -> Surface:
     lattice = lattice_of(axes, along, None)
     points_ND = np.array([point for point, _, _ in seen])
-    stable_N, judged_N = (np.array([float(own[i]) for own in seen]) for i in (1, 2))
+    stable_N = np.array([float(stable) for _, stable, _ in seen])
+    judged_N = np.array([float(judged) for _, _, judged in seen])
     return fit_surface(points_ND, stable_N, judged_N, lattice.layout, lattice.resolution)
 
 

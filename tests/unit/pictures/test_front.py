@@ -47,7 +47,7 @@ def test_the_key_names_the_settings_of_the_front_and_the_states_of_the_others(tm
     figure = _draw(found)
     assert figure.get_suptitle() == "case: final loss against margin; 5 of 5 cells"
     told = legend(figure)
-    assert told[: len(found.members)] == [cell.name for cell in found.members]
+    assert told[: len(found.members)] == [f"{i}: {cell.name}" for i, cell in enumerate(found.members, start=1)]
     assert any(line.startswith("degraded") for line in told)
     assert any(line.startswith("diverged") for line in told)
     ticks = [text.get_text() for text in figure.axes[0].get_xticklabels()]
