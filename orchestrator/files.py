@@ -27,6 +27,7 @@ COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the swe
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 OPTUNA_STUDY = "optuna.db"
 EDGE_PICTURE, EDGE_TABLE = "edge.png", "edge.csv"
+FRONT_PICTURE, FRONT_TABLE = "front.png", "front.csv"
 EXPORTED = "exported"  # the state of the ledger that the exports show
 MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
 _LOCK = "lock"

@@ -14,6 +14,7 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import RowBoundary, boundary
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
+from orchestrator.maps.front import Front, front
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -99,6 +100,20 @@ class SweepResults:
         With ``degraded`` degraded cells are over the edge.
         """
         return self._read(lambda ledger: recommend(ledger, at_least, metric, degraded))
+
+    def front(
+        self,
+        metric: str | None = None,
+        against: str = "margin",
+        along: str | None = None,
+        target: float | None = None,
+        degraded: bool = False,
+    ) -> Front:
+        """The settings that no other beats in both a low loss and ``against``; ``.members`` by ascending loss.
+
+        With ``degraded`` degraded cells are over the edge.
+        """
+        return self._read(lambda ledger: front(ledger, metric, against, along, target, degraded))
 
     def lr_sensitivity(self, axis: str = "lr") -> list[Sensitivity]:
         """What a wrong learning rate costs, for each setting of the other axes."""

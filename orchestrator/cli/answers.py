@@ -1,5 +1,4 @@
-"""Commands that answer from the ledger of any sweep, grid or not: survival, importance, locate, export edge
-and export optuna."""
+"""Commands that answer from the ledger of any sweep: survival, importance, locate, front, and three exports."""
 
 from __future__ import annotations
 
@@ -10,15 +9,19 @@ import typer
 
 from orchestrator.cli.options import (
     RESULTS,
+    AgainstOption,
     DegradedOption,
     JsonOption,
     LogFormatOption,
     LossColumnOption,
+    LossOption,
+    MarginAlongOption,
     NameArgument,
     NormColumnOption,
     PatternOption,
     ResultsOption,
     StepColumnOption,
+    TargetOption,
     WhereOption,
 )
 from orchestrator.cli.upkeep import finish
@@ -89,6 +92,26 @@ def locate(
     finish(command(sweep_folder(name, results), config, set_, log, columns, told, degraded, json_))
 
 
+@answers.command()
+def front(
+    name: NameArgument,
+    metric: LossOption = None,
+    against: AgainstOption = "margin",
+    along: MarginAlongOption = None,
+    target: TargetOption = None,
+    degraded: DegradedOption = False,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show the settings that no other beats in both a low loss and a wide margin to the edge, or few steps.
+
+    For example `sweep front fit`, or `sweep front fit --against steps`. Only cells that are stable on all seeds count.
+    """
+    from orchestrator.commands.front import front as command
+
+    finish(command(sweep_folder(name, results), metric, against, along, target, degraded, json_))
+
+
 @exports.command("edge")
 def export_edge(
     name: NameArgument,
@@ -116,6 +139,29 @@ def export_edge(
     from orchestrator.commands.export_edge import export_edge as command
 
     finish(command(sweep_folder(name, results), x, y, facet, conditions(where), degraded, output))
+
+
+@exports.command("front")
+def export_front(
+    name: NameArgument,
+    metric: LossOption = None,
+    against: AgainstOption = "margin",
+    along: MarginAlongOption = None,
+    target: TargetOption = None,
+    degraded: DegradedOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write only this: a picture (.png, .svg, .pdf), or the table (.csv)"),
+    ] = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Draw the front of `sweep front` among all cells: results/NAME/front.png, and its numbers in front.csv.
+
+    For example `sweep export front fit --against steps`.
+    """
+    from orchestrator.commands.export_front import export_front as command
+
+    finish(command(sweep_folder(name, results), metric, against, along, target, degraded, output))
 
 
 @exports.command("optuna")

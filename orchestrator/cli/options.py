@@ -89,6 +89,23 @@ LossOption = Annotated[
         "final_loss",
     ),
 ]
+AgainstOption = Annotated[
+    str,
+    typer.Option(
+        "--against",
+        metavar="margin|steps|METRIC",
+        help="margin (high), steps to a target loss (low), or a metric of maps or of a custom trainer (low)",
+    ),
+]
+MarginAlongOption = Annotated[
+    str | None, typer.Option("--along", metavar="AXIS", help="margins along this axis alone; by default along all")
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--target", metavar="LOSS", help="training loss of --against steps; by default one that all settings reach"
+    ),
+]
 SlurmOption = Annotated[
     list[str],
     typer.Option(

@@ -19,21 +19,29 @@ def with_learned_shares(rows: Sequence[TrialRow]) -> list[TrialRow]:
     but at most the lower quartile of the sweep's: an initial blow-up is not what was learned. The share is None where a
     loss is missing, and where no trial of the sweep has learned anything.
     """
-    initials = sorted(_finite(row.initial_loss for row in rows))
-    finals = _finite(row.final_loss for row in rows if row.outcome in ("stable", "spiked"))
+    shares = learned_shares([(row.outcome, row.initial_loss, row.final_loss) for row in rows])
+    return [
+        replace(row, learned_share=share if row.is_judged else None) for row, share in zip(rows, shares, strict=True)
+    ]
+
+
+def learned_shares(results: Sequence[tuple[str | None, float | None, float | None]]) -> list[float | None]:
+    """The share of each trial of a sweep, by outcome, initial and final loss, as ``with_learned_shares`` defines it."""
+    initials = sorted(_finite(initial for _, initial, _ in results))
+    finals = _finite(final for outcome, _, final in results if outcome in ("stable", "spiked"))
     if not initials or not finals:
-        return list(rows)
+        return [None] * len(results)
     usual, best = initials[(len(initials) - 1) // 4], min(finals)
-    return [replace(row, learned_share=_share(row, usual, best)) for row in rows]
+    return [_share(*result, usual, best) for result in results]
 
 
-def _share(row: TrialRow, usual: float, best: float) -> float | None:
-    if not row.is_judged or row.outcome == "unknown" or row.initial_loss is None or row.final_loss is None:
+def _share(outcome: str | None, initial: float | None, final: float | None, usual: float, best: float) -> float | None:
+    if outcome in (None, "unknown") or initial is None or final is None:
         return None
-    start = min(row.initial_loss, usual)
+    start = min(initial, usual)
     if start - best <= _LEAST_FALL * abs(start):
         return None
-    share = (start - row.final_loss) / (start - best)
+    share = (start - final) / (start - best)
     return share if math.isfinite(share) else None
 
 

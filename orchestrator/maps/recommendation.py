@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
 
-from orchestrator.detection.outcomes import cell_state
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.boundary import Margin, margins
-from orchestrator.maps.fitted import Fit, fit
-from orchestrator.maps.fitted_margins import fitted_margin_text, fitted_margins
-from orchestrator.maps.related_cells import tied_settings, ties_of
-from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
-from orchestrator.messages import TrialRow
-from orchestrator.space import Axis, format_value, is_ordered
+from orchestrator.maps.boundary import Margin
+from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
+from orchestrator.maps.fitted import Fit
+from orchestrator.maps.fitted_margins import fitted_margin_text
+from orchestrator.space import Axis, is_ordered
 
-LOSSES = ("final_loss", "validation_loss", "best_loss")
 _SHOWN = 3  # rejected candidates, and values without a result, that are listed
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A cell whose seeds are all stable: its median loss, and its margins along the axes.
-
-    ``tied`` are the values that follow from those of the axes: of tied fields, and ``effective_NAME`` of tied axes.
-    """
-
-    setting: Mapping[str, Any]
-    loss: float
-    num_seeds: int
-    margins: tuple[Margin, ...]
-    tied: Mapping[str, Any]
-
-    @property
-    def margin(self) -> float:
-        """The smallest factor up to which every cell is stable; infinite if that holds to the ends of all axes."""
-        return min((m.known for m in self.margins if not m.is_open), default=float("inf"))
-
-    @property
-    def name(self) -> str:
-        """The setting in words."""
-        tied = " ".join(f"{key}={format_value(value)}" for key, value in self.tied.items())
-        own = " ".join(f"{key}={format_value(value)}" for key, value in self.setting.items())
-        return f"{own} ({tied})" if tied else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,53 +43,17 @@ def recommend(
     ``counts_degraded`` it is over the edge. Scattered cells have margins by a fitted surface. Raises InputError for a
     metric that is not a loss, a factor below 1, and too few scattered cells to fit a surface to.
     """
-    trials = ledger.trials()
-    metric = usual_loss(trials) if metric is None else metric
-    if metric not in LOSSES:
-        raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
     if not at_least >= 1:
         raise InputError(Problem("--margin", "", f"{at_least:g} is no factor", "write a number from 1 up, such as 2"))
-    facts, axes = ledger.facts(), sweep_axes(ledger)
-    if not axes:
-        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
-    ordered = [axis.name for axis in axes if axis.ends is not None or is_ordered(axis.values)]
-    is_scattered = facts.get("is_sampled") == "true"
-    fitted = fit(ledger, next(iter(ordered), None), counts_degraded=counts_degraded) if is_scattered else None
-    ties = ties_of(ledger)
-    cells: dict[tuple[Any, ...], list[TrialRow]] = {}
-    for trial in distinct_runs(trials):
-        cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
-    states = {key: cell_state([t.label for t in trials]) for key, trials in cells.items()}
-
-    def margins_of(setting: Mapping[str, Any]) -> list[Margin]:
-        if fitted is not None:
-            return fitted_margins(fitted, setting)
-        return margins(setting, axes, states, counts_degraded)
-
-    candidates = sorted(
-        (
-            _candidate(key, trials, axes, margins_of, metric, tied_settings(trials[0], ties))
-            for key, trials in cells.items()
-            if states[key] == "stable" and all(getattr(trial, metric) is not None for trial in trials)
-        ),
-        key=lambda candidate: candidate.loss,
-    )
-    chosen = next((candidate for candidate in candidates if candidate.margin >= at_least), None)
+    tried = tried_cells(ledger, metric)
+    way = margins_by(ledger, tried, counts_degraded)
+    found = sorted(candidates(tried, way.margins_of), key=lambda candidate: candidate.loss)
+    chosen = next((candidate for candidate in found if candidate.margin >= at_least), None)
+    axes = tried.axes
     without_order = tuple(axis.name for axis in axes if len(axis.values) > 1 and not is_ordered(axis.values))
-    return Recommendation(chosen, tuple(candidates), len(cells), metric, at_least, without_order, tuple(axes), fitted)
-
-
-def _candidate(
-    key: tuple[Any, ...],
-    trials: Sequence[TrialRow],
-    axes: Sequence[Axis],
-    margins_of: Callable[[Mapping[str, Any]], list[Margin]],
-    metric: str,
-    tied: Mapping[str, Any],
-) -> Candidate:
-    setting = dict(zip((axis.name for axis in axes), key, strict=True))
-    loss = median(getattr(trial, metric) for trial in trials)
-    return Candidate(setting, loss, len(trials), tuple(margins_of(setting)), tied)
+    return Recommendation(
+        chosen, tuple(found), len(tried.trials), tried.metric, at_least, without_order, axes, way.fitted
+    )
 
 
 def recommendation_lines(found: Recommendation) -> list[str]:

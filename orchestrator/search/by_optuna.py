@@ -21,8 +21,11 @@ from orchestrator.space import Axis, is_number
 if TYPE_CHECKING:
     import optuna
 
+    from orchestrator.search.margins import EdgeMargins
+
     Sampler = optuna.samplers.BaseSampler
 
+MARGIN = "margin"  # the metric of a cell that is its distance to the edge of stability
 POPULATION = 16  # cells of a generation: they fill packs, and a usual budget has some tens of generations
 
 
@@ -31,7 +34,8 @@ class OptunaSearch:
     """A search for low ``metrics`` over ``axes``, by the Optuna sampler ``method``, with at most ``num_trials`` trials.
 
     Each cell is trained with ``num_seeds`` seeds and judged by the mean over them. Where ``stable`` is given, a cell
-    with a smaller share of stable seeds is infeasible.
+    with a smaller share of stable seeds is infeasible. The metric ``MARGIN`` is no result of a trial: it is to be high,
+    and ``margins`` finds it.
     """
 
     method: str
@@ -41,6 +45,7 @@ class OptunaSearch:
     num_seeds: int
     stable: float | None
     seed: int
+    margins: EdgeMargins | None = None  # where a metric is MARGIN
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """Cells for ``room`` trials, at least one."""
@@ -66,9 +71,9 @@ class OptunaSearch:
             if self.method in GENERATIONS:
                 return self._next_generation(known, space)
             study = self._study(SAMPLERS[self.method](self._own_seed(len(known))))
-            penalties = [_penalty(known, name) for name in self.metrics]
-            for result in known:
-                study.add_trial(self._told(result, space, penalties))
+            penalties, margins = self._penalties(known), self._margins(known)
+            for result, margin in zip(known, margins, strict=True):
+                study.add_trial(self._told(result, space, penalties, margin))
             return [self._cell(study.ask(fixed_distributions=space)) for _ in range(num)]
 
     def _next_generation(self, known: Sequence[CellResult], space: dict[str, Any]) -> list[dict[str, Any]]:
@@ -86,10 +91,10 @@ class OptunaSearch:
             if any(result is None or any(not seed.is_over for seed in result.seeds) for result in found):
                 return [cell for cell, result in zip(cells, found, strict=True) if result is None]
             told += [result for result in found if result is not None]
-            penalties = [_penalty(told, name) for name in self.metrics]
-            for trial, result in zip(trials, found, strict=True):
+            penalties, margins = self._penalties(told), self._margins(told)[-len(trials) :]
+            for trial, result, margin in zip(trials, found, margins, strict=True):
                 assert result is not None
-                heard = self._told(result, space, penalties)
+                heard = self._told(result, space, penalties, margin)
                 for name, value in heard.constraints.items():
                     trial.set_constraint(name, value)
                 study.tell(trial, heard.values, state=heard.state)
@@ -106,8 +111,15 @@ class OptunaSearch:
         """A seed for each state of the search: a sampler that is made anew would draw the same numbers again."""
         return (self.seed * 1_000_003 + num_known) % 2**32
 
+    def _penalties(self, known: Sequence[CellResult]) -> list[float]:
+        return [_penalty(known, name) for name in self.metrics]
+
+    def _margins(self, known: Sequence[CellResult]) -> list[float]:
+        """The margin of each cell given all that is ``known``; of no meaning where it is no metric."""
+        return self.margins.of(known) if self.margins is not None else [0.0] * len(known)
+
     def _told(
-        self, result: CellResult, space: Mapping[str, Any], penalties: Sequence[float]
+        self, result: CellResult, space: Mapping[str, Any], penalties: Sequence[float], margin: float
     ) -> optuna.trial.FrozenTrial:
         """The Optuna trial of a cell: RUNNING while a result is missing, FAIL where every trial was given up."""
         import optuna
@@ -120,7 +132,7 @@ class OptunaSearch:
         if not judged:
             return optuna.trial.create_trial(params=params, distributions=dict(space), state=states.FAIL)
         values = [
-            fmean(_value_of(seed, name, penalty) for seed in judged)
+            -margin if name == MARGIN else fmean(_value_of(seed, name, penalty) for seed in judged)
             for name, penalty in zip(self.metrics, penalties, strict=True)
         ]
         # A pruned trial was on its trend.

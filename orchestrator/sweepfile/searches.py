@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.columns import RESULTS
+from orchestrator.detection.learned import learned_shares
 from orchestrator.errors import InputError, Problem, did_you_mean
-from orchestrator.messages import PRUNED
+from orchestrator.messages import LEARNED_ENOUGH, PRUNED
 from orchestrator.search.batches import InBatches
-from orchestrator.search.by_optuna import GENERATIONS, SPREADS, OptunaSearch
+from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
-from orchestrator.search.protocol import Proposal, Search
-from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number
+from orchestrator.search.protocol import CellResult, Proposal, Search
+from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number, is_ordered
 from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker
+
+if TYPE_CHECKING:
+    from orchestrator.search.margins import EdgeMargins
 
 # A search for the edge has this part of its trials under way, and at least a few.
 _PARTS, _FEW = 8, 8
 # The settings that act with some methods only.
 _TAKES: Mapping[str, tuple[str, ...]] = {
     EDGE: ("along", "precision", "level"),
-    "tpe": ("metric", "stable"),
-    "gp": ("metric", "stable"),
-    "nsga2": ("metric", "stable"),
-    "cmaes": ("metric",),
+    "tpe": ("metric", "along", "stable"),
+    "gp": ("metric", "along", "stable"),
+    "nsga2": ("metric", "along", "stable"),
+    "cmaes": ("metric", "along"),
     **dict.fromkeys(SPREADS, ()),
 }
 _MOST_CORNERS = 256  # looked at
 _PROBES = 17  # values of a tied range that are looked at
 _FIRST_ROOM = 16  # trials that are asked for while nothing is known
-_MOST_AXES = 4  # of a search for the edge
+_MOST_AXES = 4  # of an edge that is fitted
 
 
 def added_seeds(file: SweepFile, section: SeedsSection, axes: Sequence[Axis], document: Document) -> Search:
@@ -52,6 +56,14 @@ def added_seeds(file: SweepFile, section: SeedsSection, axes: Sequence[Axis], do
 def over_edge(outcome: str) -> bool | None:
     """Whether a trial of this outcome is over the edge of stability; None where its losses do not say."""
     return None if outcome in ("unknown", PRUNED) else outcome != "stable"
+
+
+def have_learned(known: Sequence[CellResult]) -> list[bool]:
+    """Whether each cell is not degraded, by the losses of ``known`` alone: a cell's seeds learned half of the best."""
+    metrics = [(seed.outcome, seed.metrics) for result in known for seed in result.seeds]
+    shares = iter(learned_shares([(outcome, of.get("initial_loss"), of.get("final_loss")) for outcome, of in metrics]))
+    own = [[next(shares) for _ in result.seeds] for result in known]
+    return [all(share is None or share >= LEARNED_ENOUGH for share in seeds) for seeds in own]
 
 
 def search_of(file: SweepFile, axes: Sequence[Axis], document: Document) -> Search:
@@ -144,7 +156,14 @@ def _search(file: SweepFile, section: SearchSection, axes: Sequence[Axis]) -> Se
         num_seeds=len(file.all_seeds),
         stable=section.stable,
         seed=section.seed,
+        margins=_margins(section, axes) if MARGIN in (section.metric or ()) else None,
     )
+
+
+def _margins(section: SearchSection, axes: Sequence[Axis]) -> EdgeMargins:
+    from orchestrator.search.margins import EdgeMargins  # scipy is slow to import
+
+    return EdgeMargins(tuple(axes), section.along or axes[0].name, over_edge, have_learned)
 
 
 def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], document: Document) -> Iterator[Problem]:
@@ -166,16 +185,19 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
     if section.trials < len(file.all_seeds):
         what = f"{section.trials} trials are fewer than one cell has seeds ({len(file.all_seeds)})"
         yield problem("trials", what, "raise it, or use fewer seeds")
-    ordered = [axis.name for axis in axes if axis.ends is not None or all(map(is_number, axis.values))]
-    words = [axis.name for axis in axes if axis.name not in ordered]
-    if section.method == EDGE:
-        yield from _of_edge(section, axes, ordered, problem("along", "", "").where)
-    elif section.method == "cmaes" and (words or len(axes) < 2):
+    words = [axis.name for axis in axes if axis.ends is None and not all(map(is_number, axis.values))]
+    has_margin = MARGIN in (section.metric or ())
+    if section.method == EDGE or has_margin:
+        yield from _of_edge(section, axes, problem("along", "", "").where)
+    elif section.along is not None and "along" in takes:
+        yield problem("along", "has no meaning without the metric margin", "remove it, or add margin to search.metric")
+    if section.method == "cmaes" and (words or len(axes) < 2):
         message = f"cmaes cannot choose among words ({words[0]})" if words else "cmaes needs two axes or more"
         yield problem("method", message, "choose tpe")
     for name in section.metric or ():
-        if name not in RESULTS:
-            remedy = did_you_mean(name, RESULTS) or f"choose from {', '.join(RESULTS)}"
+        if name not in (*RESULTS, MARGIN):
+            known = (*RESULTS, MARGIN)
+            remedy = did_you_mean(name, known) or f"choose from {', '.join(known)}"
             yield problem("metric", f"{name!r} is unknown", remedy)
     if section.metric and len(section.metric) > 1 and section.method in GENERATIONS and section.method != "nsga2":
         yield problem("metric", f"{section.method} takes one metric", "choose nsga2 or tpe")
@@ -183,12 +205,19 @@ def _problems(file: SweepFile, section: SearchSection, axes: Sequence[Axis], doc
         yield problem("metric", "names a metric twice", "name each once")
 
 
-def _of_edge(section: SearchSection, axes: Sequence[Axis], ordered: Sequence[str], where: str) -> Iterator[Problem]:
+def _of_edge(section: SearchSection, axes: Sequence[Axis], where: str) -> Iterator[Problem]:
+    """What keeps an edge from being fitted, for a search for it or for the metric margin."""
+    ordered = [axis.name for axis in axes if axis.ends is not None or _ascend(axis)]
     along = section.along or (axes[0].name if axes else "")
     if axes and along not in ordered:
         known = ", ".join(ordered) or "none is left"
-        what = "is not an axis" if along not in [axis.name for axis in axes] else "has words, which have no edge"
-        yield Problem(where, "search.along", f"{along!r} {what}", f"axes of numbers: {known}")
+        is_axis = along in [axis.name for axis in axes]
+        what = "has words, or values in no order, which have no edge" if is_axis else "is not an axis"
+        yield Problem(where, "search.along", f"{along!r} {what}", f"axes of numbers that ascend: {known}")
     if len(axes) > _MOST_AXES:
-        what = f"{len(axes)} axes are more than the search for an edge takes ({_MOST_AXES})"
+        what = f"{len(axes)} axes are more than an edge is fitted over ({_MOST_AXES})"
         yield Problem(where, "axes", what, "fix some of them")
+
+
+def _ascend(axis: Axis) -> bool:
+    return all(map(is_number, axis.values)) and is_ordered(axis.values)

@@ -100,7 +100,9 @@ class SearchSection(BaseModel):
         None, ge=1, description="trials that are proposed together, when all before have a result: then what is tried "
         "does not depend on timing; null: whenever workers have room"
     )  # fmt: skip
-    along: str | None = Field(None, description="edge: the axis along which the edge is sought; null for the first")
+    along: str | None = Field(
+        None, description="edge, and the metric margin: the axis along which the edge is sought; null for the first"
+    )
     precision: float | None = Field(
         None, gt=1, description="edge: end when the edge is known within this factor everywhere"
     )
@@ -108,7 +110,8 @@ class SearchSection(BaseModel):
     metric: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
         None,
         min_length=1,
-        description="what Optuna's samplers minimise, one name or a list of them; null for final_loss",
+        description="what Optuna's samplers minimise, one name or a list of them; margin, the distance to the edge, is "
+        "maximised; null for final_loss",
     )
     stable: float | None = Field(
         None, gt=0, le=1, description="tpe, gp, nsga2: the share of a cell's seeds that must be stable"

@@ -14,9 +14,10 @@ from orchestrator.search.catalogue import EDGE, SEARCHES
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.listed import ListedCells, cell_key
+from orchestrator.search.margins import EdgeMargins
 from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
 from orchestrator.space import Axis, grid_cells
-from orchestrator.sweepfile.searches import over_edge
+from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))
 BETA2 = Axis("beta2", "log1m", (0.9, 0.97, 0.99, 0.997, 0.999), (0.9, 0.999))
@@ -30,12 +31,19 @@ def by_optuna(method: str) -> Callable[[], Search]:
     return lambda: OptunaSearch(method, AXES, ("final_loss",), TRIALS, SEEDS, None, 0)
 
 
+def with_margin(method: str) -> Callable[[], Search]:
+    margins = EdgeMargins(AXES, "lr", over_edge, have_learned)
+    return lambda: OptunaSearch(method, AXES, ("final_loss", "margin"), TRIALS, SEEDS, None, 0, margins)
+
+
 def edge() -> Search:
     return EdgeSearch(AXES, EdgeOptions("lr", TRIALS, SEEDS, 0), over_edge)
 
 
 MAKERS: dict[str, Callable[[], Search]] = {
     **{method: by_optuna(method) for method in SEARCHES if method != EDGE},
+    "nsga2 with margin": with_margin("nsga2"),
+    "tpe with margin": with_margin("tpe"),
     EDGE: edge,
     "edge in batches": lambda: InBatches(edge(), 8),
     "listed": lambda: ListedCells(CELLS, SEEDS),

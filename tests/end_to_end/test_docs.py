@@ -23,6 +23,8 @@ from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.maps.edge_axes import MOST_LINES
 from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
+from orchestrator.maps.front import FRONT_COLUMNS
+from orchestrator.maps.front import Kind as FrontKind
 from orchestrator.notify.news import PAUSE_S
 from orchestrator.notify.sender import PATIENCE_S
 from orchestrator.sweepfile.overrides import parse_set
@@ -230,6 +232,14 @@ def test_the_maps_page_has_every_column_and_kind_of_an_edge() -> None:
     assert f"at most {MOST_LINES} values" in section
 
 
+def test_the_maps_page_has_every_column_and_kind_of_a_front() -> None:
+    section = MAPS.partition("### What a wider margin costs")[2].partition("\n## ")[0]
+    told = re.findall(r"`([a-z_ ]+)`", section.partition("the values of the axes, then")[2])
+    named = {name for name in FRONT_COLUMNS if name not in ("loss", "against")}  # these have the names of what they are
+    assert {*named, *get_args(FrontKind)} <= set(told)
+    assert len(get_args(FrontKind)) == 3
+
+
 def test_every_shipped_sweep_is_in_the_readme() -> None:
     for path in (ROOT / "sweeps").glob("*.yaml"):
         assert f"](sweeps/{path.name})" in README
@@ -245,6 +255,8 @@ def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_
     assert json.loads((tmp_path / "where.json").read_text())["setting"] == {"lr": 0.02, "beta2": 0.95}
     assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
     assert (tmp_path / "results" / "fit" / "edge.png").is_file()
+    assert (tmp_path / "results" / "fit" / "front.png").is_file()
+    assert json.loads((tmp_path / "front.json").read_text())["against"] == "steps_to_target"
     assert (tmp_path / "edge.csv").read_bytes() == (tmp_path / "results" / "fit" / "edge.csv").read_bytes()
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}

@@ -16,8 +16,11 @@ from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES, Outcome
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
+from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
+from orchestrator.maps.front import Kind as front_kinds
 from orchestrator.maps.stability import METRICS, REDUCTIONS
 from orchestrator.results import SweepResults
+from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.arithmetic import FUNCTIONS
 from orchestrator.sweepfile.custom_trainer import GIVEN
@@ -83,6 +86,7 @@ def test_commands_and_options() -> None:
         "explain": {"--x", "--y", "--output", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--results"},
         "sensitivity": {"--axis", "--results"},
+        "front": {"--metric", "--against", "--along", "--target", "--degraded", "--json", "--results"},
         "importance": {"--json", "--results"},
         "locate": LOG_OPTIONS
         | {"--config", "--set", "--log", "--pattern", "--format", "--degraded", "--json", "--results"},
@@ -105,6 +109,8 @@ def test_commands_and_options() -> None:
     assert options(heatmap) == drawn
     edge = {"--x", "--y", "--facet", "--where", "--degraded", "--output", "--results"}
     assert options(commands["export"].commands["edge"]) == edge
+    front = {"--metric", "--against", "--along", "--target", "--degraded", "--output", "--results"}
+    assert options(commands["export"].commands["front"]) == front
     assert options(commands["export"].commands["optuna"]) == {"--results"}
 
 
@@ -119,6 +125,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(SearchSection.model_fields) == [
         "method", "trials", "seed", "batch", "along", "precision", "level", "metric", "stable",
     ]  # fmt: skip
+    assert METRIC_OF_EDGE == MARGIN == "margin"
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
     assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
@@ -214,9 +221,15 @@ def test_columns_and_kinds_of_an_edge() -> None:
     )  # fmt: skip
 
 
+def test_columns_and_kinds_of_a_front() -> None:
+    assert STEPS == "steps"
+    assert FRONT_COLUMNS == ("state", "num_seeds", "loss", "against", "kind", "limit")
+    assert get_args(front_kinds) == ("front", "beaten", "no candidate")
+
+
 def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
-    assert public == {"axes", "boundary", "lr_sensitivity", "map", "recommend", "telemetry", "trace", "trials"}
+    assert public == {"axes", "boundary", "front", "lr_sensitivity", "map", "recommend", "telemetry", "trace", "trials"}
     assert list(inspect.signature(SweepResults.map).parameters) == ["self", "x", "y", "where", "reduce"]
 
 

@@ -100,7 +100,7 @@ def test_a_pruned_trial_is_told_with_its_loss_and_does_not_count_against_stabili
     def told(*outcomes: str):
         seeds = tuple(SeedResult(i, outcome, True, {"final_loss": 3.0}) for i, outcome in enumerate(outcomes))
         cell = CellResult({"lr": 0.01, "beta2": 0.99}, seeds)
-        return made._told(cell, {axis.name: _distribution(axis) for axis in made.axes}, [9.0])
+        return made._told(cell, {axis.name: _distribution(axis) for axis in made.axes}, [9.0], 0.0)
 
     assert told("stable", "pruned").values == [3.0]
     lacking = [told(*outcomes).constraints for outcomes in (("stable", "pruned"), ("pruned",), ("spiked", "pruned"))]

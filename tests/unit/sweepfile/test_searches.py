@@ -4,6 +4,9 @@ import pytest
 from sweep_cases import search_with
 
 from orchestrator.errors import InputError
+from orchestrator.search.by_optuna import OptunaSearch
+from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.sweepfile.searches import have_learned
 
 GRID = ["axes={lr: {values: [0.1, 1.0]}}"]
 
@@ -17,6 +20,27 @@ GRID = ["axes={lr: {values: [0.1, 1.0]}}"]
         (["search.method=cmaes", "search.stable=0.5"], "has no meaning for cmaes", "choose tpe or gp or nsga2"),
         (["search.metric=[final_loss, final_loss]"], "names a metric twice", ""),
         (["search.metric=final_los"], "'final_los' is unknown", "final_loss"),
+        (["search.along=lr"], "search.along: has no meaning without the metric margin", "add margin to search.metric"),
+        (["search.metric=[final_loss, margn]"], "'margn' is unknown", "margin"),
+        (["search.metric=[final_loss, margin]", "search.along=depth"], "'depth' is not an axis", "ascend: lr, beta1"),
+        (
+            ["search.metric=[final_loss, margin]", "axes={optimizer: {values: [sgd, adamw]}}", "fixed={}"],
+            "search.along: 'optimizer' has words",
+            "none is left",
+        ),
+        (
+            ["search={method: edge, trials: 24}", "axes.lr={values: [1.0, 0.1]}"],
+            "'lr' has words, or values in no order",
+            "ascend: beta1",
+        ),
+        (
+            [
+                "search.metric=margin",
+                *(f"axes.{name}={{log: [1e-9, 1e-3]}}" for name in ("eps", "clip", "weight_decay")),
+            ],
+            "5 axes are more than an edge is fitted over (4)",
+            "fix some",
+        ),
         (["search.method=cmaes", "search.metric=[final_loss, steps_done]"], "cmaes takes one metric", "nsga2 or tpe"),
         (["search.method=cmaes", "axes.beta1=null", "axes={lr: {log: [0.1, 1.0]}}"], "needs two axes", "tpe"),
         (["search.trials=2", "seeds=[0, 1, 2]"], "2 trials are fewer than one cell has seeds (3)", "fewer seeds"),
@@ -53,6 +77,24 @@ def test_a_search_is_not_a_grid_and_its_first_trials_are_what_it_would_propose()
     assert sweep.is_open
     assert (sweep.most_trials, len(sweep.trials)) == (24, 4)
     assert [trial.cell for trial in sweep.trials] == [p.cell for p in sweep.search.propose((), 4) or []]
+
+
+def test_margins_are_along_the_first_axis_or_the_one_that_is_named() -> None:
+    for sets, along in (([], "lr"), (["search.along=beta1"], "beta1")):
+        search = search_with("search.metric=[final_loss, margin]", "search.batch=null", *sets).search
+        assert isinstance(search, OptunaSearch)
+        assert search.margins is not None
+        assert search.margins.along == along
+
+
+def test_half_of_what_the_best_cell_learned_is_enough_whatever_it_is_worth_later() -> None:
+    def cell(*losses: float) -> CellResult:
+        seeds = (SeedResult(0, "stable", True, {"initial_loss": 9.0, "final_loss": loss}) for loss in losses)
+        return CellResult({"lr": losses[0]}, tuple(seeds))
+
+    known = [cell(4.0), cell(7.0), cell(4.0, 7.0), CellResult({"lr": 0.0}, (SeedResult(0, None, False),))]
+    assert have_learned(known) == [True, False, False, True]
+    assert have_learned([*known, cell(-8.0)]) == [False, False, False, True, True]
 
 
 def test_axes_with_and_without_num_may_be_mixed() -> None:

@@ -1,0 +1,36 @@
+"""`sweep front`: the settings that no other beats in both loss and margin to the edge, or loss and steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from orchestrator.commands.printing import Answer
+from orchestrator.errors import EXIT_OK
+from orchestrator.files import LEDGER, check_output, write_output
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps import front as fronts
+from orchestrator.maps.front_text import front_lines
+
+
+def front(
+    folder: Path,
+    metric: str | None,
+    against: str,
+    along: str | None,
+    target: float | None,
+    degraded: bool,
+    json_file: Path | None,
+) -> Answer:
+    """The front of ``metric`` against ``against`` of the sweep in ``folder``. Raises InputError as ``maps.front`` does.
+
+    With ``degraded`` degraded cells are over the edge.
+    """
+    check_output(json_file, "--json")
+    with LedgerReader(folder / LEDGER) as ledger:
+        found = fronts.front(ledger, metric, against, along, target, degraded)
+    yield from front_lines(found)
+    if json_file is not None:
+        write_output(json_file, json.dumps(fronts.front_content(found), indent=2, allow_nan=False) + "\n")
+        yield f"wrote {json_file}"
+    return EXIT_OK

@@ -1,0 +1,138 @@
+"""The cells from which a setting is chosen: stable on all seeds, with their losses and their margins to the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from orchestrator.detection.outcomes import cell_state
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.boundary import Margin, margins
+from orchestrator.maps.fitted import Fit, fit
+from orchestrator.maps.fitted_margins import fitted_margins
+from orchestrator.maps.related_cells import Key, tied_settings, ties_of
+from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
+from orchestrator.messages import TrialRow
+from orchestrator.space import Axis, format_value, is_ordered
+
+LOSSES = ("final_loss", "validation_loss", "best_loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cell whose seeds are all stable: its median loss, and its margins along the axes.
+
+    ``tied`` are the values that follow from those of the axes: of tied fields, and ``effective_NAME`` of tied axes.
+    """
+
+    setting: Mapping[str, Any]
+    loss: float
+    num_seeds: int
+    margins: tuple[Margin, ...]
+    tied: Mapping[str, Any]
+
+    @property
+    def margin(self) -> float:
+        """The smallest factor up to which every cell is stable; infinite if that holds to the ends of all axes."""
+        return smallest(self.margins)
+
+    @property
+    def name(self) -> str:
+        """The setting in words."""
+        return setting_name(self.setting, self.tied)
+
+
+@dataclass(frozen=True, slots=True)
+class TriedCells:
+    """The cells of a sweep by the values of ``axes``, each with its trials and its state, and the loss to compare.
+
+    Trials that repeat a run of their cell are left out. ``ties`` are the sweep's tied fields.
+    """
+
+    axes: tuple[Axis, ...]
+    metric: str
+    trials: Mapping[Key, list[TrialRow]]
+    states: Mapping[Key, str]
+    ties: Mapping[str, str]
+
+    def setting(self, key: Key) -> dict[str, Any]:
+        """The values of a cell by the names of the axes."""
+        return dict(zip((axis.name for axis in self.axes), key, strict=True))
+
+    def loss(self, key: Key) -> float | None:
+        """The median loss of a cell; None where one of its seeds has none."""
+        return median_of_all(getattr(trial, self.metric) for trial in self.trials[key])
+
+    def tied(self, key: Key) -> dict[str, Any]:
+        """The values that follow from those of a cell."""
+        return tied_settings(self.trials[key][0], self.ties)
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """How the margins of a setting are found; ``fitted`` is the surface they are from, where cells are scattered."""
+
+    margins_of: Callable[[Mapping[str, Any]], list[Margin]]
+    fitted: Fit | None
+
+
+def tried_cells(ledger: LedgerReader, metric: str | None) -> TriedCells:
+    """The cells of a sweep, compared by ``metric``, by default the `usual_loss`.
+
+    Raises InputError for a metric that is not a loss, and for a sweep without axes.
+    """
+    trials = ledger.trials()
+    metric = usual_loss(trials) if metric is None else metric
+    if metric not in LOSSES:
+        raise InputError(Problem("--metric", "", f"{metric!r} is no loss", f"choose one of {', '.join(LOSSES)}"))
+    axes = tuple(sweep_axes(ledger))
+    if not axes:
+        raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
+    cells: dict[Key, list[TrialRow]] = {}
+    for trial in distinct_runs(trials):
+        cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
+    states = {key: cell_state([trial.label for trial in own]) for key, own in cells.items()}
+    return TriedCells(axes, metric, cells, states, ties_of(ledger))
+
+
+def margins_by(ledger: LedgerReader, tried: TriedCells, counts_degraded: bool = False) -> Margins:
+    """How margins are found: from cell to cell on a grid, by a fitted surface where cells are scattered.
+
+    With ``counts_degraded`` degraded cells are over the edge. Raises InputError for too few scattered cells to fit a
+    surface to.
+    """
+    if ledger.facts().get("is_sampled") != "true":
+        return Margins(lambda setting: margins(setting, tried.axes, tried.states, counts_degraded), None)
+    ordered = [axis.name for axis in tried.axes if axis.ends is not None or is_ordered(axis.values)]
+    fitted = fit(ledger, next(iter(ordered), None), counts_degraded=counts_degraded)
+    return Margins(lambda setting: fitted_margins(fitted, setting), fitted)
+
+
+def candidates(tried: TriedCells, margins_of: Callable[[Mapping[str, Any]], list[Margin]]) -> Iterator[Candidate]:
+    """The stable cells with a loss on every seed, in the order of the sweep."""
+    for key, trials in tried.trials.items():
+        loss = tried.loss(key)
+        if tried.states[key] == "stable" and loss is not None:
+            setting = tried.setting(key)
+            yield Candidate(setting, loss, len(trials), tuple(margins_of(setting)), tried.tied(key))
+
+
+def smallest(margins: Iterable[Margin]) -> float:
+    """The smallest factor up to which every cell is stable; infinite where all directions are open."""
+    return min((margin.known for margin in margins if not margin.is_open), default=float("inf"))
+
+
+def median_of_all(values: Iterable[float | None]) -> float | None:
+    """The median; None where one of ``values`` is None."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return median(known) if known and len(known) == len(found) else None
+
+
+def setting_name(setting: Mapping[str, Any], tied: Mapping[str, Any]) -> str:
+    """A setting in words, with the values that follow from it in brackets."""
+    own, following = (" ".join(f"{k}={format_value(v)}" for k, v in values.items()) for values in (setting, tied))
+    return f"{own} ({following})" if following else own
