@@ -114,6 +114,7 @@ def test_without_enough_earlier_trials_there_is_no_bar_but_still_a_rung() -> Non
     assert bars_of(slow, 40, [*rivals, fifth]) == (Bar(10, 1.0, 5), Bar(30, 0.5, 5))
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(LOSSES, min_size=3, max_size=3), min_size=1, max_size=9), st.randoms())
 def test_the_order_of_earlier_trials_changes_no_bar(curves: list[list[float]], random) -> None:
     rivals = [Rival(tuple(losses), ran_to_its_end=True) for losses in curves]
