@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes test-trackers bench \
-	knobs lint help
+	knobs lr-knobs lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-trackers  Weights & Biases and TensorBoard, which it installs, also under faults; as root, ten minutes"
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
+	@echo "make lr-knobs   run every file of sweeps/lr_knobs, and write the table and the picture of docs/knobs.md; an hour or two"
 	@echo "make lint       check style and types"
 
 run: $(READY)
@@ -89,6 +90,19 @@ knobs: $(READY)
 		$(BIN)/python -c 'import sys; from PIL import Image; path = sys.argv[1]; Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)' $$picture && \
 		$(BIN)/sweep export heatmap knob_$$name --format csv --output results/reference/knobs/$$name.csv || exit; \
 	done
+
+# The grid has the losses. A search adds trials at the edge, with the values of the knob as they are listed. In the end
+# other seeds are asked whether the edges that seem to have moved a little have done so.
+lr-knobs: $(READY)
+	for file in sweeps/lr_knobs/*.yaml; do \
+		folder=results/lr_knob_$$(basename $$file .yaml) && \
+		ends=$$(sed -n 's/.*lr: {log: \[\(.*\), \(.*\)\], num.*/\1,\2/p' $$file) && \
+		$(BIN)/sweep run $$file && \
+		$(BIN)/sweep run $$file --axis lr=log:$$ends --set search.method=edge --set search.along=lr \
+			--set search.precision=1.2 --set search.trials=$$(($$(wc -l < $$folder/trials.csv) + 40)) || exit; \
+	done
+	$(BIN)/python benchmarks/lr_knobs.py --repeat | while read -r arguments; do $(BIN)/sweep $$arguments || exit; done
+	$(BIN)/python benchmarks/lr_knobs.py
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

@@ -26,6 +26,8 @@ from benchmarks.search_truths import Truth
 from orchestrator.errors import InputError, Problem
 from orchestrator.space import Axis, Scale
 
+# Columns that are no axes.
+READINGS = ("onset_step", "peak_factor", "off_share", "spike_score", "largest_rise", "curvature", "edge_crossings")
 _FOLDER = Path(__file__).parent / "truths"
 
 
@@ -56,22 +58,41 @@ TABLES = (
 )
 
 
-def read_table(table: Table) -> Truth:
-    """The truth of a trained sweep, less what is held out. The edge of a row is the sum of its shares of stable seeds.
+@dataclass(frozen=True)
+class Trained:
+    """A trained grid: its axes, the seeds of each cell in order, and outcomes by values and seed."""
 
-    All cells of the grid must have the same seeds. Raises InputError for a table that is not such a grid, or that has
-    nothing to hold out.
+    axes: tuple[Axis, ...]
+    seeds: tuple[str, ...]
+    outcomes: Mapping[tuple[Any, ...], str]
+
+
+def read_trained(table: Table) -> Trained:
+    """The whole of a table. Its other columns are axes, but for ``READINGS``.
+
+    All cells of the grid must have the same seeds. Raises InputError for a table that is not such a grid.
     """
     path, along = table.path, table.along
     rows = _rows(path, along)
-    names = [name for name in rows[0] if name not in ("seed", "outcome", along)] + [along]
+    names = [name for name in rows[0] if name not in ("seed", "outcome", along, *READINGS)] + [along]
     axes = tuple(_axis(name, rows, table) for name in names)
-    seeds = sorted({row["seed"] for row in rows}, key=lambda seed: (len(seed), seed))
+    seeds = tuple(sorted({row["seed"] for row in rows}, key=lambda seed: (len(seed), seed)))
     outcomes = {(*(float(row[name]) for name in names), row["seed"]): row["outcome"] for row in rows}
     sizes = tuple(len(axis.values) for axis in axes)
     if len(outcomes) != len(rows) or len(rows) != int(np.prod(sizes)) * len(seeds):
         message = f"{len(rows)} rows, {len(outcomes)} different, of {sizes} cells with {len(seeds)} seeds"
         raise InputError(Problem(str(path), "", message, "each cell of the grid needs each seed once"))
+    return Trained(axes, seeds, outcomes)
+
+
+def read_table(table: Table) -> Truth:
+    """The truth of a trained sweep, less what is held out. The edge of a row is the sum of its shares of stable seeds.
+
+    Raises InputError for a table that is not a grid with the same seeds in each cell, or that has nothing to hold out.
+    """
+    path, along, trained = table.path, table.along, read_trained(table)
+    axes, seeds, outcomes = trained.axes, trained.seeds, trained.outcomes
+    sizes = tuple(len(axis.values) for axis in axes)
     if len(seeds) == 1 and sizes[-1] < 4:
         message = f"one seed, and {sizes[-1]} values"
         raise InputError(Problem(str(path), along, message, "seeds or values are held out: two seeds or four values"))
@@ -81,16 +102,16 @@ def read_table(table: Table) -> Truth:
     stable_RLS = stable_CS.reshape(-1, sizes[-1], len(seeds))
     num_trained = (len(seeds) + 1) // 2
     if len(seeds) > 1:
-        trained, edge_R = axes, stable_RLS[:, :, num_trained:].mean(axis=2).sum(axis=1) - 0.5
+        used, edge_R = axes, stable_RLS[:, :, num_trained:].mean(axis=2).sum(axis=1) - 0.5
     else:
         stable_RL = stable_RLS[:, :, 0]
-        trained, edge_R = (*axes[:-1], _every_second(axes[-1], stable_RL)), _among_every_second(stable_RL)
+        used, edge_R = (*axes[:-1], _every_second(axes[-1], stable_RL)), _among_every_second(stable_RL)
 
     def outcome(cell: tuple[int, ...], seed: int, draw: float) -> str:
-        values = (axis.values[i] for axis, i in zip(trained, cell, strict=True))
+        values = (axis.values[i] for axis, i in zip(used, cell, strict=True))
         return outcomes[(*values, seeds[seed])]
 
-    return Truth(path.name.partition(".")[0], trained, edge_R, outcome, num_trained)
+    return Truth(path.name.partition(".")[0], used, edge_R, outcome, num_trained)
 
 
 def _every_second(axis: Axis, stable_RL: np.ndarray) -> Axis:

@@ -1,4 +1,4 @@
-"""The cost of telemetry: observed steps alternating with plain ones, in one process on one thread.
+"""The cost of telemetry and of validations: observed steps alternating with plain ones, in one process on one thread.
 
     python benchmarks/telemetry.py [--rounds N] [--members N] [--json FILE]
 
@@ -21,10 +21,11 @@ from orchestrator.worker.ways import prepare_process
 _PLAIN = 4  # plain steps between two that are observed
 _PRODUCTS = (2, 3, 4, 6)
 _EVERY = 10  # steps between two readings, the default
+_VALIDATED_EVERY = 50
 
 
 def extra_steps(rounds: int, members: int) -> dict[str, float]:
-    """The extra cost of a reading, and of a measurement with each number of products, in steps."""
+    """The extra cost of a reading, of a measurement with each number of products, and of a validation, in steps."""
     import torch
 
     from objectives.base import OBJECTIVES, GptConfig, Way
@@ -37,6 +38,7 @@ def extra_steps(rounds: int, members: int) -> dict[str, float]:
     for number in _PRODUCTS:
         kinds[f"{number} products"] = lambda number=number: trainer.observed_step(everyone, everyone, number)
     plain: list[float] = []
+    validations: list[float] = []
     taken: dict[str, list[float]] = {name: [] for name in kinds}
     for step in kinds.values():
         step()
@@ -44,8 +46,10 @@ def extra_steps(rounds: int, members: int) -> dict[str, float]:
         for name, step in kinds.items():
             plain += [seconds(trainer.step) for _ in range(_PLAIN)]
             taken[name].append(seconds(step))
+        validations.append(seconds(lambda: trainer.validate(everyone)))
     one = statistics.median(plain)
-    return {name: statistics.median(times) / one - 1 for name, times in taken.items()}
+    extra = {name: statistics.median(times) / one - 1 for name, times in taken.items()}
+    return extra | {"validation": statistics.median(validations) / one}
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -72,6 +76,8 @@ def main() -> None:
         # A measured step is read too.
         ratio = 1 + read * (1 / _EVERY - 1 / every) + found["4 products"] / every
         print(f"{ratio:6.3f} times: and the curvature every {every} steps, 4 products")
+    ratio = 1 + found["validation"] / _VALIDATED_EVERY
+    print(f"{ratio:6.3f} times the time of a pack that is validated at its end: every {_VALIDATED_EVERY} steps")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 

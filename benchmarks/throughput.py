@@ -25,7 +25,7 @@ from benchmarks.machine import MALLOC, machine_facts, measured_peak
 from orchestrator.files import atomic_write
 from orchestrator.sweepfile.spec import load_sweep
 
-_MAIN_SWEEP = end_to_end.ROOT / "sweeps" / "beta2_eps.yaml"
+_MAIN_SWEEP = end_to_end.ROOT / "sweeps" / "short_memory.yaml"
 _CURVE_ARMS = (end_to_end.OURS, "ray reuse_actors")
 _CURVE_SIZE = sizes.SIZES[1]
 _CURVE_STEPS = 300
@@ -190,7 +190,7 @@ def compare_sweeps(path: Path, names: Sequence[str], rounds: int, failures: list
 
 
 def main_file(chosen: argparse.Namespace, folder: Path) -> Path:
-    """The shipped main sweep, or a thinned copy of it."""
+    """The shipped sweep whose trials all run on alike, or a thinned copy of it."""
     sweep = load_sweep(_MAIN_SWEEP)
     if chosen.main_trials is None or chosen.main_trials >= len(sweep.trials):
         return _MAIN_SWEEP

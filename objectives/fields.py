@@ -72,6 +72,11 @@ def condition_of(field: FieldInfo) -> Condition:
     return _facts(field).get("acts", ALWAYS)
 
 
+def unit_of(field: FieldInfo) -> str:
+    """The unit of a field in words; empty where it tells none."""
+    return str(_facts(field).get("unit", ""))
+
+
 def is_per_member(field: FieldInfo) -> bool:
     """Whether a field may differ between the members of one pack."""
     return bool(_facts(field).get("per_member"))

@@ -112,6 +112,8 @@ class Objective:
     layer_groups: tuple[str, ...] = ()
     # Whether the model has attention or output logits, which can grow.
     has_logits: bool = False
+    # Whether there are held-out data, on which members can be validated.
+    has_held_out: bool = True
     # Settings that, besides the seed, determine a trial's batches; and whether every step sees all of the data.
     data_fields: tuple[str, ...] = ("batch_size",)
     is_full_batch: Callable[[Settings], bool] = sees_parts_of_the_data

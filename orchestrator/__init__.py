@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.version import __version__
 
 if TYPE_CHECKING:
     from orchestrator.detection.config import StoppingConfig
     from orchestrator.detection.detector import SpikeDetector
     from orchestrator.detection.watch import TrainingLost, Watch
-    from orchestrator.results import load
+    from orchestrator.results import SweepResults, load
+    from orchestrator.running import run
 
-__version__ = "0.1.0"
-__all__ = ["SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__version__", "load"]
+__all__ = [
+    "SpikeDetector", "StoppingConfig", "SweepResults", "TrainingLost", "Watch", "__version__", "load", "run",
+]  # fmt: skip
+
+# Imported when first used: `sweep --help` must not wait for them.
+_MODULES = {
+    "SpikeDetector": "detection.detector",
+    "StoppingConfig": "detection.config",
+    "SweepResults": "results",
+    "TrainingLost": "detection.watch",
+    "Watch": "detection.watch",
+    "load": "results",
+    "run": "running",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import names lazily: `sweep --help` must not wait for them."""
-    if name == "SpikeDetector":
-        from orchestrator.detection.detector import SpikeDetector
+    """Import a public name."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"orchestrator.{_MODULES[name]}"), name)
 
-        return SpikeDetector
-    if name == "StoppingConfig":
-        from orchestrator.detection.config import StoppingConfig
 
-        return StoppingConfig
-    if name in ("TrainingLost", "Watch"):
-        from orchestrator.detection import watch
-
-        return getattr(watch, name)
-    if name == "load":
-        from orchestrator.results import load
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

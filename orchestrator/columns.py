@@ -90,6 +90,20 @@ TRIAL_COLUMNS = (
         "validation_loss", "loss", "mean loss on held-out data after the last step; empty where there is none",
         "median validation loss", is_in_mlflow=True,
     ),
+    Column(
+        "best_validation_loss", "loss", "lowest of its validation losses, during training and after the last step",
+        "median best validation loss", is_in_mlflow=True,
+    ),
+    Column(
+        "best_validation_step", "step", "the update after which it had its lowest validation loss",
+        "median step of the best validation loss", is_in_mlflow=True,
+    ),
+    Column(
+        "overfit_step", "step",
+        "from where on its validation loss rose to the end while its training loss stayed on its trend; a note, which "
+        "changes no outcome",
+        is_in_mlflow=True,
+    ),
     Column("reason", "", "why it has this outcome, or what went wrong"),
     Column("num_attempts", "", "how often its training was started"),
     Column("saved_steps", "steps", "steps that early stopping saved: steps - steps_done"),
@@ -146,8 +160,9 @@ TRACE_COLUMNS = (
 )
 
 _MAPPED = (
-    "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-    "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score", *(column.name for column in READING_COLUMNS),
+    "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
+    "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score",
+    *(column.name for column in READING_COLUMNS),
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 

@@ -60,10 +60,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Steps between readings and between measurements of curvature; None for none.
-
-    A measurement takes ``products`` Hessian-vector products. Every ``curves``-th step of the losses is stored.
-    """
+    """Steps between readings, and between curvatures of ``products`` Hessian products; every ``curves``-th loss."""
 
     every: int | None = None
     curvature: int | None = None
@@ -125,13 +122,15 @@ class StackedPack(Pack):
 
     ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
     over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
-    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``.
+    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``. The held-out loss of a
+    member is measured after every ``validate_every`` of its steps, None for after the last one alone.
     """
 
     objective: str
     folder: str = ""  # of the module of a custom objective
     width: int | None
     steps_ahead: int = 0
+    validate_every: int | None = None
     telemetry: Telemetry = Telemetry()
     checkpoint_s: float | None = None
     checkpoint_steps: int | None = None
@@ -214,7 +213,8 @@ class Finished:
     ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
     ``norm_rises`` are the steps at which its gradient norm had risen by half. ``curve_digest`` is a hash of steps and
     losses of a custom trainer's run. ``slow_step`` is the step at which it was found slow, and pruned unless it
-    ``is_audited``; ``rung_losses`` are its losses at the rungs that it reached.
+    ``is_audited``; ``rung_losses`` are its losses at the rungs that it reached. From ``overfit_step`` on the validation
+    loss rose while the training loss did not. At ``plateau_step`` it had stopped improving, as for ``slow_step``.
     """
 
     trial_id: str
@@ -238,6 +238,10 @@ class Finished:
     curve_digest: str | None = None
     slow_step: int | None = None
     rung_losses: tuple[float, ...] = ()
+    best_validation_loss: float | None = None
+    best_validation_step: int | None = None
+    overfit_step: int | None = None
+    plateau_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +250,9 @@ class Report:
 
     The gradient norm of ``num_risen`` members is up by half now.
 
-    The last report has the ``ending`` of the pack. ``member_steps`` counts all of this attempt so far,
-    ``steps_in_hand`` those of members that still train, ``at_a_time`` of them together. The first report has the
-    ``environment``. With ``is_from_start`` this and later reports hold the whole curves and replace earlier ones of the
-    pack: a custom trainer that restarts in the same pack reports its points from the first one.
+    The first report has the ``environment``, the last one the ``ending`` of the pack. ``member_steps`` counts all of
+    this attempt so far, ``steps_in_hand`` those of members that still train, ``at_a_time`` of them together. From one
+    ``is_from_start`` on, curves replace those before: a custom trainer that restarts reports from its first point.
     """
 
     pack_id: str
@@ -315,9 +318,13 @@ class TrialRow:
     off_share: float | None = None  # share of the steps off the trend
     risen_share: float | None = None  # of what it learned, given up in a slow rise
     validation_loss: float | None = None
+    best_validation_loss: float | None = None  # lowest of its validations
+    best_validation_step: int | None = None
+    overfit_step: int | None = None  # from where on its validation loss alone rose: a note
     verdict_step: int | None = None  # step of the verdict of lost, if any
     slow_step: int | None = None  # step at which it was found slow, if it was
-    is_audited: bool = False  # whether it trains on after either
+    plateau_step: int | None = None  # step at which its validation loss had stopped improving, if it had
+    is_audited: bool = False  # whether it trains on after any of these
     episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
     norm_rises: tuple[int, ...] = ()  # steps at which the gradient norm had risen by half: notes
     curve_digest: str | None = None  # hash of steps and losses, of a custom trainer's run
@@ -340,10 +347,7 @@ class TrialRow:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it is calm and learned less than half of what the sweep's best trial did.
-
-        Calm is one that is stable, or has stalled since its learning rate is too low to move.
-        """
+        """Whether it learned less than half of what the best one did, stable or stalled at too low a learning rate."""
         if self.outcome == "stalled":
             return self.lr_health == TOO_SLOW
         return self.outcome == "stable" and self.learned_share is not None and self.learned_share < LEARNED_ENOUGH

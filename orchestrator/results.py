@@ -1,27 +1,40 @@
-"""A sweep's results for a notebook: `orchestrator.load("results/NAME")` gives pandas."""
+"""A sweep's results for a notebook: `orchestrator.load("NAME")` gives pandas, pictures and answers."""
 
 from __future__ import annotations
 
+import base64
+import html
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
+from orchestrator.diagnosis.diagnosis import Diagnosis, diagnose
+from orchestrator.diagnosis.explanation import Explanation, explain
 from orchestrator.errors import InputError, Problem
-from orchestrator.files import LEDGER
+from orchestrator.files import LEDGER, sweep_folder
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import RowBoundary, boundary
+from orchestrator.maps.comparison import Comparison, compare
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
+from orchestrator.maps.fitted_comparison import FittedComparison, compare_fitted
 from orchestrator.maps.front import Front, front
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
+from orchestrator.pictures.maps import fraction_axes, heatmap, map_figure
 from orchestrator.space import Axis
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 _Result = TypeVar("_Result")
+# What a notebook shows to go on with.
+_NEXT = ("plot()", "trials", "boundary()", "recommend()", "explain()", "diagnose()", "compare(other)")
 
 
 class SweepResults:
@@ -36,9 +49,28 @@ class SweepResults:
             raise InputError(Problem(str(folder), "", f"has no {LEDGER}", "give a sweep's folder: results/NAME"))
         self.name = self._read(lambda ledger: ledger.facts().get("name", self.folder.name))
 
+    def __dir__(self) -> list[str]:
+        return [*(name for name in vars(type(self)) if not name.startswith("_")), "folder", "name"]
+
+    def _repr_html_(self) -> str:
+        """For a notebook: outcomes, the map, and what to call next."""
+        outcomes = self.trials.outcome.dropna().value_counts()
+        counts = ", ".join(f"{num} {outcome}" for outcome, num in outcomes.items()) or "no trial is over"
+        picture = base64.b64encode(self._read(self._small_map)).decode()
+        return (
+            f"<p><b>{html.escape(self.name)}</b>: axes {html.escape(self._axes_text())}; {counts}</p>"
+            f'<img alt="stability map" src="data:image/png;base64,{picture}">'
+            f"<p>{', '.join(f'<code>.{call}</code>' for call in _NEXT)}</p>"
+        )
+
+    def _small_map(self, ledger: LedgerReader) -> bytes:
+        return heatmap(stability_map(ledger), "png")
+
+    def _axes_text(self) -> str:
+        return ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes) or "none"
+
     def __repr__(self) -> str:
-        axes = ", ".join(f"{axis.name} ({len(axis.values)})" for axis in self.axes)
-        return f"<sweep {self.name}: {len(self.trials)} trials, axes {axes or 'none'}>"
+        return f"<sweep {self.name}: {len(self.trials)} trials, axes {self._axes_text()}>"
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -81,6 +113,28 @@ class SweepResults:
             lambda ledger: map_table(stability_map(ledger, x, y, "final_loss", where, reduce, self._measured))
         )
 
+    def plot(
+        self,
+        x: str | None = None,
+        y: str | None = None,
+        metric: str = "final_loss",
+        where: Mapping[str, Any] | None = None,
+        reduce: str = "worst",
+        degraded: bool = False,
+        ax: Axes | None = None,
+    ) -> Figure | Axes:
+        """The stability map as a matplotlib figure: the fraction of stable seeds, and ``metric`` beside it.
+
+        With ``ax`` only the fractions are drawn, into axes of your own, which are returned. Raises InputError for an
+        axis or a metric that the sweep does not have.
+        """
+
+        def drawn(ledger: LedgerReader) -> Figure | Axes:
+            found = stability_map(ledger, x, y, metric, where, reduce, self._measured, counts_degraded=degraded)
+            return map_figure([found]) if ax is None else fraction_axes(ax, found)
+
+        return self._read(drawn)
+
     def boundary(
         self,
         x: str | None = None,
@@ -94,12 +148,12 @@ class SweepResults:
             lambda ledger: boundary(stability_map(ledger, x, y, where=where, reduce=reduce, counts_degraded=degraded))
         )
 
-    def recommend(self, at_least: float = 2.0, metric: str | None = None, degraded: bool = False) -> Recommendation:
-        """The setting of lowest loss that is stable on all seeds and a factor ``at_least`` from every edge.
+    def recommend(self, margin: float = 2.0, metric: str | None = None, degraded: bool = False) -> Recommendation:
+        """The setting of lowest loss that is stable on all seeds and a factor ``margin`` from every edge.
 
         With ``degraded`` degraded cells are over the edge.
         """
-        return self._read(lambda ledger: recommend(ledger, at_least, metric, degraded))
+        return self._read(lambda ledger: recommend(ledger, margin, metric, degraded))
 
     def front(
         self,
@@ -115,9 +169,33 @@ class SweepResults:
         """
         return self._read(lambda ledger: front(ledger, metric, against, along, target, degraded))
 
-    def lr_sensitivity(self, axis: str = "lr") -> list[Sensitivity]:
-        """What a wrong learning rate costs, for each setting of the other axes."""
-        return self._read(lambda ledger: lr_sensitivity(ledger, axis))
+    def lr_sensitivity(self, axis: str = "lr", between: tuple[float, float] | None = None) -> list[Sensitivity]:
+        """What a wrong learning rate costs, for each setting of the other axes; ``between`` two learning rates."""
+        return self._read(lambda ledger: lr_sensitivity(ledger, axis, between))
+
+    def compare(
+        self, other: SweepResults, x: str | None = None, degraded: bool = False
+    ) -> Comparison | FittedComparison:
+        """How ``other`` differs from this sweep: on the cells that both have, or on surfaces where cells are scattered.
+
+        ``x`` is the axis of the edge. Raises InputError where they share nothing.
+        """
+        with LedgerReader(self.folder / LEDGER) as first, LedgerReader(other.folder / LEDGER) as second:
+            ledgers = [first, second]
+            if any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers):
+                return compare_fitted(ledgers, x, degraded)
+            return compare(ledgers, x, degraded)
+
+    def diagnose(self, trial: str | None = None, cell: Mapping[str, Any] | None = None) -> Diagnosis | None:
+        """Why ``trial``, by its id or a unique prefix, became unstable; or the most typical one, of ``cell`` or of all.
+
+        None where all trials are stable. Raises InputError where there is no such trial or cell.
+        """
+        return self._read(lambda ledger: diagnose(ledger, trial, cell))
+
+    def explain(self, x: str | None = None, y: str | None = None) -> Explanation:
+        """The mechanism that rules each cell of the map that is not stable."""
+        return self._read(lambda ledger: explain(ledger, x, y))
 
     def _require(self, trial_id: str) -> None:
         if trial_id not in set(self.trials["trial_id"]):
@@ -135,6 +213,6 @@ class SweepResults:
             return action(ledger)
 
 
-def load(folder: str | Path) -> SweepResults:
-    """The results of the sweep in ``folder``. Raises InputError when there are none."""
-    return SweepResults(folder)
+def load(name: str | Path, results: str | Path = "results") -> SweepResults:
+    """The results of a sweep, by its name in ``results`` or by its folder. Raises InputError when there are none."""
+    return SweepResults(sweep_folder(str(name), Path(results)))

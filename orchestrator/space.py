@@ -189,6 +189,11 @@ class Trial:
     config: Mapping[str, Any] = field(hash=False)
 
     @property
+    def steps(self) -> int:
+        """Length of the run."""
+        return self.config["steps"]
+
+    @property
     def name(self) -> str:
         """The name for display, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
         words = [f"{key}={format_value(value)}" for key, value in self.cell.items()]

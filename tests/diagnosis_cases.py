@@ -108,6 +108,11 @@ def calm(outcome: str = "stable", onset: int | None = None, config: Mapping[str,
             f"update_rms/{group}": lr_N[step_M] * np.maximum(0.25, 1 - step_M / 30),
             f"v_lag/{group}": np.full(len(step_M), 0.5),
         }
+    for part in ("shallow", "middle", "deep"):
+        telemetry |= {
+            f"update_rms/{part}": telemetry["update_rms/all"].copy(),
+            f"grad_norm/{part}": norm_N[step_M] / 2,
+        }
     is_curved_M = step_M % _CURVATURE == 0
     threshold_M = 2 / lr_N[step_M]
     telemetry |= {
@@ -167,6 +172,12 @@ def preconditioner_decay() -> Case:
     rise_N = np.where((step_N >= onset) & (step_N < onset + 30), np.minimum(6.0, 0.5 * (step_N - onset + 1)), 0.0)
     step_M = case.telemetry["step"]
     return ratios(case.with_trace(loss=case.trace["loss"] + rise_N, grad_norm=norm_N), np.where(step_M > 200, 1.1, 0.4))
+
+
+def sharpening() -> Case:
+    """Curvature that grows from step 100 on, and passes its threshold 60 steps before the loss rises."""
+    case = risen(calm("diverged", 300, steps_done=360), 300, 5.0, growth=1.3)
+    return ratios(case, 0.3 * np.maximum(1.0, (case.telemetry["step"] - 100.0) / 40))
 
 
 def short_memory() -> Case:
@@ -230,6 +241,19 @@ def layers_out_of_step() -> Case:
     return case.reading(update_to_weight__embedding=moved_M)
 
 
+def shallow_stall() -> Case:
+    """Shallow blocks that take a fiftieth of the step of the deep ones from step 100 on, and new data from step 200."""
+    case = calm("diverged", 200, {"depth": 6}, steps_done=300)
+    step_N, step_M = case.trace["step"], case.telemetry["step"]
+    norm_N = np.where(step_N >= 200, 10.0, case.trace["grad_norm"])
+    case = case.with_trace(loss=np.where(step_N >= 200, 8.0, case.trace["loss"]), grad_norm=norm_N)
+    stalled_M = np.where((step_M >= 100) & (step_M < 200), 0.02, 1.0)
+    return case.reading(
+        update_rms__shallow=case.telemetry["update_rms/deep"] * stalled_M,
+        grad_norm__shallow=case.telemetry["grad_norm/deep"] * stalled_M,
+    )
+
+
 def clipping_saturated() -> Case:
     """A threshold far below every gradient, and a late rise that nothing else explains."""
     return risen(calm("diverged", 300, {"clip": 1e-3}, steps_done=360), 300, 5.0, growth=1.3)
@@ -239,6 +263,7 @@ PLANTED = {
     "over_the_edge": over_the_edge,
     "warmup_too_short": warmup_too_short,
     "preconditioner_decay": preconditioner_decay,
+    "sharpening": sharpening,
     "short_memory": short_memory,
     "epsilon_floor": epsilon_floor,
     "bad_batch": bad_batch,
@@ -247,6 +272,7 @@ PLANTED = {
     "logit_growth": logit_growth,
     "layers_out_of_step": layers_out_of_step,
     "clipping_saturated": clipping_saturated,
+    "shallow_stall": shallow_stall,
 }
 
 

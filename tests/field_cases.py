@@ -18,13 +18,15 @@ VALUES: dict[str, list[Any]] = {
     "rollback_every": [1, 2],
     "depth": [1, 2], "width": [8, 16], "heads": [1, 2], "context": [8, 16], "precision": ["float32", "bfloat16"],
     "loss_scale": [1.0, 8.0], "loss_scale_growth": [1, 2], "qk_norm": [False, True], "norm": ["layer", "rms"],
-    "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
+    "norm_place": ["pre", "post"], "residual_scale": [0.5, 1.0], "init": ["gpt2", "he"],
+    "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
     "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],
     "mlp_lr": [0.0, 1.0], "norm_lr": [0.0, 1.0], "head_lr": [0.0, 1.0], "accumulate": [1, 2],
     "recompute": [False, True], "corrupted": [0.0, 0.5], "context_start": [2, 4], "context_steps": [1, 2],
     "text": [["en.txt"], ["fr.txt"]], "validation_batches": [1, 2],
+    "burst_at": [None, 2], "burst_length": [1, 2], "shift_at": [2, 4], "shift_text": [["en.txt"], ["fr.txt"]],
     "num_points": [10, 20],
-    "dimension": [2, 4], "curvature": [1.0, 2.0], "noise": [0.0, 0.1],
+    "dimension": [2, 4], "curvature": [1.0, 2.0], "noise": [0.0, 0.1], "power": [2.0, 3.0],
     **{name: list(values[:2]) for one in OPTIMIZERS.values() for name, values in one.examples.items()},
 }  # fmt: skip
 # What a field needs beside it: a rule that refuses it without, or something that reads it.
@@ -34,7 +36,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "final_lr_fraction": {"schedule": "linear"}, "warmup_shape": {"warmup": 2},
     "weight_decay_kind": {"weight_decay": 0.1}, "rollback_every": {"rollback": 1},
     "loss_scale": {"precision": "float16"}, "loss_scale_growth": {"precision": "float16"},
-    "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2},
+    "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2}, "burst_length": {"burst_at": 2},
+    "shift_at": {"shift_text": ["en.txt"]}, "shift_text": {"shift_at": 2},
 }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ KNOBS = (
     {"z_loss": 0.01, "residual_scale": 2.0, "dropout": 0.1, "context_start": 4, "context_steps": 20},
 )
 SEEDS = (0, 1, 0, 1, 2)
+INITS = ("gpt2", "fan_in", "he", "xavier")
 
 
 COMPILED_SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4}
@@ -43,7 +44,10 @@ class PlainBlock(nn.Module):
         def norm(size: int) -> nn.Module:
             return nn.LayerNorm(size, bias=False) if config.norm == "layer" else nn.RMSNorm(size, eps=1e-5)
 
-        self.attention_norm, self.mlp_norm = norm(D), norm(D)
+        if config.norm is None:
+            self.attention_norm, self.mlp_norm = nn.Identity(), nn.Identity()
+        else:
+            self.attention_norm, self.mlp_norm = norm(D), norm(D)
         self.qkv, self.attention_out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
         self.mlp_in, self.mlp_out = nn.Linear(D, 4 * D, bias=False), nn.Linear(4 * D, D, bias=False)
         if config.qk_norm:
@@ -84,7 +88,9 @@ class PlainGpt(nn.Module):
         self.embedding = nn.Embedding(NUM_BYTES, config.width)
         self.position = nn.Parameter(torch.empty(config.context, config.width))
         self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.depth))
-        if config.norm_place != "post":
+        if config.norm is None or config.norm_place == "post":
+            self.final_norm = nn.Identity()
+        else:
             is_layer = config.norm == "layer"
             self.final_norm = nn.LayerNorm(config.width, bias=False) if is_layer else nn.RMSNorm(config.width, eps=1e-5)
         self.head = nn.Linear(config.width, NUM_BYTES, bias=False)
@@ -93,7 +99,7 @@ class PlainGpt(nn.Module):
         x_BTD = self.embedding(inputs_BT) + self.position[: inputs_BT.shape[1]]
         for layer, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, (factors_BTD[2 * layer], factors_BTD[2 * layer + 1]))
-        return self.head(x_BTD if self.config.norm_place == "post" else self.final_norm(x_BTD))
+        return self.head(self.final_norm(x_BTD))
 
     def forward(self, tokens_BS: torch.Tensor, step: int = 0, keys: list[int] | None = None) -> torch.Tensor:
         """The loss of a batch; ``keys`` of its sequences for dropout in training."""

@@ -43,6 +43,8 @@ def group_readings(
     far below 1 while v only decays, above 1 while v lags behind (Bai et al., arXiv 2506.04805). ``share_below_eps``
     share of coordinates with sqrt(v) < eps. ``direction_rms`` RMS of m / sqrt(v). ``share_saturated`` share of
     coordinates where |m| / sqrt(v) is above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
+
+    Of each part of the depth there are ``grad_norm`` and ``update_rms``.
     """
     nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
     v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
@@ -83,4 +85,8 @@ def group_readings(
             saturated_R / size,
         )
         readings |= {f"{name}/{group}": value for name, value in zip(READINGS_OF_GROUPS, values, strict=True)}
+    for depth, weights in layout.weights_of_depths().items():
+        size = sum(layout.pieces[t].size for t in weights)
+        grad_R, update_R = sums_QRT[:2, :, weights].sum(2)
+        readings |= {f"grad_norm/{depth}": grad_R.sqrt(), f"update_rms/{depth}": (update_R / size).sqrt()}
     return readings

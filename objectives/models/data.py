@@ -7,6 +7,7 @@ import functools
 import glob
 import hashlib
 import itertools
+import os
 import platform
 import sysconfig
 from collections.abc import Sequence
@@ -92,11 +93,12 @@ def _matching_files(pattern: str) -> list[Path]:
 
 
 def _standard_library() -> list[tuple[str, Path]]:
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    paths = sorted(
-        file for file in folder.rglob("*.py") if not _NOT_LIBRARY.intersection(file.relative_to(folder).parts)
-    )
-    return [(path.relative_to(folder).as_posix(), path) for path in paths]
+    library = Path(sysconfig.get_paths()["stdlib"])
+    paths = []
+    for folder, subfolders, names in os.walk(library):
+        subfolders[:] = [name for name in subfolders if name not in _NOT_LIBRARY]  # not even looked into: thousands
+        paths += [Path(folder, name) for name in names if name.endswith(".py") and name not in _NOT_LIBRARY]
+    return [(path.relative_to(library).as_posix(), path) for path in sorted(paths)]
 
 
 class BatchStream:
@@ -151,40 +153,58 @@ def _positions_of_chunk(seed: int, chunk: int, num_starts: int, batch_size: int)
 
 
 class Corruption:
-    """Replaces a share of each member's batches, inputs and targets, by random bytes.
+    """Replaces a share of each member's batches, or a burst of them, inputs and targets, by random bytes.
 
-    A whole batch is corrupted where u(seed, step) < share, with u uniform on [0, 1). Of two members with one seed, the
-    one with the smaller share meets a subset of the other's corrupted batches, at the same steps and with the same
-    bytes. No model predicts random bytes with a mean loss below log 256, except by chance, so a trained model shows a
-    spike of known cause. Does nothing where all shares are 0 or no batch of this step is corrupted, and never waits for
-    the device.
+    A whole batch is corrupted where u(seed, step) < share, with u uniform on [0, 1), and in the steps of a burst. Of
+    two members with one seed, the one with the smaller share meets a subset of the other's corrupted batches, at the
+    same steps and with the same bytes. No model predicts random bytes with a mean loss below log 256, except by chance,
+    so a trained model shows a spike of known cause. Does nothing where no batch of this step is corrupted, and never
+    waits for the device.
     """
 
-    def __init__(self, shares: Sequence[float], device: torch.device) -> None:
-        """``shares``: the fraction of each member's batches to corrupt, 0 to 1."""
+    def __init__(self, shares: Sequence[float], device: torch.device, bursts: Sequence[range] = ()) -> None:
+        """``shares``: the fraction of each member's batches to corrupt, 0 to 1; ``bursts``: the steps of its burst."""
         self._largest_share = max(shares)
         self._share_K = torch.tensor(shares, dtype=torch.float64, device=device)
+        bursts = bursts or [range(0)] * len(shares)
+        self._bursts = [burst for burst in dict.fromkeys(bursts) if len(burst)]
+        ends = [(burst.start, burst.stop) for burst in bursts]
+        self._burst_K2 = torch.tensor(ends, dtype=torch.int64, device=device)
 
     def apply(
         self, tokens_KBS: torch.Tensor, cohorts: Sequence[tuple[int, int]], cohort_of_member_K: torch.Tensor
     ) -> torch.Tensor:
         """The bytes that each member trains on; ``cohorts`` are (seed, step), with S = T + 1 bytes per sequence."""
-        if self._largest_share == 0:
+        in_burst = [any(step in burst for burst in self._bursts) for _, step in cohorts]
+        if self._largest_share == 0 and not any(in_burst):
             return tokens_KBS
         draws = [corruption_draw(seed, step) for seed, step in cohorts]
-        if min(draws) >= self._largest_share:
+        may_be = [draw < self._largest_share or is_in for draw, is_in in zip(draws, in_burst, strict=True)]
+        if not any(may_be):
             return tokens_KBS
         size, device = tokens_KBS.shape[1:], tokens_KBS.device
         nothing_BS = torch.zeros(size, dtype=torch.uint8)
         random_SBS = torch.stack(
             [
-                random_bytes(seed, step, size) if draw < self._largest_share else nothing_BS
-                for (seed, step), draw in zip(cohorts, draws, strict=True)
+                random_bytes(seed, step, size) if is_possible else nothing_BS
+                for (seed, step), is_possible in zip(cohorts, may_be, strict=True)
             ]
         ).to(device)
         draw_K = torch.tensor(draws, dtype=torch.float64).to(device)[cohort_of_member_K]
-        is_corrupted_K11 = (draw_K < self._share_K)[:, None, None]
+        step_K = torch.tensor([step for _, step in cohorts]).to(device)[cohort_of_member_K]
+        is_in_burst_K = (step_K >= self._burst_K2[:, 0]) & (step_K < self._burst_K2[:, 1])
+        is_corrupted_K11 = ((draw_K < self._share_K) | is_in_burst_K)[:, None, None]
         return torch.where(is_corrupted_K11, random_SBS[cohort_of_member_K].to(tokens_KBS.dtype), tokens_KBS)
+
+
+def burst_of(config: GptConfig) -> range:
+    """The steps of a member's burst of corrupted batches; empty without one."""
+    return range(0) if config.burst_at is None else range(config.burst_at, config.burst_at + config.burst_length)
+
+
+def text_at(config: GptConfig, step: int) -> tuple[str, ...]:
+    """The text that a member trains on at a data step: ``shift_text`` from ``shift_at`` on."""
+    return config.text if config.shift_at is None or step < config.shift_at else config.shift_text
 
 
 def corruption_draw(seed: int, step: int) -> float:
@@ -229,10 +249,10 @@ def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin
     ``step`` counts batches of data; for a member that was rolled back it is ahead of the member's own step
     (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
     """
-    corpus = load_corpus(config.text)
+    corpus = load_corpus(text_at(config, step))
     chunk, row = divmod(step, _POSITIONS_PER_CHUNK)
     starts_NB = _positions_of_chunk(seed, chunk, len(corpus.training) - config.context, config.batch_size)
-    is_corrupted = corruption_draw(seed, step) < config.corrupted
+    is_corrupted = corruption_draw(seed, step) < config.corrupted or step in burst_of(config)
     return [_origin(corpus, start, config.context + 1, is_corrupted) for start in starts_NB[row].tolist()]
 
 

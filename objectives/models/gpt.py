@@ -13,17 +13,11 @@ from objectives.instruments.noise_scale import NoiseScale
 from objectives.instruments.telemetry import norm_per_member
 from objectives.models import data
 from objectives.models.curriculum import context_lengths
-from objectives.models.data import BatchStream, Corruption, held_out_batches, load_corpus
+from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
 from objectives.models.gpt_gradient import losses_and_gradient
+from objectives.models.gpt_init import initial_weights, with_init
 from objectives.models.gpt_knobs import Knobs, dropout_keys
-from objectives.models.gpt_model import (
-    AUTOCAST,
-    cross_entropy,
-    forward_readings,
-    group_of,
-    initial_weights,
-    with_deviation,
-)
+from objectives.models.gpt_model import AUTOCAST, cross_entropy, depth_of, forward_readings, group_of
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.rounding import rows_of_blocks
@@ -35,6 +29,7 @@ from objectives.training.packed import PackedTrainer, Weights
 
 # The dropout stream among the random streams of one seed.
 _DROPOUT_PURPOSE = 10
+_NEVER = 2**62  # the step of a shift that does not come
 # Sequences of a batch used for readings of the forward pass: all of a large batch would take much memory.
 _MOST_SEQUENCES_READ = 2
 
@@ -61,6 +56,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         super().__init__(configs, seeds, device, way)
         self.corpus = load_corpus(self.shape.text)
         self.batches = BatchStream(self.corpus, self.shape.batch_size, self.shape.context, self.device)
+        self._later_batches: BatchStream | None = None  # of the text after a shift, once a member needs it
         is_on_cpu = self.device.type == "cpu"
         if not is_on_cpu:
             torch.set_float32_matmul_precision("high" if self.shape.precision == "tf32" else "highest")
@@ -80,12 +76,16 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return initial_weights(self.shape, seed)
 
     def own_weights(self, drawn: Weights, config: GptConfig) -> Weights:
-        """The drawn weights with a member's ``init_deviation``."""
-        return with_deviation(drawn, config.init_deviation)
+        """The drawn weights with a member's ``init``."""
+        return with_init(drawn, config)
 
     def group_of(self, name: str) -> str:
         """embedding, attention, mlp, norm or head."""
         return group_of(name)
+
+    def depth_of(self, name: str) -> str | None:
+        """shallow, middle or deep: the third of the blocks; None outside of them."""
+        return depth_of(name, self.shape.depth)
 
     def memory_names(self) -> Sequence[str]:
         """The loss scale in float16, the averages of the noise scale with micro-batches."""
@@ -105,7 +105,10 @@ class GptTrainer(PackedTrainer[GptConfig]):
         starts = [context if config.context_start is None else config.context_start for config in self.configs]
         self._context_start_K = self._tensor(starts, torch.int64) if min(starts) < context else None
         self._context_steps_K = self._tensor([config.context_steps for config in self.configs], torch.int64)
-        self._corruption = Corruption([config.corrupted for config in self.configs], self.device)
+        shares, bursts = [config.corrupted for config in self.configs], list(map(burst_of, self.configs))
+        self._corruption = Corruption(shares, self.device, bursts)
+        self._shifts = [_NEVER if config.shift_at is None else config.shift_at for config in self.configs]
+        self._shift_K = self._tensor(self._shifts, torch.int64)
         self._scaler = LossScaler(self.configs, self.memory) if self.shape.precision == "float16" else None
         self._noise = NoiseScale(self.memory) if self.shape.accumulate > 1 else None
         self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
@@ -215,8 +218,23 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def _tokens(self) -> torch.Tensor:
         """This step's bytes of each member, (K, B, T + 1)."""
         cohorts = self.cohorts()
-        tokens_KBS = self.batches.batch(cohorts)[self.cohort_of_member_K]
+        tokens_KBS = self._text(cohorts)
         return self._corruption.apply(tokens_KBS, cohorts, self.cohort_of_member_K)
+
+    def _text(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """This step's bytes of each member before any corruption: of ``shift_text`` from its ``shift_at`` on."""
+        steps = [step for _, step in cohorts]
+        if max(steps) < min(self._shifts):
+            return self.batches.batch(cohorts)[self.cohort_of_member_K]
+        if self._later_batches is None:
+            later = load_corpus(self.shape.shift_text)
+            self._later_batches = BatchStream(later, self.shape.batch_size, self.shape.context, self.device)
+        later_KBS = self._later_batches.batch(cohorts)[self.cohort_of_member_K]
+        if min(steps) >= max(self._shifts):
+            return later_KBS
+        step_K = torch.tensor(steps).to(self.device, non_blocking=True)[self.cohort_of_member_K]
+        is_later_K11 = (step_K >= self._shift_K)[:, None, None]
+        return torch.where(is_later_K11, later_KBS, self.batches.batch(cohorts)[self.cohort_of_member_K])
 
     def _knobs(self) -> Knobs:
         """This step's knobs of each member."""

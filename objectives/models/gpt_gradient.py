@@ -42,7 +42,7 @@ def losses_and_gradient(
     blocks = [_Block(_Layer(weights, number, shape, B, kernels, knobs)) for number in range(shape.depth)]
     for block in blocks:
         x_KND = block.forward(x_KND)
-    final = None if shape.norm_place == "post" else _NORMS[shape.norm](x_KND, weights["final_norm"])
+    final = _NORMS[shape.norm](x_KND, weights["final_norm"]) if shape.has_final_norm else None
     out_KND = x_KND if final is None else final.out
     logits = _product(out_KND, weights["head"], kernels)
     loss_K, d_logits = _cross_entropy(logits, tokens_KBS[..., 1:].reshape(K * N, 1), knobs.z_loss_K)
@@ -130,10 +130,10 @@ class _Block:
 
 
 class _Branch:
-    """A sublayer, its norm, and the residual sum: x + f(norm(x)), norm(x + f(x)) or x + norm(f(x))."""
+    """A sublayer, its norm, and the residual sum: x + f(norm(x)), norm(x + f(x)), x + norm(f(x)) or x + f(x)."""
 
     def __init__(self, layer: _Layer, which: Literal[0, 1]) -> None:
-        self.layer, self.place, self.number = layer, layer.shape.norm_place, 2 * layer.number + which
+        self.layer, self.place, self.number = layer, layer.shape.place_of_norms, 2 * layer.number + which
         self.inner = (_Attention, _Mlp)[which](layer)
         self.name = ("attention_norm", "mlp_norm")[which]
 
@@ -263,7 +263,8 @@ class _RmsNorm(_Norm):
         return (d_normed - self.normed * along) * self.inverse
 
 
-_NORMS = {"layer": _Norm, "rms": _RmsNorm}
+# None: of queries and keys in a model without other norms.
+_NORMS = {"layer": _Norm, "rms": _RmsNorm, None: _RmsNorm}
 
 
 def _cross_entropy(

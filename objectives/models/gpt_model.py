@@ -1,8 +1,9 @@
 """The transformer as one stacked model, differentiable: from the weights of K members to their losses.
 
 A sublayer f adds to the residual stream. ``norm_place`` pre: x + f(norm(x)). post: norm(x + f(x)), with no final norm
-after the last block (Vaswani et al., arXiv 1706.03762). output: x + norm(f(x)) (OLMo 2, arXiv 2501.00656). The addition
-is first multiplied by ``objectives.models.gpt_knobs.branch_factor``.
+after the last block (Vaswani et al., arXiv 1706.03762). output: x + norm(f(x)) (OLMo 2, arXiv 2501.00656). Without
+a ``norm``: x + f(x), and no final norm. The addition is first multiplied by
+``objectives.models.gpt_knobs.branch_factor``.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from torch.utils.checkpoint import checkpoint
 
 from objectives.base import GptConfig
 from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
+from objectives.stacking.layer_names import third_of_depth
 from objectives.stacking.rounding import autocast_product, in_blocks
-from objectives.stacking.seeding import seeded_generator
-from objectives.training.packed import WEIGHT_PURPOSE, Weights
+from objectives.training.packed import Weights
 
 # Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels of a head, V bytes.
 
 # The dtype to which autocast rounds the operands of products.
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_NUM_BYTES = 256
+NUM_BYTES = 256
 _EPS = 1e-5  # of both norms; torch's default of layer norm
-_DEVIATION = 0.02  # of initial weights, as in GPT-2
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -42,6 +42,14 @@ def group_of(name: str) -> str:
     return "mlp" if part.startswith("mlp") else "head" if part == "head" else "attention"
 
 
+def depth_of(name: str, depth: int) -> str | None:
+    """The third of the blocks that the weight ``name`` is in, by the middle of its block; None outside of blocks."""
+    block = name.split(".")[0]
+    if not block.isdigit():
+        return None
+    return third_of_depth(int(block), depth)
+
+
 def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL) -> torch.Tensor:
     """Mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
     dtype, device = AUTOCAST.get(shape.precision), tokens_KBS.device.type
@@ -49,7 +57,7 @@ def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, 
         logits_KNV = _logits(shape, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
         logits_KNV = logits_KNV.to(weights["head"].dtype)
     targets = tokens_KBS[..., 1:].reshape(-1)
-    losses = F.cross_entropy(logits_KNV.reshape(-1, _NUM_BYTES), targets, reduction="none")
+    losses = F.cross_entropy(logits_KNV.reshape(-1, NUM_BYTES), targets, reduction="none")
     loss_K = losses.view(logits_KNV.shape[0], -1).mean(1)
     if knobs.z_loss_K is None:
         return loss_K
@@ -91,8 +99,8 @@ def _logits(
     """Logits of the next byte, (K, N, V)."""
     (K, B, T), D = tokens_KBT.shape, shape.width
     member_K11 = torch.arange(K, device=tokens_KBT.device)[:, None, None]
-    embedding = weights["embedding"].reshape(K * _NUM_BYTES, D)
-    x_KBTD = F.embedding(tokens_KBT + member_K11 * _NUM_BYTES, embedding)
+    embedding = weights["embedding"].reshape(K * NUM_BYTES, D)
+    x_KBTD = F.embedding(tokens_KBT + member_K11 * NUM_BYTES, embedding)
     if knobs.context_K is None:
         position_KTD, may_attend_1TT = weights["position"][:, :T], None
     else:
@@ -106,7 +114,7 @@ def _logits(
             x_KND = checkpoint(block, x_KND, use_reentrant=False, preserve_rng_state=False)
         else:
             x_KND = block(x_KND)
-    if shape.norm_place != "post":
+    if shape.has_final_norm:
         x_KND = _norm(shape, x_KND) * weights["final_norm"][:, None]
     return autocast_product(x_KND, weights["head"])
 
@@ -122,7 +130,7 @@ def _block(
     x_KND: torch.Tensor,
 ) -> torch.Tensor:
     """One transformer block: the residual stream after it."""
-    (K, N, D), B, H, place = x_KND.shape, num_sequences, shape.heads, shape.norm_place
+    (K, N, D), B, H, place = x_KND.shape, num_sequences, shape.heads, shape.place_of_norms
     T = N // B
 
     def norm(x_KND: torch.Tensor, name: str) -> torch.Tensor:
@@ -162,7 +170,10 @@ def _fused_attention(
 
 
 def _norm(shape: GptConfig, x: torch.Tensor) -> torch.Tensor:
-    """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last axis; no gain."""
+    """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last axis; no gain.
+
+    In a model without a ``norm`` only queries and keys are normed, by the second.
+    """
     if shape.norm == "layer":
         return F.layer_norm(x, x.shape[-1:])
     return F.rms_norm(x, x.shape[-1:], eps=_EPS)
@@ -172,34 +183,3 @@ def _head_norm(shape: GptConfig, z: torch.Tensor, gain_KC: torch.Tensor) -> torc
     """The norm over the channels of each head; z is (K * B, H, T, C)."""
     normed = _norm(shape, z).reshape(len(gain_KC), -1, *z.shape[1:])
     return (normed * gain_KC[:, None, None, None]).view(z.shape)
-
-
-def initial_weights(shape: GptConfig, seed: int) -> Weights:
-    """One member's weights: normal with deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
-    D, generator = shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
-
-    def normal(*size: int, deviation: float = _DEVIATION) -> torch.Tensor:
-        return torch.randn(size, generator=generator) * deviation
-
-    residual = _DEVIATION / math.sqrt(2 * shape.depth)
-    weights = {"embedding": normal(_NUM_BYTES, D), "position": normal(shape.context, D)}
-    for layer in range(shape.depth):
-        weights[f"{layer}.attention_norm"] = torch.ones(D)
-        weights[f"{layer}.qkv"] = normal(D, 3 * D)
-        if shape.qk_norm:
-            weights[f"{layer}.q_norm"] = torch.ones(D // shape.heads)
-            weights[f"{layer}.k_norm"] = torch.ones(D // shape.heads)
-        weights[f"{layer}.attention_out"] = normal(D, D, deviation=residual)
-        weights[f"{layer}.mlp_norm"] = torch.ones(D)
-        weights[f"{layer}.mlp_in"] = normal(D, 4 * D)
-        weights[f"{layer}.mlp_out"] = normal(4 * D, D, deviation=residual)
-    if shape.norm_place != "post":  # in a post-norm model the last block ends with a norm
-        weights["final_norm"] = torch.ones(D)
-    weights["head"] = normal(D, _NUM_BYTES)
-    return weights
-
-
-def with_deviation(weights: Weights, deviation: float) -> Weights:
-    """``initial_weights`` with another deviation: matrices times deviation / 0.02, exactly 1 at 0.02."""
-    factor = deviation / _DEVIATION
-    return {name: weight if group_of(name) == "norm" else weight * factor for name, weight in weights.items()}

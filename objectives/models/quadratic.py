@@ -1,8 +1,9 @@
-"""The loss curvature * |x|^2 / 2: an analytic objective whose stability edge is ground truth.
+"""The loss curvature * |x|^power / power: an analytic objective whose stability edge is ground truth.
 
-With a fixed preconditioner (eps far above the gradients, so that the update is m / eps), averaged momentum beta1 is
-stable exactly while lr / eps < 2 (1 + beta1) / ((1 - beta1) curvature)   (Cohen et al., arXiv 2207.14484; for sgd, eps
-= 1).
+With power 2, the default, and a fixed preconditioner (eps far above the gradients, so that the update is m / eps),
+averaged momentum beta1 is stable exactly while lr / eps < 2 (1 + beta1) / ((1 - beta1) curvature)   (Cohen et al.,
+arXiv 2207.14484; for sgd, eps = 1). With a larger power the curvature grows with the distance from the minimum; where
+Adam spikes there is known too (Tang, Chen and Liu, arXiv 2609.18314).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import QuadraticConfig, Way
-from objectives.stacking.rounding import rows_of_blocks
+from objectives.stacking.rounding import alike, rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, hyperparameter
 
@@ -36,7 +37,12 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
 
     def losses(self) -> torch.Tensor:
         """Exact loss of each member, shape (K,)."""
-        return self._curvature_K * self.weights["x"].square().sum(1) / 2
+        square_K, power = self.weights["x"].square().sum(1), self.shape.power
+        if power == 2:
+            return self._curvature_K * square_K / 2
+        # At the minimum the second derivative of the power alone is infinite, times zero; clamped it is zero.
+        above_zero_K = square_K.clamp(min=torch.finfo(square_K.dtype).tiny)
+        return self._curvature_K * alike(lambda value: value ** (power / 2), above_zero_K) / power
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
         """Add this step's noise, a function of seed and step, to every member with noise."""

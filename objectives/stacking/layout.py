@@ -34,10 +34,16 @@ class Piece:
 class Layout:
     """The weights of one member in column order; ``groups`` are their layer groups in order.
 
-    ``shapes`` are those of one member; ``group_of`` names the group of each weight (``all`` if there is only one).
+    ``shapes`` are those of one member; ``group_of`` names the group of each weight (``all`` if there is only one), and
+    ``depth_of`` the part of the depth that it is in, where it is in one.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], group_of: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        group_of: Mapping[str, str] | None = None,
+        depth_of: Mapping[str, str] | None = None,
+    ) -> None:
         self.pieces: list[Piece] = []
         start = 0
         for name, shape in shapes.items():
@@ -46,6 +52,7 @@ class Layout:
             start = end
         self.size = start + -start % BLOCK
         self.groups = list(dict.fromkeys(piece.group for piece in self.pieces))
+        self._depth_of = dict(depth_of or {})
 
     def sums_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
         """Sum over the columns of each weight, (K, T)."""
@@ -65,6 +72,14 @@ class Layout:
         """The indices of the weights in each layer group; ``all`` comes last."""
         found = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
         return found | {ALL: list(range(len(self.pieces)))}
+
+    def weights_of_depths(self) -> dict[str, list[int]]:
+        """The indices of the weights in each part of the depth, in order; empty for a model without parts."""
+        found: dict[str, list[int]] = {}
+        for t, piece in enumerate(self.pieces):
+            if piece.name in self._depth_of:
+                found.setdefault(self._depth_of[piece.name], []).append(t)
+        return found
 
     def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
         """Each weight's number repeated over its columns, (K, n); the padding gets that of the last weight."""

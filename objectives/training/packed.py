@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from objectives.instruments.curvature import GradientGraph, measure_curvature, m
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.named import make_optimizer
 from objectives.optimizers.packed_optimizer import Observed, Rows
+from objectives.stacking.layer_names import longest_beginning, refuse_idle_beginnings, third_of_depth
 from objectives.stacking.layout import ALL, Layout
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
@@ -41,6 +43,10 @@ class PackedTrainer(ABC, Generic[Config]):
     """
 
     weights: Weights
+    # The layer group of weights, by the beginning of their names. One that no beginning fits is in no group.
+    groups: Mapping[str, str] = MappingProxyType({})
+    # The beginnings of the names of each block's weights, from the input to the output; none for no parts by depth.
+    blocks: Sequence[str] = ()
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way
@@ -48,8 +54,10 @@ class PackedTrainer(ABC, Generic[Config]):
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         self._set_members(configs, seeds, [0] * len(seeds), [0] * len(seeds))
         self._bind(self._initial_rows(self.configs, self.seeds))
+        refuse_idle_beginnings(self.groups, self.blocks, self._shapes)
         groups = {name: self.group_of(name) for name in self._shapes}
-        self.layout = Layout(self._shapes, groups)
+        depths = {name: depth for name in self._shapes if (depth := self.depth_of(name)) is not None}
+        self.layout = Layout(self._shapes, groups, depths)
         self.optimizer = make_optimizer(
             self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=way.compiled
         )
@@ -80,8 +88,14 @@ class PackedTrainer(ABC, Generic[Config]):
         """Loss of each member on this step's data, shape (K,)."""
 
     def group_of(self, name: str) -> str:
-        """The layer group of the weight ``name`` in telemetry; one group for all weights by default."""
-        return ALL
+        """The layer group of the weight ``name`` in telemetry: that of ``groups``, or ``all`` where it has none."""
+        start = longest_beginning(name, self.groups)
+        return ALL if start is None else self.groups[start]
+
+    def depth_of(self, name: str) -> str | None:
+        """The third of ``blocks`` that the weight ``name`` is in: shallow, middle or deep; None outside of them."""
+        start = longest_beginning(name, self.blocks)
+        return None if start is None else third_of_depth(list(self.blocks).index(start), len(self.blocks))
 
     def memory_names(self) -> Sequence[str]:
         """Names of the state that a subclass keeps per member in ``self.memory``; none by default."""

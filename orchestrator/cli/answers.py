@@ -1,4 +1,4 @@
-"""Commands that answer from the ledger of any sweep: survival, importance, locate, front, and three exports."""
+"""Commands that answer from the ledger of any sweep: sensitivity, compare, survival, importance and so on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import sweep_names
 from orchestrator.cli.options import (
     RESULTS,
     AgainstOption,
@@ -19,10 +20,13 @@ from orchestrator.cli.options import (
     NameArgument,
     NormColumnOption,
     PatternOption,
+    ReduceOption,
     ResultsOption,
     StepColumnOption,
     TargetOption,
     WhereOption,
+    XOption,
+    YOption,
 )
 from orchestrator.cli.upkeep import finish
 from orchestrator.commands.arguments import conditions, told_metrics
@@ -30,6 +34,57 @@ from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
 exports = typer.Typer()
+
+
+@answers.command()
+def sensitivity(
+    name: NameArgument,
+    axis: Annotated[str, typer.Option(help="the learning rate's axis")] = "lr",
+    range_: Annotated[
+        str | None,
+        typer.Option("--range", metavar="LOW:HIGH", help="the values that count, e.g. 1e-4:1e-1; all that were tried"),
+    ] = None,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show what a wrong learning rate costs, for each setting of the other axes."""
+    from orchestrator.commands.sensitivity import sensitivity as command
+
+    finish(command(sweep_folder(name, results), axis, range_, json_))
+
+
+@answers.command()
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="two sweeps or more, the first is the base; or one, with --along",
+            autocompletion=sweep_names,
+        ),
+    ],
+    along: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="compare the values of an axis of one sweep")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="VALUE", help="beside --along: the value to compare with; the first")
+    ] = None,
+    x: XOption = None,
+    y: YOption = None,
+    reduce: ReduceOption = "worst",
+    degraded: DegradedOption = False,
+    output: Annotated[Path | None, typer.Option(help="the picture to write: .png, .svg or .pdf")] = None,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show in words and pictures how sweeps differ in what all of them cover, and how certain that is.
+
+    For example `sweep compare a b`, or the values of an axis of one sweep, `sweep compare a --along optimizer`.
+    """
+    from orchestrator.commands.compare import compare as command
+
+    folders = [sweep_folder(name, results) for name in names]
+    finish(command(folders, x, y, reduce, degraded, output, results, along, base, json_))
 
 
 @answers.command()

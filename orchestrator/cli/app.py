@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator import __version__
 from orchestrator.cli.answers import answers, exports
 from orchestrator.cli.options import (
     RESULTS,
@@ -36,6 +35,7 @@ from orchestrator.cli.options import (
     NormRisesOption,
     NotifyTestOption,
     PatternOption,
+    PortOption,
     ReduceOption,
     ResultsOption,
     SeedsOption,
@@ -50,8 +50,9 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.upkeep import finish, upkeep
 from orchestrator.commands.arguments import conditions, overrides, read_sweep, told_metrics
-from orchestrator.errors import EXIT_INTERRUPTED, SweepError, printable
+from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError, printable
 from orchestrator.files import REPLAYS, sweep_folder
+from orchestrator.version import __version__
 
 if TYPE_CHECKING:
     pass
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 all trials finished, 2 bad input, 3 some errored, 4 storage or Ray failed, 130 Ctrl-C.",
@@ -98,6 +98,8 @@ def run(
     allow_import: AllowImportOption = False,
     slurm: SlurmOption = [],  # noqa: B006
     notify_test: NotifyTestOption = False,
+    page: Annotated[bool, typer.Option("--page", help="serve the sweep's page during the run")] = False,
+    port: PortOption = None,
 ) -> None:
     """Train the missing trials of a sweep, then write its map, picture and report."""
     from orchestrator.commands.run import run as command
@@ -115,7 +117,9 @@ def run(
     sweep = read_sweep(file, results, overrides(axis, drop, sets, seeds, steps, name), allow_import)
     refuse_import(sweep, allow_import)
     load = executor_loader(executor, ExecutorOptions(results / sweep.name, sweep.resources, address, tuple(slurm)))
-    finish(command(sweep, results, load, retry_errored, notify_test=notify_test))
+    if port is not None and not page:
+        raise InputError(Problem("--port", str(port), "is the port of a page that is not served", "add --page"))
+    finish(command(sweep, results, load, retry_errored, notify_test=notify_test, page=page, port=port))
 
 
 @app.command()
@@ -148,6 +152,7 @@ def plan(
     seeds: SeedsOption = None,
     steps: StepsOption = None,
     name: SweepNameOption = None,
+    json_: JsonOption = None,
     results: ResultsOption = RESULTS,
     allow_import: AllowImportOption = False,
 ) -> None:
@@ -155,7 +160,7 @@ def plan(
     from orchestrator.commands.plan import plan as command
 
     sweep = read_sweep(file, results, overrides(axis, drop, set_, seeds, steps, name), allow_import)
-    finish(command(sweep, results))
+    finish(command(sweep, results, json_))
 
 
 @app.command()
@@ -190,28 +195,52 @@ def init(
     set_: SetOption = [],  # noqa: B006
     seeds: SeedsOption = None,
     steps: StepsOption = None,
+    shipped: Annotated[
+        str | None, typer.Option("--from", metavar="SWEEP", help="a copy of a sweep that ships, such as lr_warmup")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
 ) -> None:
     """Write a commented sweep file as a starting point."""
     from orchestrator.commands.init import init as write
 
-    finish(write(name, objective, command, overrides(axis, drop, set_, seeds, steps), output))
+    finish(write(name, objective, command, overrides(axis, drop, set_, seeds, steps), output, shipped))
 
 
 @app.command()
-def objectives() -> None:
-    """List the objectives and their fields, with unit, default and domain."""
+def objectives(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="only this objective")] = None,
+    match: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="only fields with this in their name or meaning")
+    ] = None,
+) -> None:
+    """List the objectives and their fields, with unit, default and domain.
+
+    For example `sweep objectives gpt --match lr`.
+    """
     from orchestrator.commands.objectives import objectives as command
 
-    finish(command())
+    finish(command(name, match))
 
 
 @app.command()
-def status(name: NameArgument, results: ResultsOption = RESULTS) -> None:
+def status(
+    name: NameArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="draw it again every two seconds until the run ends")] = False,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
     """Show the state of a sweep: outcomes, failures, the map as text."""
     from orchestrator.commands.status import status as command
 
-    finish(command(sweep_folder(name, results)))
+    finish(command(sweep_folder(name, results), json_, watch=watch))
+
+
+@app.command("list")
+def list_(json_: JsonOption = None, results: ResultsOption = RESULTS) -> None:
+    """List the sweeps that were run: axes, outcomes, the stable share of the trials, and their age."""
+    from orchestrator.commands.list import list as command
+
+    finish(command(results, json_))
 
 
 @export_app.command("heatmap")
@@ -263,42 +292,13 @@ def recommend(
     margin: Annotated[float, typer.Option(help="how far from every edge, as a factor of each axis")] = 2.0,
     metric: LossOption = None,
     degraded: DegradedOption = False,
+    json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge."""
     from orchestrator.commands.recommend import recommend as command
 
-    finish(command(sweep_folder(name, results), margin, metric, degraded))
-
-
-@app.command()
-def sensitivity(
-    name: NameArgument,
-    axis: Annotated[str, typer.Option(help="the learning rate's axis")] = "lr",
-    results: ResultsOption = RESULTS,
-) -> None:
-    """Show what a wrong learning rate costs, for each setting of the other axes."""
-    from orchestrator.commands.sensitivity import sensitivity as command
-
-    finish(command(sweep_folder(name, results), axis))
-
-
-@app.command()
-def compare(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME NAME...", help="two sweeps or more; the first is the base")
-    ],
-    x: XOption = None,
-    y: YOption = None,
-    reduce: ReduceOption = "worst",
-    degraded: DegradedOption = False,
-    output: Annotated[Path | None, typer.Option(help="the picture to write: .png, .svg or .pdf")] = None,
-    results: ResultsOption = RESULTS,
-) -> None:
-    """Show in words and pictures how sweeps differ in what all of them cover, and how certain that is."""
-    from orchestrator.commands.compare import compare as command
-
-    finish(command([sweep_folder(name, results) for name in names], x, y, reduce, degraded, output, results))
+    finish(command(sweep_folder(name, results), margin, metric, degraded, json_))
 
 
 @app.command()
@@ -375,12 +375,13 @@ def explain(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/explanation.png")
     ] = None,
+    json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Show which mechanism rules which part of the unstable region, and draw it on the map."""
     from orchestrator.commands.explain import explain as command
 
-    finish(command(sweep_folder(name, results), x, y, output))
+    finish(command(sweep_folder(name, results), x, y, output, json_))
 
 
 export_app.add_typer(exports)

@@ -7,10 +7,19 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import sweep_files, sweep_names
+
 RESULTS = Path("results")
 
-FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="sweep file, or the name or folder of a sweep")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="name or results folder of a sweep")]
+FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="sweep file, name or folder of a sweep, or a sweep that ships", autocompletion=sweep_files
+    ),
+]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="name or results folder of a sweep", autocompletion=sweep_names)
+]
 ResultsOption = Annotated[Path, typer.Option("--results", metavar="DIR", help="where results folders are")]
 AxisOption = Annotated[
     list[str],
@@ -116,4 +125,8 @@ SlurmOption = Annotated[
 ]
 NotifyTestOption = Annotated[
     bool, typer.Option("--notify-test", help="send a test message through notify.url_from, and train nothing")
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="port of the page on 127.0.0.1; a free one by default"),
 ]

@@ -1,4 +1,4 @@
-"""Commands that look after results and show them: audit, sync, doctor, gc and ui."""
+"""Commands that look after results and show them: audit, sync, doctor, gc, page and ui."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.options import RESULTS, NameArgument, ResultsOption
+from orchestrator.cli.completion import sweep_names
+from orchestrator.cli.options import RESULTS, JsonOption, NameArgument, PortOption, ResultsOption
 from orchestrator.files import sweep_folder
 
 if TYPE_CHECKING:
@@ -45,15 +46,19 @@ def sync(
 
 @upkeep.command()
 def doctor(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="name or results folder of a sweep", autocompletion=sweep_names),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="exit with 3 on warnings too, not only on faults")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="repair what can be repaired")] = False,
+    json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Check the environment, and a sweep's ledger and files."""
     from orchestrator.commands.doctor import doctor as command
 
-    finish(command(sweep_folder(name, results) if name else None, results, strict, fix))
+    finish(command(sweep_folder(name, results) if name else None, results, strict, fix, json_))
 
 
 @upkeep.command()
@@ -79,3 +84,17 @@ def ui(
     from orchestrator.commands.ui import ui as command
 
     finish(command(results, tracking_uri, port))
+
+
+@upkeep.command()
+def page(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="name or results folder of a sweep")] = None,
+    results: ResultsOption = RESULTS,
+    port: PortOption = None,
+    open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+) -> None:
+    """Serve the page of a sweep on this machine, up to date while it trains; without NAME a list of all sweeps."""
+    from orchestrator.commands.page import page as command
+
+    folder = sweep_folder(name, results).absolute() if name else None
+    finish(command(folder.parent if folder else results, folder.name if folder else None, port, open_))

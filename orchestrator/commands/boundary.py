@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.files import LEDGER, check_output, write_output
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary as rows_of
 from orchestrator.maps.boundary import boundary_lines, lr_places
@@ -59,8 +58,7 @@ def boundary(
             content = _passed_json(stability, level)
         else:
             content = _fitted_json(fitted) if is_scattered else _bracketed_json(stability)
-        write_output(json_file, json.dumps({"sweep": name, **content}, indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+        yield from written_json(json_file, {"sweep": name, **content})
     return EXIT_OK
 
 

@@ -78,8 +78,8 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
     yield f"          {counted} in {elapsed:.1f} s, steps {steps[0]:,} to {steps[-1]:,}"
     yield from _others(readings)
     every = (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 1.0
-    expected = max(1, round(sweep.steps / every))
-    yield f"          a whole trial of {sweep.steps:,} steps would have about {expected:,} losses"
+    expected = max(1, round(trial.steps / every))
+    yield f"          a whole trial of {trial.steps:,} steps would have about {expected:,} losses"
     if len(steps) > 1:
         yield f"time:     {_time_text(sweep, seen)}"
     if expected < 2 * sweep.stopping.min_history:
@@ -108,7 +108,7 @@ def _time_text(sweep: Sweep, seen: Sequence[tuple[float, float]]) -> str:
     # What came before the first report, imports and data, is paid once a trial. A script that was through before a
     # second report says only how long it took.
     per_step_s = (last_s - first_s) / (last - first) if last > first else last_s / (last + 1)
-    trial_s = last_s + max(0.0, sweep.steps - last - 1) * per_step_s
+    trial_s = last_s + max(0.0, sweep.trials[0].steps - last - 1) * per_step_s
     at_a_time = min(planned_workers(sweep), len(sweep.trials))
     one = f"{trial_s:.1f} s" if trial_s < 60 else format_seconds(trial_s)
     whole = format_seconds(len(sweep.trials) * trial_s / at_a_time)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.diagnosis import diagnosis
 from orchestrator.diagnosis.advice import advise
 from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
@@ -42,6 +41,7 @@ def diagnose(
     if found is None:
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"
         yield "`--trial ID` diagnoses a stable trial anyway"
+        yield from written_json(json_file, {"sweep": folder.name, "trial_id": None})
         return EXIT_OK
     advice = []
     if found.evidence.outcome != "stable":
@@ -56,9 +56,7 @@ def diagnose(
     files = {f"{one.move.direction}_{one.move.setting}": one.sweep_file for one in advice}
     files |= {f"not_finite_{one.key}": sweep_of(one) for one in broken if one.says != "no"}
     yield from _small_sweeps(found.trial.trial_id, files, path.parent, write)
-    if json_file is not None:
-        write_output(json_file, json.dumps(diagnosis_json(found, advice, broken), indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+    yield from written_json(json_file, diagnosis_json(found, advice, broken))
     return EXIT_OK
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
+from orchestrator.files import check_output
 from orchestrator.health.environment import examine_environment
 from orchestrator.health.finding import repair
 from orchestrator.health.sweep import examine_sweep
 
 
-def doctor(folder: Path | None, results: Path, strict: bool, fix: bool) -> Answer:
+def doctor(folder: Path | None, results: Path, strict: bool, fix: bool, json_file: Path | None = None) -> Answer:
     """The findings about the environment and the sweep in ``folder``; the exit code is 3 for faults.
 
     With ``strict`` warnings count too; with ``fix`` it repairs what it can.
     """
+    check_output(json_file, "--json")
     findings = list(examine_environment(results))
     if folder is not None:
         findings += examine_sweep(folder)
@@ -27,5 +29,10 @@ def doctor(folder: Path | None, results: Path, strict: bool, fix: bool) -> Answe
         yield from repair(findings)
     elif any(finding.repair for finding in findings):
         yield "`sweep doctor --fix` repairs what can be repaired"
+    content = [
+        {"level": one.level, "text": one.text, "remedy": one.remedy, "has_repair": one.repair is not None}
+        for one in findings
+    ]
+    yield from written_json(json_file, {"findings": content})
     bad = ("fault", "warning") if strict else ("fault",)
     return EXIT_SOME_FAILED if any(finding.level in bad for finding in findings) else EXIT_OK

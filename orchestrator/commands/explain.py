@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.diagnosis import explanation
 from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
-from orchestrator.diagnosis.explanation_text import explanation_lines
+from orchestrator.diagnosis.explanation_text import explanation_json, explanation_lines
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import EXPLANATION, LEDGER, atomic_write, output_format, refuse_links, write_output
+from orchestrator.files import (
+    EXPLANATION,
+    LEDGER,
+    atomic_write,
+    check_output,
+    output_format,
+    refuse_links,
+    write_output,
+)
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pictures.explanation import explanation_figure
 
 
 def explain(
-    folder: Path, x: str | None, y: str | None, output: Path | None, batch_texts: BatchTexts = batch_texts_of_objectives
+    folder: Path,
+    x: str | None,
+    y: str | None,
+    output: Path | None,
+    json_file: Path | None = None,
+    batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Answer:
     """Explain the map of the sweep in ``folder`` in words and write its picture. Raises InputError."""
     file_format = output_format(output)
+    check_output(json_file, "--json")
     if output is None:
         refuse_links(folder)
     with LedgerReader(folder / LEDGER) as ledger:
@@ -30,4 +44,5 @@ def explain(
     if found.rulings:
         yield f"`sweep diagnose {folder.name} --cell AXIS=VALUE,...` has the evidence of a cell"
     yield f"picture: {path}"
+    yield from written_json(json_file, explanation_json(found))
     return EXIT_OK

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output, write_output
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import front as fronts
 from orchestrator.maps.front_text import front_lines
@@ -30,7 +29,5 @@ def front(
     with LedgerReader(folder / LEDGER) as ledger:
         found = fronts.front(ledger, metric, against, along, target, degraded)
     yield from front_lines(found)
-    if json_file is not None:
-        write_output(json_file, json.dumps(fronts.front_content(found), indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+    yield from written_json(json_file, fronts.front_content(found))
     return EXIT_OK

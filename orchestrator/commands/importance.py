@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output, write_output
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import importance as shares
 
@@ -18,7 +17,5 @@ def importance(folder: Path, json_file: Path | None) -> Answer:
     with LedgerReader(folder / LEDGER) as ledger:
         found = shares.importance(ledger)
     yield from shares.importance_lines(found)
-    if json_file is not None:
-        write_output(json_file, json.dumps(shares.importance_json(found), indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+    yield from written_json(json_file, shares.importance_json(found))
     return EXIT_OK

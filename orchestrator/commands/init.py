@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.files import check_output, write_output
+from orchestrator.shipped_sweeps import shipped_sweeps
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.starter import starter_file
@@ -40,14 +42,27 @@ _AFTER = """
 """
 
 
-def init(name: str, objective: str | None, command: str | None, changes: Overrides, output: Path | None) -> Answer:
-    """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists."""
+def init(
+    name: str,
+    objective: str | None,
+    command: str | None,
+    changes: Overrides,
+    output: Path | None,
+    shipped: str | None = None,
+) -> Answer:
+    """Write the starter file of a sweep ``name`` to ``output`` or NAME.yaml. Raises InputError if it exists.
+
+    With ``shipped`` it is a copy of that sweep, of those that ship, under the new name.
+    """
     if objective is not None and command is not None:
         message = "is no choice beside --command, which is what is trained"
         raise InputError(Problem("--objective", "", message, "give one of them"))
-    text = (
-        starter_file(name, objective or "gpt", changes) if command is None else _script_starter(name, command, changes)
-    )
+    if shipped is not None:
+        text = _copy(name, shipped, objective is None and command is None and changes == Overrides())
+    elif command is None:
+        text = starter_file(name, objective or "gpt", changes)
+    else:
+        text = _script_starter(name, command, changes)
     path = output or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(Problem(str(path), "", "already exists", "choose another name, or --output FILE"))
@@ -55,6 +70,17 @@ def init(name: str, objective: str | None, command: str | None, changes: Overrid
     write_output(path, text)
     yield f"wrote {path}; next: sweep {'plan' if command is None else 'check'} {path}"
     return EXIT_OK
+
+
+def _copy(name: str, shipped: str, is_alone: bool) -> str:
+    """The file of a sweep that ships, with its comments, under another name. Raises InputError where there is none."""
+    there = shipped_sweeps()
+    if shipped not in there:
+        raise InputError(Problem("--from", shipped, "is no sweep that ships", f"choose {', '.join(there)}"))
+    if not is_alone:
+        message = "copies a file as it is, and other options change what is in it"
+        raise InputError(Problem("--from", shipped, message, "leave them out, and edit the copy"))
+    return re.sub(r"(?m)^name: .*$", f"name: {name}", there[shipped].read_text(), count=1)
 
 
 def _script_starter(name: str, command: str, changes: Overrides) -> str:

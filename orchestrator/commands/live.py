@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
+from orchestrator.driver.signals import PAUSE_S
 from orchestrator.driver.words import format_seconds
 from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
@@ -37,7 +39,18 @@ class LiveView:
         self._console, self._frame_s = console, frame_s
         self._live: Live | None = None
         self._next = 0.0
+        self._has_said_stop = False
         self._num_notes_said = 0
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Say that workers start, which takes seconds; on a terminal something moves meanwhile."""
+        if self._console.is_terminal:
+            with self._console.status("starting workers ..."):
+                yield
+        else:
+            self._console.print("starting workers ...")
+            yield
 
     def began(self, progress: Progress) -> None:
         """Training starts."""
@@ -53,6 +66,9 @@ class LiveView:
         for note in progress.notes[self._num_notes_said :]:
             self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
         self._num_notes_said = len(progress.notes)
+        if progress.stopped_by is not None and not self._has_said_stop:
+            self._has_said_stop = True
+            self._console.print(stop_line(progress), highlight=False, soft_wrap=True)
         now = time.monotonic()
         if now < self._next:
             return
@@ -74,12 +90,23 @@ class LiveView:
             self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
 
 
+def stop_line(progress: Progress) -> str:
+    """The answer to a signal."""
+    num = len(progress.running)
+    what = f"{num} pack{'s' if num != 1 else ''} may write checkpoints for {PAUSE_S:.0f} s; " if num else ""
+    return f"stopping: {what}another signal (Ctrl-C) stops at once"
+
+
 def progress_line(progress: Progress) -> str:
-    """One line: trials done, outcomes, throughput, time left."""
+    """One line: trials done, the share of all steps, outcomes, throughput, time left."""
     counts = progress.counts
     done = len(progress.outcomes)
     most = progress.sweep.most_trials
     words = [f"{done}/{len(progress.statuses)} trials" + (f" (at most {most})" if most else "")]
+    if progress.member_steps:
+        words.append(f"{progress.share_done:.0%} of the steps")
+    elif not done:
+        words.append("workers import and load")
     words += [f"{name} {counts[name]}" for name in (*OUTCOMES, PRUNED, "errored", "lost") if counts[name]]
     if progress.num_risen:
         words.append(f"gradient norm up in {progress.num_risen}")
@@ -140,7 +167,7 @@ def _row(progress: Progress, trial: Trial) -> TrialRow:
     """What is known of a trial without reading the ledger."""
     identity, sweep = trial.trial_id, progress.sweep
     status, outcome = progress.statuses[identity], progress.outcomes.get(identity)
-    known = (identity, trial.cell, trial.seed, trial.config, sweep.objective.name, status, sweep.steps)
+    known = (identity, trial.cell, trial.seed, trial.config, sweep.objective.name, status, trial.steps)
     return TrialRow(*known, outcome=outcome)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.files import LEDGER, check_output, write_output
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
@@ -52,10 +51,7 @@ def locate(
     yield from located_lines(found, folder)
     if judged is not None:
         yield from _log_lines(judged, found)
-    if json_file is not None:
-        content = {**located_json(found), "log": None if judged is None else judged.as_json()}
-        write_output(json_file, json.dumps(content, indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+    yield from written_json(json_file, {**located_json(found), "log": None if judged is None else judged.as_json()})
     return EXIT_OK
 
 

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import Way
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
 from orchestrator.driver.proposing import missing_trials
 from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
-from orchestrator.driver.words import format_seconds
+from orchestrator.driver.words import format_seconds, length_text
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.space import Axis, Trial, format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
+from orchestrator.sweepfile.global_batch import formula
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.ways import Choice, known_choice
 
 _STRUCTURES_SHOWN = 4
 
 
-def plan(sweep: Sweep, results: Path) -> Answer:
+def plan(sweep: Sweep, results: Path, json_file: Path | None = None) -> Answer:
     """The plan of ``sweep``: trials, existing results, packs, estimated time. Raises InputError."""
+    check_output(json_file, "--json")
     refuse_what_cannot_run(sweep, results / sweep.name)
     statuses: dict[str, tuple[str, int]] = {}
     speed = None
@@ -53,18 +55,42 @@ def plan(sweep: Sweep, results: Path) -> Answer:
     yield f"workers:  {workers} packs at a time, {sweep.resources.cpus} CPU" + (
         f" and {sweep.resources.gpus:g} GPU each" if sweep.resources.gpus else " each"
     )
-    speed = speed or _speed(choices)
+    has_run = speed is not None
+    if speed is None and (speed := _speed(choices)) is not None:
+        speed /= sweep.telemetry.time_factor
+    num_steps = sum(trial.steps for trial in missing) + max(0, (sweep.most_trials or 0) - len(trials)) * sweep.steps
+    seconds = None if speed is None or not packs else num_steps / (speed * min(workers, len(packs)))
     if not missing:
         yield "time:     none, there is nothing to train"
     elif speed is None and isinstance(sweep.objective, CustomTrainer):
         yield "time:     `sweep check FILE` estimates it from one trial"
-    elif speed is None:
+    elif speed is None or seconds is None:
         yield "time:     known once the first pack has been timed"
     else:
-        num_trials = len(missing) + max(0, (sweep.most_trials or 0) - len(trials))
-        seconds = num_trials * sweep.steps / (speed * min(workers, len(packs)))
-        yield f"time:     at most about {format_seconds(seconds)} (measured: {speed:,.0f} member-steps/s per worker)"
+        rate = f"{speed:,.0f} member-steps/s a worker, {'as in the last run' if has_run else 'measured with one alone'}"
+        yield f"time:     about {format_seconds(seconds)} without early ends ({rate})"
+    content = {
+        "sweep": sweep.name,
+        "objective": sweep.objective.name,
+        "axes": {axis.name: list(axis.values) if axis.values else list(axis.ends or ()) for axis in sweep.axes},
+        "num_seeds": len(sweep.seeds),
+        "num_trials": len(trials),
+        "most_trials": sweep.most_trials,
+        "existing": _existing(trials, statuses),
+        "to_train": len(missing),
+        "packs": sorted((len(pack.members) for pack in packs), reverse=True),
+        "workers": workers,
+        "member_steps": num_steps,
+        "member_steps_per_second": speed,
+        "seconds": seconds if missing else 0.0,
+    }
+    yield from written_json(json_file, content)
     return EXIT_OK
+
+
+def _existing(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]]) -> Counter[str]:
+    """The trials of the sweep that are in the ledger, by status."""
+    return Counter(statuses[trial.trial_id][0] for trial in trials if trial.trial_id in statuses)
 
 
 def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
@@ -78,7 +104,10 @@ def _trials(sweep: Sweep, path: Path) -> Sequence[Trial]:
 
 def _question_lines(sweep: Sweep) -> Iterator[str]:
     num_cells = len({tuple(trial.cell.items()) for trial in sweep.trials})
-    yield f"sweep:    {sweep.name} ({sweep.objective.name}, {sweep.steps} steps)"
+    yield f"sweep:    {sweep.name} ({sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)})"
+    if sweep.tokens is not None:
+        steps = f"at most {sweep.steps:,}" if sweep.is_open else _extent([trial.steps for trial in sweep.trials])[2:]
+        yield f"steps:    {steps}, the tokens over batch times context, to the nearest step"
     for axis in sweep.axes:
         shown = ", ".join(map(format_value, axis.values)) if axis.values else f"{axis.ends}"
         yield f"axis:     {axis.name} [{axis.scale}] {shown}{_relation(axis)}"
@@ -86,6 +115,7 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         # The cells of a search are not known yet.
         known = () if sweep.is_open else sweep.trials
         yield f"tie:      {name} = {tie.text}{_extent([trial.config.get(name) for trial in known])}"
+    yield from _batch_lines(sweep)
     if sweep.is_open:
         yield f"trials:   at most {sweep.most_trials}, chosen while results come in; {num_cells} cells come first"
     else:
@@ -100,6 +130,15 @@ def _question_lines(sweep: Sweep) -> Iterator[str]:
         yield "          `sweep check FILE` runs one trial for a moment and shows what would be read"
     for name, number in sweep.idle.items():
         yield f"          {name} does not act in {number} of the cells: they repeat runs, and are trained anyway"
+
+
+def _batch_lines(sweep: Sweep) -> Iterator[str]:
+    """What follows from the parts of a global batch."""
+    own = sweep.objective
+    if isinstance(own, CustomTrainer) and own.batch_workers is not None:
+        name, text = formula({*sweep.fixed, *sweep.axis_names, *sweep.maker.ties}, own.batch_workers)
+        known = () if sweep.is_open else sweep.trials
+        yield f"batch:    {name} = {text}{_extent([trial.config[name] for trial in known])}"
 
 
 def _relation(axis: Axis) -> str:
@@ -121,7 +160,7 @@ def _extent(values: Sequence[Any]) -> str:
 
 def _existing_lines(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]]) -> Iterator[str]:
     wanted = {trial.trial_id for trial in trials}
-    existing = Counter(statuses[trial.trial_id][0] for trial in trials if trial.trial_id in statuses)
+    existing = _existing(trials, statuses)
     yield "exists:   " + (", ".join(f"{count} {status}" for status, count in existing.items()) or "nothing yet")
     if removed := len(statuses.keys() - wanted):
         yield f"removed:  {removed} trials in the ledger are no longer in the sweep; the map leaves them out"
@@ -154,7 +193,7 @@ def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict
         if sweep.resources.gpus:
             choices[structure] = None  # the cache is on the machine with the GPU
             continue
-        steps_ahead = len(trials) * sweep.steps // workers
+        steps_ahead = sum(trial.steps for trial in trials) // workers
         choices[structure] = known_choice(
             sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import printable
+from orchestrator.files import write_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +30,21 @@ def show(answer: Answer) -> int:
         return ended.value
     finally:
         answer.close()
+
+
+def written_json(path: Path | None, content: Mapping[str, Any]) -> Iterator[str]:
+    """Write ``content`` to the file of ``--json``, if there is one; numbers that are not finite become null."""
+    if path is not None:
+        write_output(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+        yield f"wrote {path}"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print(item: str | RenderableType) -> None:

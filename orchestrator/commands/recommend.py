@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import recommendation
 
 
-def recommend(folder: Path, margin: float, metric: str | None, degraded: bool) -> Answer:
+def recommend(folder: Path, margin: float, metric: str | None, degraded: bool, json_file: Path | None = None) -> Answer:
     """The recommended setting of the sweep in ``folder``, or none, with the evidence. Raises InputError.
 
     With ``degraded`` degraded cells are over the edge.
     """
+    check_output(json_file, "--json")
     with LedgerReader(folder / LEDGER) as ledger:
+        name = ledger.facts().get("name", folder.name)
         found = recommendation.recommend(ledger, margin, metric, degraded)
     yield from recommendation.recommendation_lines(found)
+    yield from written_json(json_file, {"sweep": name, **recommendation.recommendation_json(found)})
     return EXIT_OK

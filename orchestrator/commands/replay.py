@@ -67,6 +67,9 @@ def replay(
         if parse_set(text)[0][:2] == ("stopping", "slow"):
             what = "a replay judges each run alone, and a slow one is slow beside others"
             raise InputError(Problem(f"--set {text}", "stopping.slow", what, "remove it"))
+        if parse_set(text)[0] == ("stopping", "validation_patience"):
+            what = "a replay judges training losses, not those of validations"
+            raise InputError(Problem(f"--set {text}", "stopping.validation_patience", what, "remove it"))
     is_own = figures == results / REPLAYS
     if is_own:
         refuse_links(results / REPLAYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from orchestrator.commands.printing import Answer
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
-from orchestrator.driver.words import counts_line
+from orchestrator.driver.words import counts_line, length_text
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.executors import Executor
 from orchestrator.files import FROZEN_SWEEP, LEDGER
@@ -31,11 +32,14 @@ def run(
     retry_errored: bool,
     *,
     notify_test: bool = False,
+    page: bool = False,
+    port: int | None = None,
 ) -> Answer:
     """Train the missing trials of ``sweep`` and write its exports; the exit code says how it ended. Raises SweepError.
 
     ``load_executor`` imports the executor, which takes seconds, and returns a function that starts it. ``notify_test``
-    sends a test message instead, and does nothing else.
+    sends a test message instead, and does nothing else. With ``page`` the sweep's page is served on loopback while it
+    runs, on ``port`` or a free one.
     """
     if notify_test:
         return (yield from _notify_test(sweep))
@@ -50,19 +54,30 @@ def run(
     trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)
-    observers: list[Observer] = [LiveView(Console()), *mirrors, *notifiers]
+    view = LiveView(Console())
+    observers: list[Observer] = [view, *mirrors, *notifiers]
     num = f"at most {sweep.most_trials}" if sweep.is_open else len(sweep.trials)
-    yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {sweep.steps} steps each"
+    yield f"{sweep.name}: {num} trials of {sweep.objective.name}, {length_text(sweep.steps, sweep.tokens)} each"
+
+    beside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if page:
+        from orchestrator.pictures.report.beside import page_beside
+        from orchestrator.pictures.report.server import address_of, listening_socket
+
+        listener = listening_socket(port)
+        beside = page_beside(listener, results)
+        yield f"page at {address_of(listener, sweep.name)}"
 
     def announced() -> Executor:
-        print("starting workers ...", flush=True)
-        start = load_executor()
-        for mirror in mirrors:
-            mirror.start()  # its first seconds of work overlap with the start of the workers
-        return start()
+        with view.starting():
+            start = load_executor()
+            for mirror in mirrors:
+                mirror.start()  # its first seconds of work overlap with the start of the workers
+            return start()
 
     try:
-        summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
+        with beside:
+            summary = run_sweep(sweep, folder, announced, observers, retry_errored=retry_errored)
     except Exception:
         yield from _warnings(notifiers)  # an error ends the command, and its message must be out before
         raise

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output, write_output
+from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import survival as lifetimes
 from orchestrator.maps.survival_text import survival_json, survival_lines
@@ -22,7 +21,5 @@ def survival(folder: Path, axis: str | None, until: int | None, json_file: Path 
     with LedgerReader(folder / LEDGER) as ledger:
         found = lifetimes.survival(ledger, axis, until)
     yield from survival_lines(found)
-    if json_file is not None:
-        write_output(json_file, json.dumps(survival_json(found), indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+    yield from written_json(json_file, survival_json(found))
     return EXIT_OK

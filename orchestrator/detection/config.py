@@ -55,8 +55,8 @@ class StoppingConfig(BaseModel):
         0.0,
         ge=0,
         le=1,
-        description="share of the trials that train on after a verdict, or after they were found slow, to measure how "
-        "often that is wrong",
+        description="share of the trials that train on after a verdict, after they were found slow, or beyond "
+        "validation_patience, to measure how often that is wrong",
     )
     slow: SlowConfig | None = Field(None, description="prune trials that are slow beside others; null for none")
     window: int = Field(50, ge=10, le=10_000, description="accepted losses in the baseline")
@@ -87,6 +87,12 @@ class StoppingConfig(BaseModel):
         description="consecutive steps with a non-finite gradient that lose a run with a finite loss; "
         "null for 1 with an objective of sweep, and 20 where a loss scaler may skip some",
     )
+    validation_patience: int | None = Field(
+        None,
+        ge=1,
+        description="end a trial after this many validations in a row without a new best, beside `validate.every`; "
+        "null for never",
+    )
     stall_drop: float = Field(
         0.05, ge=0, lt=1, description="a run that lowers its loss by a smaller fraction is stalled"
     )
@@ -99,7 +105,8 @@ class StoppingConfig(BaseModel):
 
     def rules(self) -> dict[str, Any]:
         """What is part of a trial's identity: auditing does not change a trial, nor does a rule that is off."""
-        return self.model_dump(exclude={"audit"} if self.slow is not None else {"audit", "slow"})
+        are_off = {name for name in ("slow", "validation_patience") if getattr(self, name) is None}
+        return self.model_dump(exclude={"audit", *are_off})
 
 
 def rise_of(config: StoppingConfig) -> float:

@@ -22,6 +22,10 @@ from orchestrator.detection.trend import RECENT, Trend
 from orchestrator.detection.verdicts import Lost, Verdicts
 from orchestrator.detection.windows import Window
 
+# Spikes that are fewer steps apart count as one departure from the trend.
+APART = 100
+NEVER = -1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
@@ -65,11 +69,15 @@ class MemberRecord:
 class _Member:
     """One run: its trend, its progress, its episodes and its verdict."""
 
-    __slots__ = ("episodes", "first_step", "latest", "level", "num_seen", "num_steps", "progress", "trend", "verdicts")
+    __slots__ = (
+        "episodes", "first_step", "latest", "left_step", "level", "num_seen", "num_steps", "progress", "trend",
+        "verdicts",
+    )  # fmt: skip
 
     def __init__(self, rules: StoppingConfig) -> None:
         self.num_steps = self.num_seen = 0
         self.first_step = -1
+        self.left_step = NEVER
         self.latest: list[float] = []  # up to a window of losses, accepted or not
         self.level = Window(RECENT)
         self.trend = Trend(rules)
@@ -105,6 +113,8 @@ class _Member:
             trend.accept(loss)
             self.progress.follow(loss)
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
+        if episodes.current is not None and step - self.left_step >= APART and episodes.is_spike():
+            self.left_step = step
         verdicts.judge(loss, self.level.median(), step, self.num_steps, self.num_seen)
 
     def record(self) -> MemberRecord:
@@ -149,12 +159,18 @@ class _Member:
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
         parts = {name: getattr(self, name).state_dict() for name in ("trend", "progress", "episodes", "verdicts")}
-        counts = {"num_steps": self.num_steps, "num_seen": self.num_seen, "first_step": self.first_step}
+        counts = {
+            "num_steps": self.num_steps,
+            "num_seen": self.num_seen,
+            "first_step": self.first_step,
+            "left_step": self.left_step,
+        }
         return {**counts, "latest": self.latest.copy(), "level": self.level.values.copy(), **parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         self.num_steps, self.num_seen, self.first_step = state["num_steps"], state["num_seen"], state["first_step"]
+        self.left_step = state.get("left_step", NEVER)  # checkpoints of earlier versions have none
         self.latest = list(state["latest"])
         self.level.reset(state["level"])
         for name in ("trend", "progress", "episodes", "verdicts"):
@@ -216,6 +232,11 @@ class SpikeDetector:
     def num_steps(self) -> np.ndarray:
         """Steps of each member so far, (K,)."""
         return np.array([member.num_steps for member in self._members], dtype=np.int64)
+
+    @property
+    def left_step(self) -> np.ndarray:
+        """The step, (K,), at which the latest spike was certain, or NEVER; none counts within ``APART`` steps."""
+        return np.array([member.left_step for member in self._members], dtype=np.int64)
 
     def arrange(self, rows: Sequence[int | None]) -> None:
         """Continue with members of ``rows`` (each at most once), None for a new one."""

@@ -16,8 +16,8 @@ _EARLY_RISE = 1.0  # rise that leaves the trend of a start-up, as a fraction of 
 _MASS_LIMIT = 1000.0  # cap on one loss, in units of the rise
 _AFTER_ONE = 2  # losses after a single high one in which a second must follow
 # One loss is a spike where it is this high, in rises that leave the trend; or, of a cross-entropy, where it is three
-# rises high and has tripled: 20 times a rise of a tenth.
-_EXTREME, _TRIPLED = 10.0, 20.0
+# rises high and has doubled: ten times a rise of a tenth. At the start it must have tripled.
+_EXTREME, _DOUBLED, _TRIPLED = 10.0, 10.0, 20.0
 # A jump is too short or too low to be a spike: at most three steps, three rises high or half as high again as the
 # level (five times a rise of a tenth). As many in so many losses are a regime, and each of them counts.
 JUMP_STEPS, _JUMP_RISES, _JUMP_HEIGHT = 3, 3.0, 5.0
@@ -180,7 +180,7 @@ class Episodes:
         if (
             self._rise < 1
             and this.highest >= _JUMP_RISES
-            and this.peak - this.level >= _TRIPLED * self._rise * abs(this.level)
+            and this.peak - this.level >= _DOUBLED * self._rise * abs(this.level)
         ):
             return True
         return this.num_off >= self._rules.spike_steps and this.mass >= max(self._rules.spike_mass, least)

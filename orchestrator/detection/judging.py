@@ -7,7 +7,8 @@ It hides from the detector what the trainer has already handled, and says where 
   or gradient does not count against the run, which continued from a snapshot.
 - A member ends at its verdict; an audited one ends only at a non-finite loss or gradient, which never
   recovers. Without ``early_stop`` no member ends.
-- A member that is slow beside earlier trials is pruned, if it would end at a verdict.
+- A member that is slow beside earlier trials is pruned, if it would end at a verdict; so ends one whose validation loss
+  has stopped improving.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.norm_rises import NormRises
-from orchestrator.detection.slow import Climb, Rungs
+from orchestrator.detection.slow import Climb, Rungs, is_on_trend
+from orchestrator.detection.validations import MemberValidations, Validations
 from orchestrator.messages import Bar
 
 # Shapes: T steps of a look, K members.
@@ -64,6 +66,7 @@ class Judging:
         self._stopping = stopping
         self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
         self._rungs = Rungs(len(is_audited_K), stopping.slow, bars)
+        self._validations = MemberValidations(len(is_audited_K), stopping.validation_patience)
         self._detector = SpikeDetector(len(is_audited_K), stopping)
         self._is_audited_K = np.array(is_audited_K, dtype=bool)
         self._at_end: dict[int, MemberRecord] = {}
@@ -104,6 +107,15 @@ class Judging:
         columns = {name: np.array([[row[name]]], dtype=np.float64) for name in JUDGED if row.get(name) is not None}
         return bool(self.look(columns, np.array([[step]])).has_ended_K[0])
 
+    def validated(self, member: int, step: int, loss: float) -> bool:
+        """Note a validation of ``member`` after its update number ``step``; returns whether it ends there."""
+        is_over = self._validations.add(member, step, loss, is_on_trend=is_on_trend(self._detector.record(member)))
+        return is_over and self._stopping.early_stop and not bool(self._is_audited_K[member])
+
+    def validations(self, member: int = 0) -> Validations:
+        """The validations of ``member`` so far."""
+        return self._validations.of(member)
+
     def record(self, member: int = 0) -> MemberRecord:
         """What is known of ``member`` so far, or at its last step in the last look."""
         record = self._at_end[member] if member in self._at_end else self._detector.record(member)
@@ -122,6 +134,11 @@ class Judging:
         return self._norm_rises.of(member)
 
     @property
+    def left_step_K(self) -> np.ndarray:
+        """The latest step at which each member was seen to have left its trend, (K,); ``SpikeDetector.left_step``."""
+        return self._detector.left_step
+
+    @property
     def num_risen(self) -> int:
         """Members whose gradient norm is up by half now."""
         return self._norm_rises.num_risen
@@ -131,6 +148,7 @@ class Judging:
         self._detector.arrange(rows)
         self._norm_rises.arrange(rows)
         self._rungs.arrange(rows)
+        self._validations.arrange(rows)
         self._is_audited_K, self._at_end = np.array(is_audited_K, dtype=bool), {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,6 +157,7 @@ class Judging:
             "detector": self._detector.state_dict(),
             "norm_rises": self._norm_rises.state_dict(),
             "rungs": self._rungs.state_dict(),
+            "validations": self._validations.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -146,6 +165,7 @@ class Judging:
         self._detector.load_state_dict(state["detector"])
         self._norm_rises.load_state_dict(state["norm_rises"])
         self._rungs.load_state_dict(state["rungs"])
+        self._validations.load_state_dict(state["validations"])
 
     def _ends(self, lost_K: np.ndarray) -> np.ndarray:
         if not self._stopping.early_stop:

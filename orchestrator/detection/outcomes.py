@@ -14,6 +14,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import Climb
+from orchestrator.detection.validations import Validations
 from orchestrator.messages import DEGRADED, PRUNED, Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown", "pruned"]
@@ -152,9 +153,22 @@ def finished_of(
     steps_done: int,
     validation: float,
     climb: Climb = Climb(),
+    validations: Validations | None = None,
+    *,
+    is_plateaued: bool = False,
 ) -> Finished:
-    """The result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN where there is none."""
+    """The result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN where there is none.
+
+    ``validations`` are those during training. One that ``is_plateaued`` was ended because they had stopped improving.
+    """
     verdict = judge(record, stopping)
+    validations = validations or Validations()
+    overfits = _ran_on(verdict) and validations.overfits(record, stopping)
+    if overfits:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {_of_overfitting(validations)}")
+    if validations.plateau_step is not None:
+        how = "ended" if is_plateaued else "not ended"
+        verdict = replace(verdict, reason=f"{verdict.reason}; {_of_plateau(validations, stopping, how)}")
     if climb.is_pruned:
         verdict = replace(
             verdict, outcome="pruned", onset_step=None, reason=f"{climb.reason}; until then {verdict.reason}"
@@ -176,11 +190,34 @@ def finished_of(
         off_share=verdict.off_share,
         risen_share=verdict.risen_share,
         norm_rises=record.norm_rises,
+        best_validation_loss=validations.best_loss,
+        best_validation_step=validations.best_step,
+        overfit_step=validations.best_step if overfits else None,
+        plateau_step=validations.plateau_step,
         slow_step=climb.slow_step,
         rung_losses=climb.losses,
         reason=verdict.reason,
         verdict_step=record.lost_step,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
+    )
+
+
+def _ran_on(verdict: Verdict) -> bool:
+    """Whether the training was on its trend at its end, slow rises left out."""
+    return verdict.outcome in ("stable", "spiked") and verdict.risen_share is None
+
+
+def _of_overfitting(validations: Validations) -> str:
+    return (
+        f"since step {validations.best_step} it overfits: its validation loss rose from {validations.best_loss:.4g} "
+        f"to {validations.end_loss():.4g}"
+    )
+
+
+def _of_plateau(validations: Validations, stopping: StoppingConfig, how: str) -> str:
+    return (
+        f"{how} at step {validations.plateau_step}, where {stopping.validation_patience} validations in a row had "
+        "not been the best"
     )
 
 

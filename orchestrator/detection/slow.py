@@ -105,7 +105,7 @@ class Rungs:
         while len(losses) < len(self.bars) and self.bars[len(losses)].steps <= step + 1:
             losses = (*losses, record.recent_loss)
         climb = replace(before, losses=losses)
-        if self._slow is not None and climb.slow_step is None and _is_on_trend(record):
+        if self._slow is not None and climb.slow_step is None and is_on_trend(record):
             bar = self.bars[len(losses) - 1]
             best = min(losses) if self._slow.method == "median" else losses[-1]
             if best > bar.loss:
@@ -141,7 +141,7 @@ class Rungs:
         return self.bars[len(climb.losses)].steps if len(climb.losses) < len(self.bars) else _NO_RUNG
 
 
-def _is_on_trend(record: MemberRecord) -> bool:
+def is_on_trend(record: MemberRecord) -> bool:
     """Whether a member has neither been found lost nor is in an episode, nor has risen."""
     is_in_episode = bool(record.episodes) and record.episodes[-1].recovery_step is None
     has_risen = record.is_far or record.is_away or record.up_since_step is not None

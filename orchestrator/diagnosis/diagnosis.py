@@ -18,6 +18,7 @@ from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.series import Series, series
 from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.packed_objective import PackedObjective
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes, trials_where
 from orchestrator.messages import CUSTOM_KINDS, TrialRow
@@ -116,13 +117,15 @@ def examine(
     """The diagnosis of ``trial``, a finished one of ``rows``."""
     trace = ledger.trace(trial.trial_id)
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
+    packed = ledger.packed_objective()
     evidence = gather(
         trial,
         trace,
         ledger.telemetry(trial.trial_id),
         rows,
-        _same_data(ledger, trial, rows),
+        _same_data(ledger, trial, rows, packed),
         batch_texts(trial, rollback_step_N),
+        packed,
     )
     return rank(evidence, ledger.facts().get("name", ledger.path.parent.name), chosen)
 
@@ -173,13 +176,15 @@ def trial_by_id(rows: Sequence[TrialRow], beginning: str) -> TrialRow:
     return trial
 
 
-def _same_data(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> list[Series]:
+def _same_data(
+    ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow], packed: PackedObjective | None
+) -> list[Series]:
     """Losses of other trials with the same batches: same seed and data, where the step determines the batch."""
     has_moved_on = trial.config.get("rollback") is not None
     if trial.objective in CUSTOM_KINDS or trial.onset_step is None or has_moved_on:
         return []
 
-    objective = OBJECTIVES.get(trial.objective)
+    objective = OBJECTIVES.get(trial.objective) or packed
     fields = ("batch_size", "rollback") if objective is None else (*objective.data_fields, "rollback")
 
     def data(row: TrialRow) -> list[Any]:

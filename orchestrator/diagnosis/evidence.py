@@ -13,6 +13,7 @@ from objectives.base import OBJECTIVES, Objective
 from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, Series, known, series
+from orchestrator.ledger.packed_objective import PackedObjective
 from orchestrator.maps.neighbours import Neighbour, neighbours
 from orchestrator.messages import CUSTOM_KINDS, TrialRow
 from orchestrator.space import is_number
@@ -39,7 +40,8 @@ class Evidence:
     ``curves`` and ``telemetry`` map a column to its readings. ``v_lag`` is |g|^2 / sum(vhat) of all parameters at as
     many steps as possible, ``effective_step`` the learning rate over the root of the second moment. ``edge`` is the
     measured curvature over its threshold: above 1 a step is over the edge of stability. ``same_data`` are the losses of
-    other trials with the same batches. ``batch_text`` gives the position of a step's batch in the text.
+    other trials with the same batches. ``batch_text`` gives the position of a step's batch in the text. ``packed`` are
+    the facts of a custom packed objective, None of any other.
     """
 
     trial: TrialRow
@@ -52,11 +54,13 @@ class Evidence:
     same_data: tuple[Series, ...]
     batch_text: BatchText
     has_every_step: bool
+    packed: PackedObjective | None
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The trial's settings, including features that are off."""
-        return settings_of(self.trial.objective, self.trial.config)
+        settings = settings_of(self.trial.objective, self.trial.config)
+        return settings if self.packed is None else {**self.packed.features, **settings}
 
     @property
     def objective(self) -> Objective | None:
@@ -65,8 +69,21 @@ class Evidence:
 
     @property
     def layer_groups(self) -> tuple[str, ...]:
-        """Layer groups of telemetry from the input to the output; empty if unknown."""
-        return () if self.objective is None else self.objective.layer_groups
+        """Layer groups of telemetry from the input to the output, empty if unknown.
+
+        Those of a custom packed objective that names none are in the order of its weights.
+        """
+        if self.objective is not None:
+            return self.objective.layer_groups
+        if self.packed is None:
+            return ()
+        return self.packed.layer_groups or tuple(self.groups("update_to_weight"))
+
+    @property
+    def has_logits(self) -> bool | None:
+        """Whether the model has logits, which can grow; None if unknown."""
+        known_objective = self.objective or self.packed
+        return None if known_objective is None else known_objective.has_logits
 
     @property
     def is_custom_trainer(self) -> bool:
@@ -195,7 +212,7 @@ class Evidence:
         """
         share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in self.layer_groups)])
         updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
-        sizes = _joined(updates, rate, lambda update_N, rate_N: update_N / (share * rate_N))
+        sizes = joined(updates, rate, lambda update_N, rate_N: update_N / (share * rate_N))
         is_taken_N = sizes.value_N > 0
         return Series(sizes.step_N[is_taken_N], sizes.value_N[is_taken_N])
 
@@ -218,6 +235,11 @@ class Evidence:
         own = self.config.get(setting)
         return [cell for cell in neighbours(self.sisters, self.trial, setting) if cell.value != own]
 
+    def own_cell(self, setting: str) -> Neighbour | None:
+        """The trial's own cell; None where the trial has no such setting, or is not among the sweep's trials."""
+        own = self.config.get(setting)
+        return next((cell for cell in neighbours(self.sisters, self.trial, setting) if cell.value == own), None)
+
 
 def gather(
     trial: TrialRow,
@@ -226,11 +248,12 @@ def gather(
     sisters: Iterable[TrialRow] = (),
     same_data: Sequence[Series] = (),
     batch_text: BatchText = lambda step: None,
+    packed: PackedObjective | None = None,
 ) -> Evidence:
     """The evidence on one finished trial: its row and curves as in the ledger.
 
     ``telemetry`` has a ``step`` and columns with NaN where not read, or is empty. ``sisters`` are rows of the sweep,
-    with or without the trial's own.
+    with or without the trial's own. ``packed`` are the facts of a custom packed objective.
     """
     steps_N = trace.get("step", np.zeros(0, dtype=np.int64))
     curves = {name: series(steps_N, values) for name, values in trace.items() if name != "step"}
@@ -246,10 +269,10 @@ def gather(
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
         # Readings are of the gradient before clipping, while v sees it after clipping.
-        total = _joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
+        total = joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
         factor = readings.get("clip_factor", NOTHING)
-        v_lag = _joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
-    effective = rate if is_adam(trial.config) is False else _joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
+        v_lag = joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
+    effective = rate if is_adam(trial.config) is False else joined(rate, total, lambda a_N, b_N: a_N / np.sqrt(b_N))
     return Evidence(
         trial=trial,
         sisters=tuple(sisters),
@@ -261,6 +284,7 @@ def gather(
         same_data=tuple(same_data),
         batch_text=batch_text,
         has_every_step=has_every_step,
+        packed=packed,
     )
 
 
@@ -306,7 +330,7 @@ def _edge(readings: Mapping[str, Series]) -> Series:
     """Curvature over threshold where measured: the larger of lambda_max and lambda_grad, both lower bounds."""
     threshold = readings.get("curvature_threshold", NOTHING)
     ratios = [
-        _joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)
+        joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)
         for name in ("lambda_max", "lambda_grad")
     ]
     steps_N = np.union1d(ratios[0].step_N, ratios[1].step_N)
@@ -317,7 +341,7 @@ def _edge(readings: Mapping[str, Series]) -> Series:
     return Series(steps_N, value_N)
 
 
-def _joined(a: Series, b: Series, make: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Series:
+def joined(a: Series, b: Series, make: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Series:
     """``make`` applied where both were read."""
     steps_N, in_a, in_b = np.intersect1d(a.step_N, b.step_N, return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -13,6 +13,24 @@ from orchestrator.maps.stability import StabilityMap
 from orchestrator.space import format_value
 
 
+def explanation_json(found: Explanation) -> dict[str, Any]:
+    """Each cell of the map with its state and, where it is not stable, the mechanism; null where none was told."""
+    stability = found.stability
+    names = [axis.name for axis in (stability.x, stability.y) if axis is not None]
+    return {
+        "sweep": stability.name,
+        "note": stability.note,
+        "cells": [
+            {
+                "setting": dict(zip(names, key, strict=False)),
+                "state": cell.state,
+                "mechanism": None if (ruling := found.ruling(key)) == UNEXPLAINED else ruling,
+            }
+            for key, cell in stability.cells.items()
+        ],
+    }
+
+
 def explanation_lines(found: Explanation) -> Iterator[str]:
     """Which mechanism rules which part of the region that is not stable, the largest part first."""
     stability = found.stability

@@ -27,7 +27,7 @@ def second_moment_sums(norm_N: np.ndarray, beta2: float, clip: float | None) -> 
     ``norm_N`` are the norms of all gradients from the first step on, before clipping. A non-finite gradient changes
     nothing, and its own sum is NaN.
     """
-    squares_N = np.square(norm_N * clip_factors(norm_N, clip))
+    squares_N = _clipped_squares(norm_N, clip)
     sums_N = np.full(len(norm_N), np.nan)
     total, left = 0.0, 1.0  # the sum of v, and the remaining weight of its initial zero
     for i, square in enumerate(squares_N.tolist()):
@@ -43,4 +43,10 @@ def v_lags(norm_N: np.ndarray, beta2: float, clip: float | None) -> np.ndarray:
     """|g|^2 / sum(vhat) of each step, (N,), with the clipped gradient; between 0 and 1 / (1 - beta2)."""
     sums_N = second_moment_sums(norm_N, beta2, clip)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.square(norm_N * clip_factors(norm_N, clip)) / sums_N
+        return _clipped_squares(norm_N, clip) / sums_N
+
+
+def _clipped_squares(norm_N: np.ndarray, clip: float | None) -> np.ndarray:
+    """The squared norms after clipping, (N,); NaN for an infinite one, which clipping makes 0 times infinity."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.square(norm_N * clip_factors(norm_N, clip))

@@ -11,7 +11,7 @@ from typing import Any
 
 from objectives.base import Objective
 from orchestrator.messages import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
-from orchestrator.space import Trial, canonical_json
+from orchestrator.space import Trial, canonical_json, format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.ways import best_eager, load_measurements
@@ -29,7 +29,7 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     beforehand.
     """
     if isinstance(sweep.objective, CustomTrainer):
-        return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], sweep.steps) for t in trials]
+        return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], t.steps) for t in trials]
     is_width_known = sweep.resources.pack != "auto" or not sweep.resources.gpus
     one_round_each = sweep.stopping.slow is not None and is_width_known
     by_structure: dict[str, list[Trial]] = {}
@@ -39,7 +39,7 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     for alike in by_structure.values():
         done = 0
         for size in _sizes(len(alike), expected_width(sweep, alike[0]), workers, one_round_each=one_round_each):
-            steps_ahead = math.ceil((len(alike) - done) * sweep.steps / workers)
+            steps_ahead = math.ceil((len(alike) - done) * alike[0].steps / workers)
             taken = [Member(t.trial_id, t.config, t.seed) for t in alike[done : done + size]]
             packs.append(pack_of(sweep, taken, steps_ahead))
             done += size
@@ -59,6 +59,17 @@ def structure_of(sweep: Sweep, trial: Trial) -> str:
     # Includes defaults of inactive fields: without a warmup its shape is irrelevant, and the trial fits a pack with
     # one.
     return canonical_json(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
+
+
+def way_text(sweep: Sweep, pack: Pack, way: str) -> str:
+    """How a pack trains, in a line, with the values of the axes that set its structure apart from that of others.
+
+    ``way`` is what its worker said. What it measured, after the colon, is for the ledger.
+    """
+    config, objective = pack.members[0].config, _stacked(sweep)
+    apart = [name for name in sweep.axis_names if name in config and name not in objective.per_member_fields]
+    of = f" of {', '.join(f'{name} {format_value(config[name])}' for name in apart)}" if apart else ""
+    return f"packs{of}: {way.partition(':')[0]}"
 
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:
@@ -109,7 +120,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
     objective, resources = sweep.objective, sweep.resources
     shared: dict[str, Any] = {
         "pack_id": uuid.uuid4().hex[:12],
-        "steps": sweep.steps,
+        "steps": members[0].config["steps"],
         "members": tuple(members),
         "stopping": sweep.stopping.model_dump(),
         "cpus": resources.cpus,
@@ -126,6 +137,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         folder=objective.folder,
         width=width,
         steps_ahead=steps_ahead,
+        validate_every=sweep.validation.every,
         telemetry=Telemetry(**sweep.telemetry.model_dump()),
         checkpoint_s=sweep.checkpoint.every_s,
         checkpoint_steps=sweep.checkpoint.every_steps,

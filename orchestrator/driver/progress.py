@@ -12,6 +12,9 @@ from orchestrator.messages import Finished, Report
 from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 
+_ENOUGH_S = 3.0
+_TO_TRAIN = ("planned", "running", "lost")
+
 
 @dataclass
 class Progress:
@@ -26,6 +29,7 @@ class Progress:
     started: float
     workers: int = 0
     member_steps: int = 0
+    steps_began: tuple[float, int] | None = None  # when the first steps were reported, and how many
     saved_steps: int = 0
     notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
     num_hung: int = 0  # workers and trainers that were silent for too long
@@ -52,10 +56,20 @@ class Progress:
     @property
     def steps_left(self) -> int:
         """Member-steps still to train at most: if no member is lost, and a search uses all its trials."""
-        unfinished = sum(1 for status in self.statuses.values() if status in ("planned", "running", "lost"))
+        unfinished = (self.trials[trial_id] for trial_id, status in self.statuses.items() if status in _TO_TRAIN)
         done = sum(report.steps_in_hand for report in self.running.values())
-        unknown = max(0, (self.sweep.most_trials or 0) - len(self.trials))
-        return max(0, (unfinished + unknown) * self.sweep.steps - done)
+        return max(0, sum(trial.steps for trial in unfinished) + self._steps_not_proposed - done)
+
+    @property
+    def share_done(self) -> float:
+        """The part of all member-steps that is trained or not needed any more, from 0 to 1."""
+        total = sum(trial.steps for trial in self.trials.values()) + self._steps_not_proposed
+        return 1 - self.steps_left / total if total else 0.0
+
+    @property
+    def _steps_not_proposed(self) -> int:
+        """Member-steps of trials that an open search may still propose."""
+        return max(0, (self.sweep.most_trials or 0) - len(self.trials)) * self.sweep.steps
 
     @property
     def seconds(self) -> float:
@@ -64,8 +78,15 @@ class Progress:
 
     @property
     def member_steps_per_second(self) -> float:
-        """Throughput of all workers so far."""
-        return self.member_steps / self.seconds if self.seconds else 0.0
+        """Throughput of all workers since their first steps; 0 until ``_ENOUGH_S`` of them were seen.
+
+        What comes before, such as imports, says nothing of the time that is left.
+        """
+        if self.steps_began is None:
+            return 0.0
+        since, steps = self.steps_began
+        seconds = self.clock() - since
+        return (self.member_steps - steps) / seconds if seconds >= _ENOUGH_S else 0.0
 
 
 class Observer(Protocol):

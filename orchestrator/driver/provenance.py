@@ -8,16 +8,19 @@ import platform
 import subprocess
 from typing import Any
 
-from orchestrator import __version__
+from objectives.base import Objective
+from orchestrator.ledger.packed_objective import FACT, fact_of
 from orchestrator.space import Axis, canonical_json
 from orchestrator.sweepfile.spec import Sweep
+from orchestrator.version import __version__
 
 
 def driver_facts(sweep: Sweep) -> dict[str, str]:
     """What the ledger records about a sweep as a whole."""
+    objective = sweep.objective
     return {
         "name": sweep.name,
-        "objective": sweep.objective.name,
+        "objective": objective.name,
         "sweep_version": __version__,
         "python": platform.python_version(),
         "git_commit": git_commit(),
@@ -27,6 +30,7 @@ def driver_facts(sweep: Sweep) -> dict[str, str]:
         "is_sampled": canonical_json(sweep.is_sampled),
         "num_spread": canonical_json(sweep.num_spread),
         "stopping": canonical_json(sweep.stopping.model_dump()),
+        **({FACT: fact_of(objective)} if isinstance(objective, Objective) and objective.reference else {}),
     }
 
 

@@ -30,7 +30,7 @@ def resumed_pack(
             continue
         members = ledger.members(pack_id)
         skip = frozenset(member.trial_id for member in members) - set(trial_ids)
-        steps_ahead = (len(members) - len(skip)) * sweep.steps
+        steps_ahead = (len(members) - len(skip)) * members[0].config["steps"]
         going_on = pack_of(sweep, members, steps_ahead, width)
         assert isinstance(going_on, StackedPack), "only stacked packs have checkpoints"
         return replace(going_on, resume=Checkpoint(content, found.ages), skip=skip), faults

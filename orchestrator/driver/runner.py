@@ -11,13 +11,13 @@ from pathlib import Path
 
 from orchestrator.driver.budget import Budget
 from orchestrator.driver.fail_fast import FailFast
-from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time
+from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time, way_text
 from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.driver.resuming import resumed_pack
 from orchestrator.driver.sending import ready
-from orchestrator.driver.signals import stop_signals
+from orchestrator.driver.signals import PAUSE_S, stop_signals
 from orchestrator.driver.words import cause_of, last_line
 from orchestrator.errors import StorageError
 from orchestrator.executors import Executor
@@ -54,8 +54,6 @@ from orchestrator.sweepfile.spec import Sweep
 # Times a trial may be lost without progress in between before it is given up.
 MAX_LOSSES = 3
 _POLL_S = 0.25
-# Time for running packs to write a checkpoint when the run is stopped.
-_PAUSE_S = 10.0
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
 # Packs queued beyond the running ones, so that no worker waits for the driver. None where trials are compared with
 # those that have a result when their pack is sent.
@@ -216,7 +214,7 @@ class _Run:
     def _pause(self, executor: Executor) -> None:
         """Let running packs write a checkpoint, within a time limit."""
         executor.pause()
-        deadline = self.clock() + _PAUSE_S
+        deadline = self.clock() + PAUSE_S
         while not self.started.isdisjoint(self.packs) and self.clock() < deadline:
             self._poll(executor)
 
@@ -247,12 +245,14 @@ class _Run:
         before = progress.running.get(pack.pack_id)
         # A pack that restarts counts from below its former position; no step is subtracted.
         progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
+        if progress.steps_began is None and progress.member_steps:
+            progress.steps_began = (self.clock(), progress.member_steps)
         if report.member_steps or new:
             self.fail_fast.trained()
             progress.held_back = None
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
-            self._note(f"packs: {way}")
+            self._note(way_text(self.sweep, pack, way))
         for finished in new:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome

@@ -15,7 +15,7 @@ from orchestrator.worker.trial_folder import TRIALS
 def ready(pack: Pack, sweep: Sweep, folder: Path, ledger: LedgerReader) -> Pack:
     """``pack`` as it is sent, with the bars of the trials that have a result now."""
     if sweep.stopping.slow is not None:
-        pack = replace(pack, bars=bars_of(sweep.stopping.slow, sweep.steps, ledger.rivals()))
+        pack = replace(pack, bars=bars_of(sweep.stopping.slow, pack.steps, ledger.rivals(pack.steps)))
     if isinstance(pack, LaunchedPack):
         trials_folder = str((folder / TRIALS).absolute())
         pack = replace(pack, launch=replace(pack.launch, trials_folder=trials_folder))

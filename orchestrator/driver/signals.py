@@ -7,6 +7,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+# Time for running packs to write a checkpoint when the run is stopped, in seconds.
+PAUSE_S = 10.0
+
 
 @contextlib.contextmanager
 def stop_signals(request_stop: Callable[[int], None]) -> Iterator[None]:

@@ -156,7 +156,7 @@ def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
         yield Finding(
             "note", f"{FROZEN_SWEEP} and the ledger differ in their trials; the next run plans the missing ones"
         )
-    known, judged_by = set(wanted), sweep.stopping.rules()
+    known, judged_by = set(wanted), sweep.rules
     for row in rows:
         identity = trial_id(row.objective, row.config, row.seed, judged_by)
         if row.trial_id in known and identity != row.trial_id:

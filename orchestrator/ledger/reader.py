@@ -17,6 +17,7 @@ import numpy as np
 from orchestrator.detection.learned import with_learned_shares
 from orchestrator.detection.lr_health import LR_NAMES, with_lr_health
 from orchestrator.ledger.curve_pieces import join_pieces, unpack_piece
+from orchestrator.ledger.packed_objective import FACT, PackedObjective, from_fact
 from orchestrator.ledger.schema import (
     SCHEMA,
     Schema,
@@ -86,8 +87,9 @@ class LedgerReader:
 
     def beside_lr(self) -> set[str]:
         """The axes that advance with that of the learning rates."""
-        axes = json.loads(self.facts().get("axes", "[]"))
-        return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
+        with self._reading():
+            axes = json.loads(self._facts().get("axes", "[]"))
+            return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
 
     def trial(self, trial_id: str) -> TrialRow:
         """The row of one trial, without the share that it has learned of what others have."""
@@ -113,14 +115,17 @@ class LedgerReader:
         with self._reading():
             return dict(self._db.execute(query).fetchall())
 
-    def rivals(self) -> list[Rival]:
-        """The trials with which slow ones are compared: those of the sweep that have a result and were not lost."""
+    def rivals(self, steps: int) -> list[Rival]:
+        """The trials with which slow ones are compared: those of ``steps`` that have a result and were not lost."""
         query = (
             "SELECT rung_losses, outcome FROM trials WHERE position IS NOT NULL"
-            " AND outcome IN ('stable', 'spiked', 'pruned') ORDER BY position"
+            " AND steps = ? AND outcome IN ('stable', 'spiked', 'pruned') ORDER BY position"
         )
         with self._reading():
-            return [Rival(tuple(json.loads(losses)), outcome != PRUNED) for losses, outcome in self._db.execute(query)]
+            return [
+                Rival(tuple(json.loads(losses)), outcome != PRUNED)
+                for losses, outcome in self._db.execute(query, (steps,))
+            ]
 
     def trace(self, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """The curve of a trial's last attempt: column -> 1-D array, ordered by step; NaN where not reported.
@@ -132,6 +137,15 @@ class LedgerReader:
     def telemetry(self, trial_id: str) -> dict[str, np.ndarray]:
         """The readings of a trial every few steps, in the form of ``trace``; empty if there are none."""
         return self._curve("telemetry", trial_id)
+
+    def newest_piece(self, trial_id: str) -> dict[str, np.ndarray]:
+        """The part of the curve of a trial's last attempt that arrived last, in the form of ``trace``; may be empty."""
+        query = (
+            "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ?"
+            " ORDER BY first_step DESC LIMIT 1"
+        )
+        with self._reading():
+            return join_pieces([unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,))])
 
     def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         query = (
@@ -159,8 +173,17 @@ class LedgerReader:
 
     def facts(self) -> dict[str, str]:
         """Facts about the sweep as a whole."""
+        return self._facts()
+
+    def _facts(self) -> dict[str, str]:
         with self._reading():
             return dict(self._db.execute("SELECT name, value FROM facts").fetchall())
+
+    def packed_objective(self) -> PackedObjective | None:
+        """What was recorded of a custom packed objective; None of any other, and in a ledger of before that."""
+        with self._reading():
+            fact = self.facts().get(FACT)
+            return None if fact is None else from_fact(fact)
 
     def state(self) -> str:
         """A hash of all that exports and mirrors show: trials with their results, and facts of the sweep."""

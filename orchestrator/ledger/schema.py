@@ -42,9 +42,13 @@ CREATE TABLE trials (
     off_share REAL,                -- share of the steps off the trend
     risen_share REAL,              -- of what it learned, given up in a slow rise
     validation_loss REAL,
+    best_validation_loss REAL,     -- lowest of its validations
+    best_validation_step INTEGER,
+    overfit_step INTEGER,          -- from where on its validation loss rose and its training loss did not
     verdict_step INTEGER,          -- when it was found lost, if it was
     slow_step INTEGER,             -- when it was found slow beside others, if it was
-    is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after either
+    plateau_step INTEGER,          -- when its validation loss had stopped improving, if it had
+    is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after any of these
     episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
     norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
     curve_digest TEXT,             -- of steps and losses, where a custom trainer may repeat a run

@@ -235,7 +235,8 @@ class LedgerWriter(LedgerReader):
         db.execute(
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
-            " validation_loss = ?, peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, slow_step = ?,"
+            " validation_loss = ?, best_validation_loss = ?, best_validation_step = ?, overfit_step = ?,"
+            " peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, slow_step = ?, plateau_step = ?,"
             " is_audited = ?, episodes = ?, norm_rises = ?, curve_digest = ?, rung_losses = ?, reason = ?,"
             " error = NULL, finished_at = ? WHERE trial_id = ?",
             (
@@ -244,10 +245,13 @@ class LedgerWriter(LedgerReader):
                 finished.num_spikes,
                 finished.steps_done,
                 *map(_finite, (finished.initial_loss, finished.best_loss, finished.final_loss)),
-                *map(_finite, (finished.peak_loss, finished.validation_loss)),
+                *map(_finite, (finished.peak_loss, finished.validation_loss, finished.best_validation_loss)),
+                finished.best_validation_step,
+                finished.overfit_step,
                 *map(_finite, (finished.peak_factor, finished.off_share, finished.risen_share)),
                 finished.verdict_step,
                 finished.slow_step,
+                finished.plateau_step,
                 int(finished.is_audited),
                 json.dumps(finished.episodes),
                 json.dumps(finished.norm_rises),

@@ -182,6 +182,20 @@ class Margin:
         return self.edge is None and not self.missing
 
 
+def margin_json(margin: Margin) -> dict[str, Any]:
+    """A margin as plain values; a factor may be infinite."""
+    return {
+        "axis": margin.axis,
+        "is_upwards": margin.is_upwards,
+        "is_open": margin.is_open,
+        "known": margin.known,
+        "last_stable": margin.last_stable,
+        "edge": margin.edge,
+        "first_not_stable": margin.first_not_stable,
+        "not_known": list(margin.missing),
+    }
+
+
 def margins(
     setting: Mapping[str, Any],
     axes: Sequence[Axis],

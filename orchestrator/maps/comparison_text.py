@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,44 @@ from orchestrator.space import format_value
 
 _SIGNIFICANT = 0.05
 _FEW_SEEDS = 5  # from this number on, a bootstrap has some hundred different draws
+
+
+def comparison_json(found: Comparison) -> dict[str, Any]:
+    """The whole comparison of grids."""
+    return {
+        "is_fitted": False,
+        "axes": [axis.name for axis in found.axes],
+        "num_cells": found.num_cells,
+        "num_unknown": found.num_unknown,
+        "differs": {name: list(values) for name, values in found.changed.items()},
+        "sweeps": [
+            {
+                "name": side.name,
+                "stable_share": side.area,
+                "interval": side.area_interval,
+                "num_degraded": side.num_degraded,
+                "num_left_out": side.num_left_out,
+            }
+            for side in found.sides
+        ],
+        "differences": [
+            {
+                "name": new.name,
+                "change": new.area_change,
+                "interval": new.area_interval,
+                "num_seeds": new.num_seeds,
+                "num_turned": new.num_turned,
+                "pairs": pairs_json(new.pairs),
+                "edge": None if new.shift is None else asdict(new.shift),
+            }
+            for new in found.differences
+        ],
+    }
+
+
+def pairs_json(pairs: Pairs | None) -> dict[str, Any] | None:
+    """Trials that two sweeps share; null where they share none."""
+    return None if pairs is None else asdict(pairs)
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from orchestrator.maps.comparison_text import count, pairs_text, unlike_text
+from orchestrator.maps.comparison_text import count, pairs_json, pairs_text, unlike_text
 from orchestrator.maps.fitted import FittedRow, axis_number, row_text, setting_text
 from orchestrator.maps.fitted_comparison import (
     FittedComparison,
@@ -16,6 +17,38 @@ from orchestrator.maps.fitted_comparison import (
     covered_text,
 )
 from orchestrator.space import Axis, format_value
+
+
+def fitted_comparison_json(found: FittedComparison) -> dict[str, Any]:
+    """The whole comparison of fitted surfaces."""
+    return {
+        "is_fitted": True,
+        "axes": [axis.name for axis in found.region],
+        "along": found.along.name,
+        "differs": {name: list(values) for name, values in found.changed.items()},
+        "sweeps": [
+            {
+                "name": side.name,
+                "stable_share": side.area,
+                "interval": side.area_interval,
+                "num_degraded": side.num_degraded,
+            }
+            for side in found.sides
+        ],
+        "differences": [
+            {
+                "name": new.name,
+                "change": new.area_change,
+                "interval": new.area_interval,
+                "pairs": pairs_json(new.pairs),
+                "rows": [
+                    {"setting": dict(row.before.setting), "factor": row.factor, "low": row.low, "high": row.high}
+                    for row in new.rows
+                ],
+            }
+            for new in found.differences
+        ],
+    }
 
 
 def fitted_comparison_lines(comparison: FittedComparison) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import as_range, setting_text, shown_settings
-from orchestrator.maps.sensitivity import capped_loss, lr_sensitivity, sensitivity_lines
+from orchestrator.maps.sensitivity import capped_loss, lr_sensitivity, range_text, sensitivity_json, sensitivity_lines
 from orchestrator.maps.stability import sweep_axes, usual_loss
 from orchestrator.space import Axis, format_value, is_number
 
@@ -35,12 +35,15 @@ class FittedSensitivity:
 
 @dataclass(frozen=True, slots=True)
 class FittedSensitivities:
-    """The sensitivities over ``axis`` of the settings that are shown, from the ``loss`` of ``num_cells`` cells.
+    """The sensitivities over ``axis``, from ``low`` to ``high``, of the settings that are shown.
 
-    ``sparse`` are the parts of the range in which few cells lie: their ends and the number of cells.
+    They are of the ``loss`` of ``num_cells`` cells. ``sparse`` are the parts of the range in which few cells lie: their
+    ends and the number of cells.
     """
 
     axis: Axis
+    low: float
+    high: float
     axes: tuple[Axis, ...]
     of_setting: tuple[FittedSensitivity, ...]
     loss: str
@@ -48,8 +51,12 @@ class FittedSensitivities:
     sparse: tuple[tuple[float, float, int], ...]
 
 
-def fitted_lr_sensitivity(ledger: LedgerReader, name: str = "lr") -> FittedSensitivities:
-    """``lr_sensitivity`` over the range of an axis, for settings of the other axes between the cells that were trained.
+def fitted_lr_sensitivity(
+    ledger: LedgerReader, name: str = "lr", between: tuple[float, float] | None = None
+) -> FittedSensitivities:
+    """``lr_sensitivity`` over the range of an axis, or its part ``between`` two values.
+
+    Settings of the other axes may lie between the cells that were trained.
 
     The logarithm of the capped loss is interpolated between the cells, linearly in the distance on the axes' scales.
     Raises InputError where the sweep has no such range, and where a setting of words has too few cells.
@@ -58,6 +65,7 @@ def fitted_lr_sensitivity(ledger: LedgerReader, name: str = "lr") -> FittedSensi
     if name not in axes or axes[name].values:
         remedy = f"axes: {', '.join(axes) or 'none'}"
         raise InputError(Problem(ledger.facts().get("name", ""), "", f"{name!r} is no range of numbers", remedy))
+    low, high = _part(axes[name], between)
     trials = [trial for trial in ledger.trials() if trial.is_judged]
     loss = usual_loss(trials)
     losses: dict[tuple[Any, ...], list[float]] = {}
@@ -66,9 +74,22 @@ def fitted_lr_sensitivity(ledger: LedgerReader, name: str = "lr") -> FittedSensi
             losses.setdefault(tuple(trial.cell[axis] for axis in axes), []).append(found)
     cells = [(dict(zip(axes, key, strict=True)), median(of_cell)) for key, of_cell in losses.items()]
     others = [axis for axis in axes.values() if axis.name != name]
-    of_setting = tuple(_of_setting(setting, axes, name, cells) for setting in shown_settings(others))
-    sparse = tuple(_sparse_parts(axes[name], [cell[name] for cell, _ in cells]))
-    return FittedSensitivities(axes[name], tuple(axes.values()), of_setting, loss, len(cells), sparse)
+    of_setting = tuple(_of_setting(setting, axes, name, (low, high), cells) for setting in shown_settings(others))
+    counted = [cell[name] for cell, _ in cells if low <= cell[name] <= high]
+    sparse = tuple(_sparse_parts(replace(axes[name], ends=(low, high)), counted))
+    return FittedSensitivities(axes[name], low, high, tuple(axes.values()), of_setting, loss, len(cells), sparse)
+
+
+def _part(axis: Axis, between: tuple[float, float] | None) -> tuple[float, float]:
+    """The part of the range of ``axis`` between two values; all of it without them."""
+    first, last = float(axis.at(0.0)), float(axis.at(1.0))
+    if between is None:
+        return first, last
+    low, high = max(first, between[0]), min(last, between[1])
+    if low >= high:
+        what = f"{axis.name} was trained from {format_value(first)} to {format_value(last)}"
+        raise InputError(Problem(f"--range {range_text(between)}", "", what, "choose a part of that"))
+    return low, high
 
 
 def _sparse_parts(axis: Axis, values: Sequence[float]) -> Iterator[tuple[float, float, int]]:
@@ -83,7 +104,11 @@ def _sparse_parts(axis: Axis, values: Sequence[float]) -> Iterator[tuple[float, 
 
 
 def _of_setting(
-    setting: Mapping[str, Any], axes: Mapping[str, Axis], name: str, cells: Sequence[tuple[Mapping[str, Any], float]]
+    setting: Mapping[str, Any],
+    axes: Mapping[str, Axis],
+    name: str,
+    part: tuple[float, float],
+    cells: Sequence[tuple[Mapping[str, Any], float]],
 ) -> FittedSensitivity:
     from scipy.interpolate import RBFInterpolator
 
@@ -93,7 +118,8 @@ def _of_setting(
     if len(same) < _FEWEST:
         what = f"{len(same)} cells with a loss are too few at {setting_text(setting, tuple(axes.values()))}"
         raise InputError(Problem(name, "", what, f"train at least {_FEWEST}"))
-    units = np.linspace(0, 1, _PLACES)
+    first, last = (axes[name].unit(end) for end in part)
+    units = np.linspace(first, last, _PLACES)
     points_ND = np.array([[_unit(axis, cell[axis.name]) for axis in ranges] for cell, _ in same])
     log_loss_N = np.log([loss for _, loss in same])
     surface = RBFInterpolator(points_ND, log_loss_N, kernel="linear", smoothing=_SMOOTHING)
@@ -101,7 +127,7 @@ def _of_setting(
         [[unit if axis.name == name else _unit(axis, setting[axis.name]) for axis in ranges] for unit in units]
     )
     loss_L = np.exp(np.clip(surface(line_LD), log_loss_N.min(), log_loss_N.max()))
-    value = float(np.trapezoid(loss_L, units) - loss_L.min())
+    value = float(np.trapezoid(loss_L, dx=1 / (_PLACES - 1)) - loss_L.min())
     return FittedSensitivity(setting, value, float(axes[name].at(float(units[loss_L.argmin()]))))
 
 
@@ -111,19 +137,43 @@ def _unit(axis: Axis, value: Any) -> float:
     return axis.values.index(value) / max(1, len(axis.values) - 1)
 
 
-def sensitivity_answer(ledger: LedgerReader, axis: str = "lr") -> list[str]:
-    """The learning-rate sensitivity in words: of a grid's values, or of a range where cells are scattered.
+def sensitivity_answer(ledger: LedgerReader) -> list[str]:
+    """The sensitivity to ``lr`` in words. Raises InputError as ``words_and_data`` does."""
+    return words_and_data(ledger, "lr", None)[0]
+
+
+def words_and_data(
+    ledger: LedgerReader, axis: str, between: tuple[float, float] | None
+) -> tuple[list[str], dict[str, Any]]:
+    """The sensitivity in words and as plain data: of a grid's values, or of a range where cells are scattered.
 
     Raises InputError as the two do.
     """
     if ledger.facts().get("is_sampled") == "true":
-        return fitted_sensitivity_lines(fitted_lr_sensitivity(ledger, axis))
-    return sensitivity_lines(lr_sensitivity(ledger, axis), axis)
+        fitted = fitted_lr_sensitivity(ledger, axis, between)
+        return fitted_sensitivity_lines(fitted), fitted_sensitivity_json(fitted)
+    found = lr_sensitivity(ledger, axis, between)
+    return sensitivity_lines(found, axis), sensitivity_json(found, axis)
+
+
+def fitted_sensitivity_json(found: FittedSensitivities) -> dict[str, Any]:
+    """The sensitivities as plain data; one that is not finite is null."""
+    settings = [
+        {
+            "setting": dict(each.setting),
+            "sensitivity": each.value if math.isfinite(each.value) else None,
+            "best": each.best,
+        }
+        for each in found.of_setting
+    ]
+    sparse = [{"low": low, "high": high, "num_cells": num} for low, high, num in found.sparse]
+    shared = {"axis": found.axis.name, "low": found.low, "high": found.high, "loss": found.loss}
+    return {**shared, "num_cells": found.num_cells, "settings": settings, "sparse": sparse}
 
 
 def fitted_sensitivity_lines(found: FittedSensitivities) -> list[str]:
     """The sensitivities in words, the most forgiving setting first."""
-    low, high = (format_value(found.axis.at(unit)) for unit in (0.0, 1.0))
+    low, high = map(format_value, (found.low, found.high))
     lines = [
         f"{found.axis.name} sensitivity from {low} to {high} (mean of min(loss, initial loss) less the lowest; "
         f"{found.loss.replace('_', ' ')}; interpolated between {found.num_cells} cells):"

@@ -20,6 +20,7 @@ from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
 from orchestrator.maps.related_cells import Key, base_notes, led, state_beside, ties_of, worst_state
 from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sides
+from orchestrator.maps.run_shares import in_whole_steps
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
 from orchestrator.messages import DEGRADED, TrialRow
@@ -98,6 +99,7 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
     if not axes or not rows:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to be on"))
     is_scattered = facts.get("is_sampled") == "true"
+    run = in_whole_steps(run, rows)
     place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
     cells: dict[Key, list[TrialRow]] = {}
     for row in rows:

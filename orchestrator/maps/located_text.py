@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.maps.axis_values import value_label
-from orchestrator.maps.boundary import Margin
+from orchestrator.maps.boundary import Margin, margin_json
 from orchestrator.maps.fitted import value_text
 from orchestrator.maps.fitted_margins import fitted_margin_text
 from orchestrator.maps.located import Caution, Located, NearCell
@@ -112,7 +111,7 @@ def _caution_text(caution: Caution) -> str:
 
 
 def located_json(found: Located) -> dict[str, Any]:
-    """The whole answer; factors that are infinite are null."""
+    """The whole answer; a factor may be infinite."""
     stable = None
     if found.stable is not None:
         stable = dict(zip(("at", "low", "high"), found.stable, strict=True))
@@ -124,25 +123,13 @@ def located_json(found: Located) -> dict[str, Any]:
         "num_cells_around": found.num_around,
         "num_degraded_around": found.num_degraded,
         "p_stable": stable,
-        "margins": [
-            {
-                "axis": margin.axis,
-                "is_upwards": margin.is_upwards,
-                "is_open": margin.is_open,
-                "known": _finite(margin.known),
-                "last_stable": margin.last_stable,
-                "edge": None if margin.edge is None else _finite(margin.edge),
-                "first_not_stable": margin.first_not_stable,
-                "not_known": list(margin.missing),
-            }
-            for margin in found.margins
-        ],
+        "margins": [margin_json(margin) for margin in found.margins],
         "ways": [
             {
                 "axis": way.axis,
                 "is_upwards": way.is_upwards,
                 "stable_from": way.stable_from,
-                "factor": _finite(way.factor),
+                "factor": way.factor,
             }
             for way in found.ways
         ],
@@ -158,13 +145,9 @@ def located_json(found: Located) -> dict[str, Any]:
                 "setting": dict(cell.setting),
                 "state": cell.state,
                 "outcomes": dict(cell.outcomes),
-                "median_final_loss": None if cell.final_loss is None else _finite(cell.final_loss),
+                "median_final_loss": cell.final_loss,
                 "trials": list(cell.trial_ids),
             }
             for cell in found.nearest
         ],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -30,6 +30,11 @@ class Neighbour:
     state: str
 
     @property
+    def stable_share(self) -> float:
+        """The share of its finished seeds that are stable, 0 to 1."""
+        return self.num_stable / self.num_finished
+
+    @property
     def is_stable(self) -> bool:
         """Whether all seeds of the sweep are stable."""
         return self.state == "stable"

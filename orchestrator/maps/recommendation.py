@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
-from orchestrator.maps.boundary import Margin
+from orchestrator.maps.boundary import Margin, margin_json
 from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.fitted_margins import fitted_margin_text
@@ -54,6 +55,30 @@ def recommend(
     return Recommendation(
         chosen, tuple(found), len(tried.trials), tried.metric, at_least, without_order, axes, way.fitted
     )
+
+
+def recommendation_json(found: Recommendation) -> dict[str, Any]:
+    """The whole answer; a margin that is infinite is not finite JSON, and left to the writer."""
+    return {
+        "metric": found.metric,
+        "margin": found.at_least,
+        "is_fitted": found.fitted is not None,
+        "num_cells": found.num_cells,
+        "chosen": None if found.chosen is None else _candidate_json(found.chosen),
+        "candidates": [_candidate_json(candidate) for candidate in found.candidates],
+        "without_order": list(found.without_order),
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "setting": dict(candidate.setting),
+        "tied": dict(candidate.tied),
+        "loss": candidate.loss,
+        "num_seeds": candidate.num_seeds,
+        "margin": candidate.margin,
+        "margins": [margin_json(margin) for margin in candidate.margins],
+    }
 
 
 def recommendation_lines(found: Recommendation) -> list[str]:

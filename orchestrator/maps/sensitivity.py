@@ -39,13 +39,16 @@ class Sensitivity:
         return median(self.of_seed.values()) if self.of_seed else None
 
 
-def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
+def lr_sensitivity(
+    ledger: LedgerReader, axis: str = "lr", between: tuple[float, float] | None = None
+) -> list[Sensitivity]:
     """E over the tried learning rates of min(l(lr), l0) - l*, for every setting of the other axes.
 
     l is the final loss, l* its minimum over the learning rates and l0 the loss at initialisation, so that a diverged
     run costs as much as one that never trained (Wortsman et al. 2023, arXiv 2309.14322, section 2). The expectation is
-    the mean over the tried values: on a log axis, uniform in log lr. Raises InputError when the sweep has no such axis
-    with two numbers.
+    the mean over the tried values: on a log axis, uniform in log lr. ``between`` are the ends of a range outside of
+    which no value counts, also for the minimum. Raises InputError when the sweep has no such axis with two numbers, or
+    the range has fewer.
     """
     axes = {found.name: found for found in sweep_axes(ledger)}
     values = existing(axes[axis], axes[axis].values) if axis in axes else ()
@@ -54,6 +57,7 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
         raise InputError(
             Problem(ledger.facts().get("name", ""), "", f"{axis!r} is no axis of two numbers or more", remedy)
         )
+    values = _within(values, between, axis)
     trials = ledger.trials()
     finished = [trial for trial in trials if trial.is_judged and trial.cell[axis] in values]
     others = [name for name in axes if name != axis and name not in axes[axis].zipped]
@@ -63,6 +67,23 @@ def lr_sensitivity(ledger: LedgerReader, axis: str = "lr") -> list[Sensitivity]:
         setting = tuple((name, trial.cell[name]) for name in others)
         settings.setdefault(setting, {}).setdefault(trial.seed, {})[trial.cell[axis]] = trial
     return [_of_setting(dict(setting), by_seed, values, loss) for setting, by_seed in settings.items()]
+
+
+def _within(values: Sequence[float], between: tuple[float, float] | None, axis: str) -> tuple[float, ...]:
+    """The values in the range; all without one."""
+    if between is None:
+        return tuple(values)
+    found = tuple(value for value in values if between[0] <= value <= between[1])
+    if len(found) < 2:
+        what = f"{len(found)} of the tried values of {axis} lie in it, and two are needed"
+        tried = f"tried: {format_value(values[0])} to {format_value(values[-1])}"
+        raise InputError(Problem(f"--range {range_text(between)}", "", what, tried))
+    return found
+
+
+def range_text(between: tuple[float, float]) -> str:
+    """A range as it is written on the command line."""
+    return ":".join(map(format_value, between))
 
 
 def _of_setting(
@@ -112,3 +133,18 @@ def sensitivity_lines(found: Sequence[Sensitivity], axis: str = "lr") -> list[st
         spread = f" (seeds {min(seeds):.3g} to {max(seeds):.3g})" if len(seeds) > 1 else " (one seed)"
         lines.append(f"  {name}: {each.value:.3g}{spread}, lowest loss at {axis}={format_value(each.best)}")
     return lines
+
+
+def sensitivity_json(found: Sequence[Sensitivity], axis: str) -> dict[str, Any]:
+    """The sensitivities as plain data."""
+    shared = {"low": found[0].low, "high": found[0].high, "loss": found[0].loss} if found else {}
+    settings = [
+        {
+            "setting": dict(each.setting),
+            "sensitivity": each.value,
+            "best": each.best,
+            "seeds": {str(seed): value for seed, value in each.of_seed.items()},
+        }
+        for each in found
+    ]
+    return {"axis": axis, **shared, "num_values": found[0].num_values if found else 0, "settings": settings}

@@ -73,7 +73,7 @@ def heatmap(maps: StabilityMap | Sequence[StabilityMap], file_format: str, meshe
     The same ledger gives the same bytes. Raises ValueError for an unknown format.
     """
     facets = [maps] if isinstance(maps, StabilityMap) else list(maps)
-    return saved(lambda: _draw(facets, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+    return saved(lambda: map_figure(facets, meshes), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
 def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
@@ -81,11 +81,19 @@ def comparison_picture(maps: Sequence[StabilityMap], file_format: str) -> bytes:
     return saved(lambda: _draw_comparison(maps), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
 
 
-def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) -> Figure:
+class ShownFigure(Figure):
+    """A figure that a notebook shows where it ends a cell, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return saved(lambda: self, "png", DPI["map"], hatch_linewidth=HATCH_WIDTH)
+
+
+def map_figure(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) -> ShownFigure:
+    """The figure of ``heatmap``."""
     meshes = meshes or [None] * len(facets)
     width, height = panel_size(facets[0])
     columns, rows = (2, 1) if len(facets) == 1 else (len(facets), 2)
-    figure = Figure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
+    figure = ShownFigure(figsize=(columns * width + 1.6, rows * height + 1.7), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     metric = facets[0].metric
     clipped = " (colour clipped)" if is_clipped(facets) else ""
@@ -103,6 +111,13 @@ def _draw(facets: Sequence[StabilityMap], meshes: Sequence[Mesh | None] = ()) ->
     has_mesh = any(mesh is not None for mesh in meshes)
     finish(figure, f"{facets[0].name}: {_count(facets)}{note}", facets, has_mesh)
     return figure
+
+
+def fraction_axes(axes: Axes, stability: StabilityMap) -> Axes:
+    """The fraction of stable seeds, drawn into ``axes`` of the user's own figure."""
+    draw_panel(axes, stability, FRACTION)
+    axes.set_title(FRACTION.title)
+    return axes
 
 
 def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:

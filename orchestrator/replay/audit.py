@@ -31,13 +31,26 @@ class SlowAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class PlateauAudit:
+    """Trials whose validation loss had stopped improving: those that ended there, and those that trained on.
+
+    ``num_wrong`` of the ``num_judged`` that trained on had a lower validation loss later.
+    """
+
+    num_ended: int
+    num_judged: int
+    num_wrong: int
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The balance of early stopping in one sweep. Steps are member-steps.
 
     ``num_judged`` of the ``num_chosen`` audited trials (all trials if the sweep stops none) trained on after the
     verdict of lost; ``wrong`` are those that recovered. ``wrong_rate`` has a 95 % Wilson interval; both are None if
     none was judged. ``seconds_saved`` is time of one worker, None if no speed was measured. ``slow`` is None where no
-    trial was found slow. ``steps_audited`` are those after a verdict or after a trial was slow, each once.
+    trial was found slow, ``plateaus`` where no validation loss had stopped improving. ``steps_audited`` are those after
+    a verdict, after a trial was slow or after its plateau, each once.
     """
 
     num_finished: int
@@ -53,6 +66,7 @@ class Audit:
     steps_after_verdicts: int
     seconds_saved: float | None
     slow: SlowAudit | None = None
+    plateaus: PlateauAudit | None = None
 
     @property
     def num_wrong(self) -> int:
@@ -89,6 +103,7 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
         steps_after_verdicts=sum(_steps_after(row, row.verdict_step) for row in judged if row.is_audited),
         seconds_saved=(saved - audited) / member_steps_per_second if member_steps_per_second else None,
         slow=_slow_audit(finished) if any(row.slow_step is not None for row in finished) else None,
+        plateaus=_plateau_audit(finished) if any(row.plateau_step is not None for row in finished) else None,
     )
 
 
@@ -113,9 +128,17 @@ def _slow_audit(finished: Sequence[TrialRow]) -> SlowAudit:
     )
 
 
+def _plateau_audit(finished: Sequence[TrialRow]) -> PlateauAudit:
+    met = [row for row in finished if row.plateau_step is not None]
+    judged = [row for row in met if _steps_after(row, row.plateau_step) > 0]
+    wrong = [row for row in judged if (row.best_validation_step or 0) > (row.plateau_step or 0)]
+    return PlateauAudit(len(met) - len(judged), len(judged), len(wrong))
+
+
 def _first_stop(row: TrialRow) -> int | None:
-    """The step at which a trial would have been stopped, as lost or as slow."""
-    return min((step for step in (row.verdict_step, row.slow_step) if step is not None), default=None)
+    """The step at which a trial would have been stopped: as lost, as slow, or by its validation losses."""
+    steps = (row.verdict_step, row.slow_step, row.plateau_step)
+    return min((step for step in steps if step is not None), default=None)
 
 
 def _steps_after(row: TrialRow, step: int | None) -> int:
@@ -146,11 +169,25 @@ def audit_lines(balance: Audit) -> list[str]:
         ]
     if balance.slow is not None:
         lines += _slow_lines(balance.slow)
+    if balance.plateaus is not None:
+        lines += _plateau_lines(balance.plateaus)
     balance_line = f"balance:  {balance.net_steps_saved:,} member-steps saved in total"
     if balance.seconds_saved is not None:
         balance_line += f", about {abs(balance.seconds_saved):,.0f} s of one worker"
         balance_line += "" if balance.seconds_saved >= 0 else " lost"
     return [*lines, balance_line]
+
+
+def _plateau_lines(plateaus: PlateauAudit) -> list[str]:
+    ended = f"plateau:  {plateaus.num_ended} ended since their validation loss had stopped improving"
+    if not plateaus.num_judged:
+        return [f"{ended}; none trained on beyond that (stopping.audit)"]
+    share, (low, high) = plateaus.num_wrong / plateaus.num_judged, wilson(plateaus.num_wrong, plateaus.num_judged)
+    return [
+        f"{ended}, and {plateaus.num_judged} trained on beyond that",
+        f"wrong:    {plateaus.num_wrong} of these had a lower one later: {share:.0%} "
+        f"(95 % interval {low:.0%} to {high:.0%})",
+    ]
 
 
 def _slow_lines(slow: SlowAudit) -> list[str]:

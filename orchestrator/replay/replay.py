@@ -180,7 +180,7 @@ def _replayed_trial(
         new_steps_done = row.steps_done
     elif row.outcome == PRUNED and not would_stop:
         outcome, reason = PRUNED, row.reason or ""
-    elif was_stopped and not would_stop:
+    elif was_stopped and not would_stop and row.plateau_step is None:
         outcome, reason = UNKNOWN, f"would not stop by step {last_step}, where its training was stopped"
     return ReplayedTrial(
         trial_id=row.trial_id,

@@ -16,6 +16,7 @@ from orchestrator.search.surface import Latent, Surface
 MOST_TARGETS = 256
 _LOGISTIC_SD = 1.6  # a probit with this scale resembles a logit
 _LEAST = 1e-9  # of a variance
+_FALL = 1 - 2 / math.pi  # near its peak, at z = 0, a share falls as exp(-_FALL z^2)
 
 
 def choose(
@@ -77,7 +78,10 @@ def _targets(mean_C: np.ndarray, sd_C: np.ndarray, row_length: int) -> tuple[np.
 
 
 class _Outlook:
-    """Variances as they are expected to be after the trials that are under way or chosen."""
+    """Variances as they are expected to be after the trials that are under way or chosen.
+
+    Their outcomes will also move the means. ``_moved_M`` is the variance of how far.
+    """
 
     def __init__(
         self, surface: Surface, points: Latent, mean_M: np.ndarray, targets_T: np.ndarray, weight_T: np.ndarray
@@ -86,6 +90,7 @@ class _Outlook:
         self._cross_TM = surface.covariance(points.at(targets_T), points)
         self._variance_T = points.sd_M[targets_T] ** 2
         self._variance_M = points.sd_M**2
+        self._moved_M = np.zeros_like(self._variance_M)
         self._told: list[np.ndarray] = []
 
     def gain(self) -> np.ndarray:
@@ -105,10 +110,20 @@ class _Outlook:
         self._cross_TM -= told_T[:, None] * told_M
         self._variance_T = np.maximum(self._variance_T - told_T**2, _LEAST)
         self._variance_M = np.maximum(self._variance_M - told_M**2, _LEAST)
+        self._moved_M += told_M**2
 
     def _share(self) -> np.ndarray:
-        """What one outcome takes from a variance, as a factor of the squared covariance, (M,)."""
-        total_M = _LOGISTIC_SD**2 + self._variance_M
-        z_M = self._mean_M / np.sqrt(total_M)
-        log_density_M = -0.5 * z_M**2 - 0.5 * math.log(2 * math.pi)
-        return np.exp(2 * log_density_M - log_ndtr(z_M) - log_ndtr(-z_M)) / total_M
+        return expected_share(self._mean_M, self._variance_M, self._moved_M)
+
+
+def expected_share(mean_M: np.ndarray, variance_M: np.ndarray, moved_M: np.ndarray) -> np.ndarray:
+    """What one outcome takes from a variance, as a factor of the squared covariance, (M,).
+
+    ``moved_M`` is the variance of what other outcomes will have added to the mean by then. The result is the mean over
+    that, by the shape that a share has near its peak.
+    """
+    total_M = _LOGISTIC_SD**2 + variance_M
+    width_M = np.sqrt(1 + 2 * _FALL * moved_M / total_M)
+    z_M = mean_M / np.sqrt(total_M) / width_M
+    log_density_M = -0.5 * z_M**2 - 0.5 * math.log(2 * math.pi)
+    return np.exp(2 * log_density_M - log_ndtr(z_M) - log_ndtr(-z_M)) / total_M / width_M

@@ -27,6 +27,9 @@ _SPREAD, _PLAIN_SPREAD, _SPREAD_SD = 0.25, 3.0, 0.3
 _STEEPNESS, _STEEPNESS_SD = 1.3, 0.7  # logits for each step of the resolution
 _STEEPEST = 6.0  # where a stable cell has an unstable neighbour, nothing says how steep the edge is between them
 _ROUGHNESS, _ROUGHNESS_SD = 1.0, 0.5
+_MIDDLE = 0.5  # of the axis
+_SHARP = 3.0  # logits for each step of the resolution
+_STRONG = 3.0  # of a difference in log evidence: twenty times as probable
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,31 +88,34 @@ class Surface:
     """The posterior of a field given counts of stable trials.
 
     With an axis along, a first fit says about where the edge is, and its place is one more coordinate of the second:
-    cells beside each other whose edges lie far apart tell little of each other, so an edge may jump.
+    cells beside each other whose edges lie far apart tell little of each other, so an edge may jump. In a row beside a
+    jump the first fit has it halfway, and the second closer to where it is: the places of the second are the coordinate
+    of a third, if the edge is sharp and the evidence for that is strong. Otherwise it would follow the places' noise.
+    ``_ahead`` are the fits that give the places; there are none where a row may have more than one edge.
     """
 
     layout: Layout
-    _first: _Fit | None
-    _second: _Fit
+    _ahead: tuple[_Fit, ...]
+    _last: _Fit
 
     @property
     def field(self) -> Field:
         """The field that was fitted; its last length is that of the edge's place, if there is an axis along."""
-        return self._second.field
+        return self._last.field
 
     @property
     def has_one_edge(self) -> bool:
         """Whether each row has one edge along the axis; rows may have more where it is False."""
-        return self._first is not None
+        return bool(self._ahead)
 
     @property
     def evidence(self) -> float:
         """The logarithm of the marginal likelihood, approximately."""
-        return self._second.mode.evidence
+        return self._last.mode.evidence
 
     def latent(self, points_MD: np.ndarray) -> Latent:
         """The posterior at points."""
-        return self._second.latent(self._lifted(points_MD))
+        return self._last.latent(self._lifted(points_MD))
 
     def covariance(self, some: Latent, others: Latent) -> np.ndarray:
         """The posterior covariance of points with others, (M, M)."""
@@ -132,7 +138,7 @@ class Surface:
         return [_crossings(places_L, mean_L, sd_L) for mean_L, sd_L in zip(mean_RL, sd_RL, strict=True)]
 
     def _lifted(self, points_MD: np.ndarray) -> np.ndarray:
-        return points_MD if self._first is None else _lifted(self._first, points_MD)
+        return _lifted(self._ahead, points_MD) if self._ahead else points_MD
 
 
 def fit_surface(
@@ -155,7 +161,7 @@ def fit_surface(
     if layout.along is None or not has_one_edge:
         shape = Shape((_LENGTH,) * num, 1.0, _PLAIN_SPREAD, 0.0)
         plain = Field(replace(layout, along=None), shape, 0)
-        any_edges = Surface(layout, None, _learned(plain, points_ND, stable_N, trials_N, math.inf))
+        any_edges = Surface(layout, (), _learned(plain, points_ND, stable_N, trials_N, math.inf))
         if layout.along is None or has_one_edge is False:
             return any_edges
     shape = Shape((_LENGTH,) * num, _STEEPNESS / resolution, _SPREAD, _ROUGHNESS)
@@ -165,9 +171,15 @@ def fit_surface(
     )
     shape = replace(shape, lengths=(*shape.lengths, _PLACE_LENGTH))
     field = Field(layout.with_place(), shape, first.field.sign)
-    second = _learned(field, _lifted(first, points_ND), stable_N, trials_N, _STEEPEST / resolution)
-    one_edge = Surface(layout, first, second)
-    return one_edge if has_one_edge or one_edge.evidence >= any_edges.evidence else any_edges
+    second = _learned(field, _lifted((first,), points_ND), stable_N, trials_N, _STEEPEST / resolution)
+    if not has_one_edge and second.mode.evidence < any_edges.evidence:
+        return any_edges
+    if second.field.shape.steepness * resolution < _SHARP:
+        return Surface(layout, (first,), second)
+    third = _fitted(second.field, _lifted((first, second), points_ND), stable_N, trials_N)
+    if third.mode.evidence - second.mode.evidence < _STRONG:
+        return Surface(layout, (first,), second)
+    return Surface(layout, (first, second), third)
 
 
 def _mode(field: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N: np.ndarray) -> Mode:
@@ -217,17 +229,25 @@ def _learned(prior: Field, points_ND: np.ndarray, stable_N: np.ndarray, trials_N
     return _fitted(prior.with_logs(found.x), points_ND, stable_N, trials_N)
 
 
-def _lifted(first: _Fit, points_MD: np.ndarray) -> np.ndarray:
-    """Points and the place of the edge in their rows, to which the prior mean's slope leads in three steps."""
-    along, field = first.field.layout.along, first.field
-    rows_MD = points_MD.copy()
-    rows_MD[:, along] = 0.5
+def _lifted(ahead: tuple[_Fit, ...], points_MD: np.ndarray) -> np.ndarray:
+    """Points and the place of the edge in their rows: by the first fit, and by each next one given that before it."""
+    along = ahead[0].field.layout.along
+    rows_MD = np.column_stack([points_MD, np.full(len(points_MD), _MIDDLE)])
+    rows_MD[:, along] = 0.0
     rows_RD, of_row_M = np.unique(rows_MD, axis=0, return_inverse=True)
+    for fit in ahead:
+        rows_RD[:, -1] = _places(fit, rows_RD[:, : len(fit.field.layout.is_categorical)], rows_RD[:, -1])
+    return np.column_stack([points_MD, rows_RD[:, -1][of_row_M.ravel()]])
+
+
+def _places(fit: _Fit, rows_RD: np.ndarray, start_R: np.ndarray) -> np.ndarray:
+    """Where a fit has the edge of each row, (R,): from ``start_R`` its steepness leads there in three steps."""
+    field, place_R, rows_RD = fit.field, start_R, rows_RD.copy()
     for _ in range(3):
-        cross = field.kernel(first.points_ND, rows_RD)
-        mean = field.mean(rows_RD) + cross.T @ first.mode.weight_N
-        rows_RD[:, along] = np.clip(rows_RD[:, along] - mean / (field.sign * field.shape.steepness), -0.2, 1.2)
-    return np.column_stack([points_MD, rows_RD[:, along][of_row_M.ravel()]])
+        rows_RD[:, field.layout.along] = place_R
+        mean_R = field.mean(rows_RD) + field.kernel(fit.points_ND, rows_RD).T @ fit.mode.weight_N
+        place_R = np.clip(place_R - mean_R / (field.sign * field.shape.steepness), -0.2, 1.2)
+    return place_R
 
 
 def _crossings(places_L: np.ndarray, mean_L: np.ndarray, sd_L: np.ndarray) -> tuple[Crossing, ...]:

@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.streams import MetricStream
+from orchestrator.sweepfile.global_batch import PARTS, whole_batch
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 
 # The user cannot choose the values of these names in a command; the other names are those of the trials.
-_PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config")
-GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics", "workers"})
+_PLACEHOLDERS = ("steps", "seed", "trial", "folder", "config", "workers")
+GIVEN = frozenset({*_PLACEHOLDERS, "command", "python", "environment", "metrics"})
 _PYTHONS = ("python", "python3")
 AUTO = "auto"
 LONGEST_FORMATTED = 200  # largest width or precision of a format, in characters: a line of a script
@@ -33,6 +34,7 @@ class CustomTrainer:
     folder: str
     workers: int
     file: str  # the sweep file that names it, for messages
+    batch_workers: int | None  # that share a global batch, where the file has the section `batch`
 
     # For a cross-entropy a rise by a tenth is a spike; for squared errors set it in `stopping`.
     spike_rise = 0.1
@@ -82,8 +84,9 @@ class CustomTrainer:
 
     def resolve(self, steps: int, values: Mapping[str, Any]) -> dict[str, Any]:
         """A trial's full configuration: its values and what is run. Raises ValueError where a format does not fit."""
+        values = self.with_whole_batch(values)
         for _, text in self.templates():
-            render(text, {**dict.fromkeys(_PLACEHOLDERS, ""), **values, "steps": steps, "seed": 0})
+            render(text, {**values, **self.stand_ins(steps)})
         section = self.section
         what: dict[str, Any] = {"python": section.python}
         if section.python is not None and section.metrics.also:
@@ -92,9 +95,17 @@ class CustomTrainer:
             what = {"command": section.command, "metrics": section.metrics.model_dump()}
         if section.environment:
             what["environment"] = section.environment
-        if self.workers > 1:
-            what["workers"] = self.workers
+        if self.workers > 1 or self.batch_workers is not None:
+            what["workers"] = self.batch_workers or self.workers
         return {"steps": steps, **values, **what}
+
+    def with_whole_batch(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """``values``, with all three parts of a global batch where the file has one. Raises ValueError."""
+        return values if self.batch_workers is None else whole_batch(values, self.batch_workers)
+
+    def stand_ins(self, steps: int) -> dict[str, Any]:
+        """Values of the types that sweep's own placeholders have."""
+        return {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0, "workers": 1}
 
 
 def placeholders(text: str) -> list[str]:
@@ -147,9 +158,11 @@ def _formatted(name: str, value: Any, form: str, conversion: str | None) -> str:
     return formatted
 
 
-def custom_trainer(section: CustomTrainerSection, file_name: str, workers: int) -> CustomTrainer:
+def custom_trainer(section: CustomTrainerSection, file: SweepFile, file_name: str) -> CustomTrainer:
     """The trainer of ``section`` in the sweep file ``file_name``; relative paths start at that file's folder."""
-    return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name)
+    workers = file.resources.workers
+    sharing = None if file.batch is None else file.batch.workers or workers
+    return CustomTrainer(section, absolute_folder(section, file_name), workers, file_name, sharing)
 
 
 def absolute_folder(section: CustomTrainerSection, file_name: str) -> str:
@@ -163,7 +176,8 @@ Found = tuple[tuple[str | int, ...], str, str]  # key, message and remedy
 
 def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Found]:
     """Problems of a custom trainer in its sweep file."""
-    wrong = list(_template_problems(own, [*file.axes, *file.fixed, *file.tie], file.steps))
+    parts = [] if own.batch_workers is None else [name for name in PARTS.values() if name not in file.fixed]
+    wrong = list(_template_problems(own, [*file.axes, *file.fixed, *file.tie, *parts], file.steps or 1))
     if wrong:
         yield from wrong
         return
@@ -183,7 +197,7 @@ def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Fou
                 for p in error.problems
                 if isinstance(p, Problem)
             )
-    if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps"}:
+    if metrics.file is not None and not set(placeholders(metrics.file)) - {"steps", "workers"}:
         message = f"{metrics.file!r} would be the file of all trials"
         yield ("objective", "metrics", "file"), message, f"write {{folder}}/{metrics.file}"
     if own.workers > 1 and resources.gpus:
@@ -211,7 +225,7 @@ def _preload_problems(section: CustomTrainerSection) -> Iterator[Found]:
 
 def _template_problems(own: CustomTrainer, known: Iterable[str], steps: int) -> Iterator[Found]:
     names = [*known, *_PLACEHOLDERS]
-    given: dict[str, Any] = {**dict.fromkeys(_PLACEHOLDERS, ""), "steps": steps, "seed": 0}
+    given = own.stand_ins(steps)
     for path, text in own.templates():
         key = ("objective", *path)
         try:

@@ -7,18 +7,22 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import Objective, TrainingConfig
-from objectives.fields import acting, condition_of, inert_fields
+from objectives.fields import acting, condition_of, inert_fields, unit_of
 from orchestrator.errors import Problem, did_you_mean
-from orchestrator.space import frozen
+from orchestrator.space import frozen, is_number
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
+from orchestrator.sweepfile.global_batch import GLOBAL
+from orchestrator.sweepfile.shares import is_share, share_problem
 
+# A step of a trial has as many tokens as the product of its batch, called by one of these names, and its context.
+BATCH_NAMES, CONTEXT = (GLOBAL, "batch_size"), "context"
 _SURE_DIGITS = 15  # that every double keeps
 _NAME = re.compile(r"[A-Za-z]\w{0,63}")
 
@@ -51,6 +55,12 @@ class Fields(Protocol):
     def names_files(self, name: str) -> bool:
         """Whether values of ``name`` are file patterns."""
 
+    def counts_steps(self, name: str) -> bool:
+        """Whether values of ``name`` are numbers of steps, which may be written as a share of all steps."""
+
+    def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
+        """The tokens of one step of a trial with these ``settings``. Raises ValueError where they do not say."""
+
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
         """A trial's configuration. Raises ValueError where values are incompatible."""
 
@@ -73,6 +83,8 @@ class ObjectiveFields:
             known = [field for field in fields if field != "steps"]
             remedy = did_you_mean(name, known) or f"`sweep objectives` lists the fields of {self._objective.name}"
             return f"unknown field of {self._objective.name}", remedy
+        if is_share(value) and self.counts_steps(name):
+            return share_problem(value)
         try:
             _field_checker(self._config_class, name).validate_python(frozen(value))
         except ValidationError as error:
@@ -101,8 +113,16 @@ class ObjectiveFields:
         return round(value) if self.is_integer(name, ()) else self.canonical(name, without_noise(value))
 
     def names_files(self, name: str) -> bool:
-        """Whether values of ``name`` are file patterns: those of a field ``text``."""
-        return name == "text" and self._config_class.model_fields[name].annotation == tuple[str, ...]
+        """Whether values of ``name`` are file patterns: those of the fields of texts."""
+        return name in ("text", "shift_text") and self._config_class.model_fields[name].annotation == tuple[str, ...]
+
+    def counts_steps(self, name: str) -> bool:
+        """Whether the unit of the field is steps, or a step."""
+        return unit_of(self._config_class.model_fields[name]) in ("step", "steps")
+
+    def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
+        """Batch size times context, of which one that is not given has its default."""
+        return self._objective.tokens_per_step(settings)
 
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
         """The acting fields, and the cell's values that do not act: each cell of a sweep has trials of its own.
@@ -123,10 +143,10 @@ class ObjectiveFields:
 
 
 class CustomFields:
-    """User-defined names for a custom trainer."""
+    """User-defined names for a custom trainer. Those of ``counted`` are used by sweep itself, if not by the command."""
 
-    def __init__(self, own: CustomTrainer) -> None:
-        self._own = own
+    def __init__(self, own: CustomTrainer, counted: Collection[str]) -> None:
+        self._own, self._counted = own, counted
 
     def problem(self, name: str, value: Any) -> tuple[str, str] | None:
         """The problem of ``value`` for the name ``name`` and its remedy; None without one."""
@@ -136,7 +156,7 @@ class CustomFields:
             return "is what sweep itself gives a trainer", f"choose another name than {', '.join(sorted(GIVEN))}"
         if not _NAME.fullmatch(name):
             return f"{shown(name)} is no name for a placeholder", "use letters, digits and _"
-        if not self._own.uses(name):
+        if not self._uses(name):
             return f"no part of the command uses {{{name}}}", f"write {{{name}}} in objective.command, or {{config}}"
         if isinstance(value, str) and "\0" in value:
             return f"{shown(value)} holds a NUL, which no command takes", "leave it out"
@@ -148,7 +168,10 @@ class CustomFields:
 
     def is_known(self, name: str) -> bool:
         """Whether the command uses it."""
-        return bool(_NAME.fullmatch(name)) and name not in GIVEN and self._own.uses(name)
+        return bool(_NAME.fullmatch(name)) and name not in GIVEN and self._uses(name)
+
+    def _uses(self, name: str) -> bool:
+        return name in self._counted or self._own.uses(name)
 
     def is_integer(self, name: str, ends: Iterable[Any]) -> bool:
         """Whether both ends were written as whole numbers: 8 and 64, not 8.0."""
@@ -166,6 +189,21 @@ class CustomFields:
         """Never: the command's use of a word is not known."""
         return False
 
+    def counts_steps(self, name: str) -> bool:
+        """Never: ``5%`` is a word that the command gets as it is written."""
+        return False
+
+    def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
+        """Batch times context. Raises ValueError where one of them is no number above zero."""
+        settings = self._own.with_whole_batch(settings)
+        batch = next(name for name in BATCH_NAMES if name in settings)
+        for name in (batch, CONTEXT):
+            if not is_number(settings.get(name)) or settings[name] <= 0:
+                raise ValueError(
+                    f"{name} = {shown(settings.get(name))} is no number above 0, and tokens are counted with it"
+                )
+        return settings[batch] * settings[CONTEXT]
+
     def resolve(self, steps: int, fixed: Mapping[str, Any], cell: Mapping[str, Any]) -> Resolved:
         """A trial's configuration: its values and what is run with them. Raises ValueError."""
         return Resolved(self._own.resolve(steps, {**fixed, **cell}))
@@ -180,9 +218,9 @@ def without_noise(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.{_SURE_DIGITS}g}")
 
 
-def fields_of(objective: Objective | CustomTrainer) -> Fields:
-    """The fields of ``objective`` that can be swept and fixed."""
-    return CustomFields(objective) if isinstance(objective, CustomTrainer) else ObjectiveFields(objective)
+def fields_of(objective: Objective | CustomTrainer, counted: Collection[str]) -> Fields:
+    """The fields of ``objective`` that can be swept and fixed; those ``counted`` need not be used by a command."""
+    return CustomFields(objective, counted) if isinstance(objective, CustomTrainer) else ObjectiveFields(objective)
 
 
 @functools.lru_cache(maxsize=512)

@@ -11,7 +11,7 @@ from objectives.base import Objective
 from orchestrator.space import Axis
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.fields import Fields
-from orchestrator.sweepfile.sections import SweepFile
+from orchestrator.sweepfile.sections import SweepFile, keys_of
 from orchestrator.sweepfile.strict_yaml import Document
 
 
@@ -40,13 +40,19 @@ def frozen_text(
     objective: Objective | CustomTrainer,
 ) -> str:
     """The sweep as a file that is valid in any folder: the keys as written, with the command line's changes."""
-    data = {key: document.data[key] for key in SweepFile.model_fields if key in document.data}
+    data = {key: document.data[key] for key in keys_of(SweepFile) if key in document.data}
     if isinstance(data["objective"], dict):
         data["objective"] = {**data["objective"], "folder": objective.folder}
     for axis in axes:
         if fields.names_files(axis.name):
             written = {**data["axes"][axis.name], "values": list(map(list, axis.values))}
             data["axes"] = {**data["axes"], axis.name: written}
-    if fixed:
-        data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    if data.get("fixed"):
+        values = {key: fixed[key] for key in data["fixed"]}
+        data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    return text_of(data)
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """The keys and values of a sweep file as text."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

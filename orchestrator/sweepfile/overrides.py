@@ -44,6 +44,7 @@ def apply(overrides: Overrides, document: Document) -> None:
             target = _section(target, part, document)
         target[path[-1]] = value
         _say_where(document, path, f"--set {text}")
+        _keep_one_length(path, data)
     if overrides.seeds is not None:
         data["seeds"] = [parse_scalar(seed.strip()) for seed in overrides.seeds.split(",")]
         _say_where(document, ("seeds",), f"--seeds {overrides.seeds}")
@@ -51,6 +52,15 @@ def apply(overrides: Overrides, document: Document) -> None:
         if (value := getattr(overrides, key)) is not None:
             data[key] = value
             _say_where(document, (key,), f"--{key} {value}")
+            _keep_one_length((key,), data)
+
+
+def _keep_one_length(path: tuple[str, ...], data: dict[str, Any]) -> None:
+    """Steps from the command line replace the tokens of the file, and tokens its steps."""
+    if path == ("steps",):
+        data.pop("tokens", None)
+    if path == ("tokens",):
+        data.pop("steps", None)
 
 
 def _drop(name: str, document: Document) -> None:

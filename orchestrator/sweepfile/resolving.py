@@ -10,6 +10,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.space import Trial, format_value
 from orchestrator.sweepfile.axes import MAX_PROBLEMS
 from orchestrator.sweepfile.fields import Fields
+from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker
@@ -50,7 +51,9 @@ def _idle_problem(name: str, fields: Fields, file: SweepFile, document: Document
 def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: Document) -> Problem:
     message = str(error)
     field = message.split(" ", 1)[0]
-    path = next((path for key in ("tie", "axes", "fixed") if (path := (key, field)) in document.places), ())
+    paths: list[tuple[str, ...]] = [(key, field) for key in ("tie", "axes", "fixed")]
+    paths += [("batch", key) for key, name in PARTS.items() if name == field] + [("tokens",)] * (field == "tokens")
+    path = next((path for path in paths if path in document.places), ())
     shown = f"{message} (at {_in_words(cell)})" if cell else message
     remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
     return Problem(document.place(path), ".".join(path), shown, remedy)

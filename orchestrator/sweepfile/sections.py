@@ -15,12 +15,14 @@ from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.search.sampled import METHODS
+from orchestrator.sweepfile.batch_section import BatchSection
 from orchestrator.tracking.catalogue import TRACKERS
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 EVENTS = ("finished", "failed", "stalled", "diverged")  # of a run, for `notify.on`
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_STEPS = 10_000_000
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -257,6 +259,15 @@ class BudgetConfig(BaseModel):
     )
 
 
+class ValidateConfig(BaseModel):
+    """When the held-out loss is measured. It does not affect training."""
+
+    model_config = _STRICT
+    every: int | None = Field(
+        None, ge=1, description="steps between two validations during training; null for one after the last step"
+    )
+
+
 class TelemetryConfig(BaseModel):
     """What is measured during training besides losses and norms. It does not affect results."""
 
@@ -265,7 +276,7 @@ class TelemetryConfig(BaseModel):
         10,
         ge=1,
         description="steps between two readings of norms, update sizes and moments by layer group, at most 5 in the "
-        "first 50 steps; null: none",
+        "first 50 steps and for 50 after a loss has left its trend; null: none",
     )
     curvature: int | None = Field(
         None, ge=1, description="steps between two measurements of the preconditioned curvature, e.g. 50; null for none"
@@ -274,6 +285,12 @@ class TelemetryConfig(BaseModel):
         4, ge=1, le=200, description="Hessian-vector products of a curvature measurement; each costs two gradients"
     )
     curves: int = Field(1, ge=1, description="keep every n-th step of losses and norms in the ledger, and the last")
+
+    @property
+    def time_factor(self) -> float:
+        """The time of a step with this telemetry over one without, measured for `gpt` (docs/diagnosis.md)."""
+        curvature = (3.0 + 2.0 * self.products) / self.curvature if self.curvature else 0.0
+        return 1 + (0.4 / self.every if self.every else 0.0) + curvature
 
 
 class TrackingConfig(BaseModel):
@@ -320,7 +337,13 @@ class SweepFile(BaseModel):
         Annotated[str, Tag("objective-name")] | Annotated[CustomTrainerSection, Tag("custom-trainer")],
         Discriminator(lambda value: "objective-name" if isinstance(value, str) else "custom-trainer"),
     ]
-    steps: int = Field(ge=1, le=10_000_000)
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="of every trial; one of steps and tokens is given")
+    tokens: float | None = Field(
+        None,
+        ge=1,
+        le=1e15,
+        description="of every trial, in place of steps: those of batch_size x context to the nearest",
+    )
     seeds: Annotated[
         Annotated[list[int], Field(min_length=1, max_length=10_000), Tag("listed-seeds")]
         | Annotated[SeedsSection, Tag("added-seeds")],
@@ -329,6 +352,7 @@ class SweepFile(BaseModel):
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
     tie: dict[str, Any] = Field(default={})
+    batch: BatchSection | None = None
     zip: list[Annotated[list[str], Field(min_length=2), AfterValidator(_each_once)]] = Field(default=[])
     sample: SampleSection | None = None
     search: SearchSection | None = None
@@ -336,6 +360,7 @@ class SweepFile(BaseModel):
     stopping: StoppingConfig = StoppingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    validation: ValidateConfig = Field(ValidateConfig(), alias="validate")  # pydantic's models have a `validate`
     telemetry: TelemetryConfig = TelemetryConfig()
     tracking: TrackingConfig = TrackingConfig()
     notify: NotifyConfig | None = None
@@ -347,6 +372,11 @@ class SweepFile(BaseModel):
         return list(range(self.seeds.up_to)) if isinstance(self.seeds, SeedsSection) else self.seeds
 
 
+def keys_of(section: type[BaseModel]) -> list[str]:
+    """The keys of a section as they are written."""
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
 SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): SweepFile,
     ("objective",): CustomTrainerSection,
@@ -354,6 +384,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("objective", "resume"): ResumeConfig,
     ("axes", "*"): AxisSection,
     ("seeds",): SeedsSection,
+    ("batch",): BatchSection,
     ("sample",): SampleSection,
     ("search",): SearchSection,
     ("budget",): BudgetConfig,
@@ -361,6 +392,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("stopping", "slow"): SlowConfig,
     ("resources",): ResourcesConfig,
     ("checkpoint",): CheckpointConfig,
+    ("validate",): ValidateConfig,
     ("telemetry",): TelemetryConfig,
     ("tracking",): TrackingConfig,
     ("notify",): NotifyConfig,

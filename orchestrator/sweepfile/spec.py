@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from orchestrator.sweepfile.custom_trainer import (
     CustomTrainer,
     absolute_folder,
     custom_trainer,
-    custom_trainer_problems,
 )
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
+from orchestrator.sweepfile.global_batch import batch_problems, with_batch
+from orchestrator.sweepfile.lengths import Length, counted_names, in_whole_steps, length_problems, missing_length
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.related_axes import related
 from orchestrator.sweepfile.resolving import resolved_trials
@@ -42,16 +43,19 @@ from orchestrator.sweepfile.sections import (
     SECTIONS,
     BudgetConfig,
     CheckpointConfig,
-    CustomTrainerSection,
     NotifyConfig,
     ResourcesConfig,
     SeedsSection,
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
+    ValidateConfig,
+    keys_of,
 )
+from orchestrator.sweepfile.shares import is_share
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
-from orchestrator.sweepfile.ties import checked_ties
+from orchestrator.sweepfile.ties import checked_ties, that_need_steps
+from orchestrator.sweepfile.trainer_problems import trainer_problems
 from orchestrator.sweepfile.trials import TrialMaker
 
 # Parts of pydantic's paths that name the tried member of a union and do not occur in a sweep file.
@@ -74,7 +78,8 @@ class Sweep:
 
     name: str
     objective: Objective | CustomTrainer
-    steps: int
+    steps: int  # of a trial; of the longest one where tokens are given
+    tokens: float | None  # of every trial, where they are given in place of steps
     seeds: tuple[int, ...]
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Any]
@@ -88,6 +93,7 @@ class Sweep:
     stopping: StoppingConfig
     resources: ResourcesConfig
     checkpoint: CheckpointConfig
+    validation: ValidateConfig
     telemetry: TelemetryConfig
     budget: BudgetConfig
     tracking: TrackingConfig
@@ -95,6 +101,11 @@ class Sweep:
     idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
     notify: NotifyConfig | None
     notify_place: str  # where it was written
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What is part of every trial's identity besides its configuration and its seed."""
+        return rules_of(self.stopping, self.validation)
 
     @property
     def is_open(self) -> bool:
@@ -117,6 +128,12 @@ class Sweep:
     def axis_names(self) -> list[str]:
         """Names of the axes in order."""
         return [axis.name for axis in self.axes]
+
+
+def rules_of(stopping: StoppingConfig, validation: ValidateConfig) -> dict[str, Any]:
+    """What decides where trials of a sweep end: when they are validated only if that may end them."""
+    every = {} if stopping.validation_patience is None else {"validate_every": validation.every}
+    return stopping.rules() | every
 
 
 def load_sweep(path: Path, overrides: Overrides = Overrides(), *, allow_import: bool = False) -> Sweep:
@@ -163,13 +180,18 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     apply(overrides, document)
     file = _validated(document)
     objective = _objective(file, document, allow_import)
-    problems: list[Problem] = list(_trainer_problems(file, objective, document))
+    problems = list(batch_problems(file, isinstance(objective, CustomTrainer), document))
+    if not problems:
+        file = with_batch(file)
+        problems += trainer_problems(file, objective, document)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
-    fields = fields_of(objective)
+    fields = fields_of(objective, counted_names(file))
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
     ties = checked_ties(file, fields, document, problems)
+    late = that_need_steps(ties, [name for name, value in fixed.items() if is_share(value)])
+    problems += length_problems(file, objective, late, document)
     if not problems:
         axes = related(axes, file, fields, document, problems)
     if problems:
@@ -177,25 +199,31 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     refuse_huge(file, axes, document)
     stopping = file.stopping.resolved(objective.spike_rise, objective.gradient_patience)
     conditional = frozenset(axis.name for axis in axes if axis.when)
-    rules = stopping.rules()
-    maker = TrialMaker(objective.name, file.steps, file.all_seeds, fields, fixed, ties, conditional, rules)
+    rules = rules_of(stopping, file.validation)
+    length = Length(file.steps, file.tokens)
+    if not length.differs({*file.axes, *file.tie}):
+        length, axes = in_whole_steps(length, axes, fixed, fields, document)
+    maker = TrialMaker(objective.name, length, file.all_seeds, fields, fixed, ties, conditional, rules)
     search: Search
     most_trials = few = spread = None
     if file.search is not None:
         search, most_trials = search_of(file, axes, document), file.search.trials
         few, spread = few_at_a_time(file.search), num_spread(file.search, search)
-        _, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
+        corners, idle = resolved_trials(corner_cells(axes, ties), file, maker, document)
         trials = first_trials(search, maker)
+        longest = max(trial.steps for trial in (*corners, *trials))
     else:
         search = listed = _listed(file, axes)
         trials, idle = resolved_trials(listed.cells, file, maker, document)
+        longest = max(trial.steps for trial in trials)
         if isinstance(file.seeds, SeedsSection):
             search, most_trials = added_seeds(file, file.seeds, axes, document), len(trials)
             trials = first_trials(search, maker)
     return Sweep(
         name=file.name,
         objective=objective,
-        steps=file.steps,
+        steps=longest,
+        tokens=file.tokens,
         seeds=tuple(file.all_seeds),
         axes=tuple(axes),
         fixed=fixed,
@@ -209,6 +237,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
         stopping=stopping,
         resources=file.resources,
         checkpoint=file.checkpoint,
+        validation=file.validation,
         telemetry=file.telemetry,
         budget=file.budget,
         tracking=file.tracking,
@@ -224,14 +253,16 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
 
 def _validated(document: Document) -> SweepFile:
     # `seeds:` without a value means the same as omitting the key.
-    data = {
-        key: value for key, value in document.data.items() if value is not None or key not in SweepFile.model_fields
-    }
+    known = keys_of(SweepFile)
+    data = {key: value for key, value in document.data.items() if value is not None or key not in known}
+    found = list(missing_length(data, document))
     try:
         file = SweepFile.model_validate(data)
     except ValidationError as error:
-        found = [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
+        found += [_problem(details, document) for details in error.errors()[:MAX_PROBLEMS]]
         raise InputError(*dict.fromkeys(found)) from None
+    if found:
+        raise InputError(*found)
     seeds = file.all_seeds
     if len(set(seeds)) < len(seeds):
         raise InputError(Problem(document.place(("seeds",)), "seeds", f"{seeds} repeats a seed", "list each once"))
@@ -285,10 +316,12 @@ def _notify_problem(kind: str, where: str, key: str) -> Problem:
 def _known_keys(path: Sequence[str | int]) -> list[str]:
     pattern = ("axes", "*") if len(path) == 2 and path[0] == "axes" else tuple(path)
     section = SECTIONS.get(pattern)  # type: ignore[arg-type]
-    return list(section.model_fields) if section else []
+    return keys_of(section) if section else []
 
 
 def _remedy(path: Sequence[str | int]) -> str:
+    if path == ("tokens",):
+        return "write their number, such as 2e6"
     if path and path[0] == "axes":
         return "an axis is {values: [...]}, or {linear|log|log1m: [low, high], num: N}"
     return ""
@@ -306,7 +339,7 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
         what = f"has both {' and '.join(given)}" if given else "says nothing to train with"
         raise InputError(Problem(where, "objective", what, "give one of command, python, packed"))
     if section.packed is None:
-        return custom_trainer(section, document.name, file.resources.workers)
+        return custom_trainer(section, file, document.name)
     if not allow_import:
         raise ImportNotAllowed(where, "packed", section.packed)
     try:
@@ -315,29 +348,6 @@ def _objective(file: SweepFile, document: Document, allow_import: bool) -> Objec
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         message = f"{section.packed!r} cannot be loaded: {type(error).__name__}: {cause}"
         raise InputError(Problem(where, "objective.packed", message, "modules are found in objective.folder")) from None
-
-
-def _trainer_problems(file: SweepFile, objective: Objective | CustomTrainer, document: Document) -> Iterator[Problem]:
-    """Settings that are not compatible with the trainer, built-in or custom."""
-    resources = file.resources
-
-    def problem(path: tuple[str | int, ...], message: str, remedy: str) -> Problem:
-        return Problem(document.place(path), ".".join(map(str, path)), message, remedy)
-
-    if isinstance(objective, Objective):
-        if resources.workers > 1 or resources.gpus_per_worker:
-            yield problem(
-                ("resources", "workers"),
-                f"{objective.name} trains in one process",
-                "`parallel` is the number of packs at a time, `gpus` those of one pack",
-            )
-        section = file.objective
-        if isinstance(section, CustomTrainerSection) and (section.model_fields_set - {"packed", "folder"}):
-            name = min(section.model_fields_set - {"packed", "folder"})
-            yield problem(("objective", name), "has no meaning beside packed", "remove it")
-        return
-    for path, message, remedy in custom_trainer_problems(objective, file):
-        yield problem(path, message, remedy)
 
 
 def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems: list[Problem]) -> dict[str, Any]:

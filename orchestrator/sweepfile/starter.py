@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -99,8 +100,9 @@ def _domain(field: Any) -> str:
             high = f"{'<' if isinstance(bound, Lt) else '<='} {_bound(bound)}"
     if low or high:
         return ", ".join(filter(None, (low, high)))
-    choices = getattr(field.annotation, "__args__", ())
-    return " | ".join(str(choice) for choice in choices if isinstance(choice, str))
+    kinds = get_args(field.annotation) if NoneType in get_args(field.annotation) else (field.annotation,)
+    words = [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    return " | ".join([*words, "null"] if words and NoneType in kinds else words)
 
 
 def _bound(bound: Any) -> str:

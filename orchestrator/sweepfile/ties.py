@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -48,6 +48,15 @@ def checked_ties(file: SweepFile, fields: Fields, document: Document, problems: 
         refuse(names[0], f"needs itself: {' needs '.join(reversed(names))}", "take one of the names out")
         return ties
     return {name: ties[name] for name in order if name in ties}
+
+
+def that_need_steps(ties: Mapping[str, Expression], counted: Collection[str]) -> set[str]:
+    """The names of ``ties`` that need the steps, directly or by way of another one or of the fields ``counted``."""
+    late = {STEPS, *counted}
+    for name, tie in ties.items():
+        if not late.isdisjoint(tie.names):
+            late.add(name)
+    return late & ties.keys()
 
 
 def _text(value: Any) -> str:

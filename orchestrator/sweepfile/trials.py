@@ -8,8 +8,11 @@ from typing import Any
 
 from orchestrator.space import Trial, trial_id
 from orchestrator.sweepfile.arithmetic import Expression
+from orchestrator.sweepfile.counted_steps import counted
 from orchestrator.sweepfile.fields import Fields, Resolved
-from orchestrator.sweepfile.ties import STEPS, tied_values
+from orchestrator.sweepfile.lengths import Length
+from orchestrator.sweepfile.shares import is_share
+from orchestrator.sweepfile.ties import STEPS, that_need_steps, tied_values
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class TrialMaker:
     """
 
     objective: str
-    steps: int
+    length: Length
     seeds: Sequence[int]
     fields: Fields
     fixed: Mapping[str, Any]
@@ -35,10 +38,22 @@ class TrialMaker:
     def resolve(self, cell: Mapping[str, Any]) -> Resolved:
         """The configuration of a cell. Raises ValueError where its values do not fit together."""
         there = self.existing(cell)
-        tied = tied_values(self.ties, {**self.fixed, **cell, STEPS: self.steps}, self.fields)
+        steps = self.steps_of(cell)
+        fixed, there = counted(self.fixed, steps, self.fields), counted(there, steps, self.fields)
+        tied = tied_values(self.ties, {**fixed, **cell, **there, STEPS: steps}, self.fields)
         beside = {name: value for name, value in tied.items() if name not in there}
         on_axes = {**there, **{name: tied[name] for name in tied if name in there}}
-        return self.fields.resolve(self.steps, {**self.fixed, **beside}, on_axes)
+        return self.fields.resolve(steps, {**fixed, **beside}, on_axes)
+
+    def steps_of(self, cell: Mapping[str, Any]) -> int:
+        """The steps of a cell's trials. Raises ValueError where its values do not say."""
+        if self.length.tokens is None:
+            return self.length.steps_of({}, self.fields)
+        given = {**self.fixed, **cell}
+        late = that_need_steps(self.ties, [name for name, value in given.items() if is_share(value)])
+        early = {name: tie for name, tie in self.ties.items() if name not in late}
+        known = {**self.fixed, **self.existing(cell), **tied_values(early, given, self.fields)}
+        return self.length.steps_of(known, self.fields)
 
     def existing(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """The values of the axes that exist in ``cell``."""

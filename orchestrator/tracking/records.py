@@ -121,7 +121,7 @@ def _curves(row: TrialRow, trace: Trace, telemetry: Trace, every: int | str) -> 
         ratio_N = telemetry["lambda_max"] / telemetry["curvature_threshold"]
         telemetry = {**telemetry, "lambda_max_over_threshold": ratio_N}
     if row.objective not in CUSTOM_KINDS:
-        return points + reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
+        points += reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
     own = {name: name for name in ("validation_loss", *also_of([row]))}
     return points + reading_points(telemetry, own, SPIKY["loss"])
 

@@ -32,9 +32,13 @@ class Curves:
             self._traces.setdefault(trial_id, []).append({"step": step_N[is_kept_N], **kept})
 
     def add_readings(self, trial_id: str, points: Sequence[Point]) -> None:
-        """Add readings of a member at some of its steps."""
-        if points:
-            self._telemetry.setdefault(trial_id, []).extend(points)
+        """Add readings of a member at some of its steps, in ascending order; those of one step become one row."""
+        for step, values in points:
+            rows = self._telemetry.setdefault(trial_id, [])
+            if rows and rows[-1][0] == step:
+                rows[-1] = (step, {**rows[-1][1], **values})
+            else:
+                rows.append((step, values))
 
     def taken(self) -> tuple[dict[str, Trace], dict[str, Trace]]:
         """Curves and readings since the last call, by trial."""

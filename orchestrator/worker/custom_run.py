@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging, is_audited
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, finished_of
+from orchestrator.detection.validations import Validations
 from orchestrator.environment import describe_process
 from orchestrator.logs.config import MetricsConfig
-from orchestrator.logs.streams import Point
+from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
@@ -59,7 +60,7 @@ class CustomRun:
         self.judging = Judging(self.stopping, [self.is_audited], bars=open_bars)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces(self.launch.preload)
-        self.curve, self._readings = Curve(), Readings()
+        self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
         self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}
         self._children: list[Process] = []
@@ -117,8 +118,7 @@ class CustomRun:
     def report(self, started: float, ending: Ending | None = None) -> Report:
         """Everything since the last report."""
         trace = self.curve.taken()
-        if self._source is not None:
-            self._readings.add(self._source.taken_readings())
+        self._take_readings()
         readings = self._readings.taken(is_last=ending is not None)
         steps = self.curve.steps_done
         report = Report(
@@ -148,10 +148,11 @@ class CustomRun:
         config, launch = self.member.config, self.launch
         values = {name: value for name, value in config.items() if name not in GIVEN}
         given = {"steps": self.pack.steps, "seed": self.member.seed, "folder": str(self.folder.path)}
+        given |= {"workers": config["workers"]} if "workers" in config else {}
 
         def filled(text: str) -> str:
             names = {"trial": self.member.trial_id, "config": str(self.folder.settings)}
-            return render(text, values | given | names)
+            return render(text, {"workers": 1} | values | given | names)
 
         is_resumed = self._go_on(filled)
         self.judging.compare_with(self.pack.bars)
@@ -190,7 +191,7 @@ class CustomRun:
         if self._checkpoint(filled) is None:
             return False
         self._take(known_points(self.folder))
-        self._readings.add(known_readings(self.folder))
+        self._note_readings(known_readings(self.folder))
         return self.curve.last_step is not None
 
     def _checkpoint(self, filled: Callable[[str], str]) -> str | None:
@@ -243,6 +244,17 @@ class CustomRun:
                 is_lost = self.judging.point(point.step, row)
                 # Losses of which it is not known whether they are the training's stop nothing.
                 self.is_over = is_lost and (self._source is None or self.source.question is None)
+
+    def _take_readings(self) -> None:
+        """What was printed now and then since the last call."""
+        if self._source is not None:
+            self._note_readings(self._source.taken_readings())
+
+    def _note_readings(self, readings: Sequence[Reading]) -> None:
+        self._readings.add(readings)
+        for reading in readings:
+            if VALIDATION in reading.values:
+                self._validations.add(reading.step, reading.values[VALIDATION])
 
     def _has_ended(self) -> bool:
         """Whether all processes have ended, or one ended in a way for which the others would wait forever."""
@@ -313,7 +325,10 @@ class CustomRun:
             climb = replace(self.judging.climb(), is_pruned=self.is_pruned)
             if self.is_pruned:
                 validation = math.nan
-            result = finished_of(self.member.trial_id, record, self.stopping, steps_done, validation, climb)
+            self._take_readings()
+            result = finished_of(
+                self.member.trial_id, record, self.stopping, steps_done, validation, climb, self._validations
+            )
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
             result = replace(
                 result,

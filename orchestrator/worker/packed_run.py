@@ -16,10 +16,11 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging, is_audited
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.environment import describe_process
+from orchestrator.logs.streams import VALIDATION
 from orchestrator.messages import Checkpoint, Completed, Ending, Finished, Paused, Report, StackedPack
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.curves import Curves, to_host
-from orchestrator.worker.readings import EARLY_EVERY, Reading, due, of_row, on_host
+from orchestrator.worker.readings import LOOK_STEPS, Reading, closely_due, due, of_row, on_host
 from orchestrator.worker.roster import Roster
 from orchestrator.worker.ways import Choice, choose_way, prepare_process, release_memory
 
@@ -33,7 +34,7 @@ class Pace:
     A lost member trains on until the next look, masked or not; its curve still ends at the verdict.
     """
 
-    look_steps: int = 10  # at most
+    look_steps: int = LOOK_STEPS  # at most
     look_s: float = 1.0  # slow steps are looked at more often, so that no worker seems to hang
     report_s: float = 1.0
     clock: Callable[[], float] = time.perf_counter  # in seconds
@@ -225,18 +226,24 @@ class PackedRun:
         return size
 
     def _steps_to_next_look(self) -> int:
-        """Limited so that members end exactly at their last step."""
+        """Limited so that members are validated when they are due, and end exactly at their last step."""
         oldest = max(self.age_of[member] for member in self.roster.training)
         in_time = max(1, int(self.pace.look_s / self.seconds_per_step))
-        return min(self.pace.look_steps, in_time, self.pack.steps - oldest)
+        most = min(self.pace.look_steps, in_time, self.pack.steps - oldest)
+        every = self.pack.validate_every
+        if every is None:
+            return most
+        return min(most, *(every - self.age_of[member] % every for member in self.roster.training))
 
     def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
         """Metrics of the next steps, (T, R) each, and readings taken meanwhile, by rows of the trainer."""
         trainer, wanted = self.trainer, self.pack.telemetry
         age_R = np.array([self.age_of[member] for member in self.roster.training])
         can_read = hasattr(trainer, "observed_step")
-        is_curved_TR = due(age_R, num_steps, wanted.curvature if can_read else None)
-        is_read_TR = due(age_R, num_steps, wanted.every if can_read else None, EARLY_EVERY) | is_curved_TR
+        every, curvature = (wanted.every, wanted.curvature) if can_read else (None, None)
+        is_curved_TR = due(age_R, num_steps, curvature)
+        is_close_TR = closely_due(age_R, self.judging.left_step_K, num_steps, every)
+        is_read_TR = due(age_R, num_steps, every) | is_close_TR | is_curved_TR
         metrics, readings = [], []
         for offset in range(num_steps):
             rows = np.flatnonzero(is_read_TR[offset]).tolist()
@@ -268,13 +275,10 @@ class PackedRun:
             self.curves.add_readings(trial_id, points)
             self.age_of[member] = age + num_steps
         is_complete_K = ~look.has_ended_K & (age_K + num_steps == self.pack.steps)
-        if is_complete_K.any():
-            complete = np.flatnonzero(is_complete_K).tolist()
-            for k, loss in zip(complete, self._validate(complete), strict=True):
-                self._finish(k, self.pack.steps, float(loss))
+        is_plateaued_K = self._validate(members, is_complete_K, ~look.has_ended_K)
         for k in np.flatnonzero(look.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + look.num_steps_K[k]), math.nan)
-        ended = {members[k] for k in np.flatnonzero(look.has_ended_K | is_complete_K)}
+        ended = {members[k] for k in np.flatnonzero(look.has_ended_K | is_complete_K | is_plateaued_K)}
         if ended:
             self.roster.drop(ended)
             self.roster.admit()
@@ -292,12 +296,35 @@ class PackedRun:
     def _are_audited(self, members: Sequence[int]) -> list[bool]:
         return [is_audited(self.trial_ids[member], self.stopping.audit) for member in members]
 
-    def _validate(self, positions: Sequence[int]) -> np.ndarray:
-        return to_host([{"validation": self.trainer.validate(positions)}])["validation"][0]
+    def _validate(self, members: Sequence[int], is_complete_K: np.ndarray, is_there_K: np.ndarray) -> np.ndarray:
+        """Measure the held-out loss of the members that are due; finish those that are complete or end here.
 
-    def _finish(self, position: int, steps_done: int, validation: float) -> None:
+        Returns which have stopped improving and end before their last step.
+        """
+        every = self.pack.validate_every
+        done_K = np.array([self.age_of[member] for member in members])
+        is_due_K = is_complete_K if every is None else is_complete_K | (is_there_K & (done_K % every == 0))
+        is_plateaued_K = np.zeros(len(members), dtype=bool)
+        due = np.flatnonzero(is_due_K).tolist()
+        if not due:
+            return is_plateaued_K
+        losses = to_host([{"validation": self.trainer.validate(due)}])["validation"][0]
+        for k, loss in zip(due, losses.tolist(), strict=True):
+            last_step = int(done_K[k]) - 1
+            ends = self.judging.validated(k, last_step, loss)
+            is_plateaued_K[k] = ends and not is_complete_K[k]
+            if every is not None and math.isfinite(loss):
+                self.curves.add_readings(self.trial_ids[members[k]], [(last_step, {VALIDATION: loss})])
+            if is_complete_K[k] or is_plateaued_K[k]:
+                self._finish(k, last_step + 1, loss, is_plateaued=bool(is_plateaued_K[k]))
+        return is_plateaued_K
+
+    def _finish(self, position: int, steps_done: int, validation: float, *, is_plateaued: bool = False) -> None:
         member, record = self.roster.training[position], self.judging.record(int(position))
-        climb = self.judging.climb(position)
-        result = finished_of(self.trial_ids[member], record, self.stopping, steps_done, validation, climb)
+        climb, validations = self.judging.climb(position), self.judging.validations(position)
+        result = finished_of(
+            self.trial_ids[member], record, self.stopping, steps_done, validation, climb, validations,
+            is_plateaued=is_plateaued,
+        )  # fmt: skip
         (chosen,) = self._are_audited([member])
         self._finished.append(replace(result, is_audited=chosen))

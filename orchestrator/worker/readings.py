@@ -25,24 +25,35 @@ class Reading:
     values_CR: np.ndarray
 
 
-# Instabilities of the first steps come faster than the usual readings: until ``EARLY`` every ``EARLY_EVERY`` steps.
-EARLY, EARLY_EVERY = 50, 5
+# Instabilities of the first steps, and those under way, come faster than the usual readings. There is one every
+# ``CLOSE_EVERY`` steps for ``CLOSE`` steps.
+CLOSE, CLOSE_EVERY = 50, 5
+# A pack looks at its members every so many steps at most. A departure from the trend is known by then however fast the
+# steps are, so that the steps that are read do not depend on it.
+LOOK_STEPS = 10
 
 
-def due(age_R: np.ndarray, num_steps: int, every: int | None, early_every: int | None = None) -> np.ndarray:
-    """Which rows to read at each of the next steps, (T, R): at every ``every``-th step of the member.
+def due(age_R: np.ndarray, num_steps: int, every: int | None) -> np.ndarray:
+    """Which rows to read at each of the next steps, (T, R): at every ``every``-th step of the member."""
+    age_TR = _ages(age_R, num_steps)
+    return np.zeros(age_TR.shape, dtype=bool) if every is None else age_TR % every == 0
 
-    With ``early_every`` also at every so-many-th of its first ``EARLY`` steps, unless ``every`` is fewer.
+
+def closely_due(age_R: np.ndarray, left_R: np.ndarray, num_steps: int, every: int | None) -> np.ndarray:
+    """Which rows to read besides, (T, R): from the first step, and from ``LOOK_STEPS`` after the step ``left_R``.
+
+    None where ``every`` is null, or not more than ``CLOSE_EVERY``.
     """
-    age_TR = age_R + np.arange(num_steps)[:, None]
-    if every is None:
+    age_TR = _ages(age_R, num_steps)
+    if every is None or every < CLOSE_EVERY:
         return np.zeros(age_TR.shape, dtype=bool)
-    is_due_TR = age_TR % every == 0
-    return (
-        is_due_TR
-        if early_every is None or every < early_every
-        else is_due_TR | ((age_TR % early_every == 0) & (age_TR < EARLY))
-    )
+    since_TR = age_TR - left_R - LOOK_STEPS
+    is_close_TR = (age_TR < CLOSE) | ((since_TR >= 0) & (since_TR < CLOSE))
+    return is_close_TR & (age_TR % CLOSE_EVERY == 0)
+
+
+def _ages(age_R: np.ndarray, num_steps: int) -> np.ndarray:
+    return age_R + np.arange(num_steps)[:, None]
 
 
 def on_host(readings: Sequence[tuple[int, Sequence[int], Mapping[str, Any]]]) -> list[Reading]:

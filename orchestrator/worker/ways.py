@@ -132,17 +132,25 @@ def explain(
     eager: Measurement,
     compiled: Measurement | None,
 ) -> str:
-    """One line: the choice, the measured curve, and the number of steps from which compiling would pay off."""
+    """The choice, and after a colon the measured curve and the number of steps from which compiling would pay off."""
     curve = ", ".join(
         f"{_name(m.way)}: {m.member_steps_per_second:,.0f}" for m in sorted(known, key=lambda m: astuple(m.way))
     )
-    text = f"{_name(chosen.way)} (member-steps/s a worker, measured: {curve})"
+    text = f"{_name(chosen.way)}{_gain(chosen, known)}: member-steps/s a worker, measured: {curve}"
     if compiled is not None and compiled.failure:
         return f"{text}; {compiled.failure}"
     if objective.can_compile and not chosen.way.compiled:
         enough = break_even_steps(eager, compiled)
         text += f"; compiling would pay from {enough:,.0f} member-steps a worker on" if enough < float("inf") else ""
     return text
+
+
+def _gain(chosen: Measurement, known: Sequence[Measurement]) -> str:
+    """How much faster the choice is than one member at a time."""
+    alone = next((m for m in known if m.way == Way(1)), chosen)
+    if chosen.way == alone.way or not alone.member_steps_per_second:
+        return ""
+    return f", {chosen.member_steps_per_second / alone.member_steps_per_second:.1f} times as fast as 1"
 
 
 def break_even_steps(eager: Measurement, compiled: Measurement | None) -> float:

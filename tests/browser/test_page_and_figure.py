@@ -24,9 +24,9 @@ from orchestrator.maps.stability import (
     sweep_axes,
     trials_where,
 )
-from orchestrator.pictures.maps import _draw
+from orchestrator.pictures.maps import map_figure
 from orchestrator.pictures.report.report import report_html
-from orchestrator.pictures.style import STATES
+from orchestrator.pictures.style import LR_SIGNS, STATES
 
 Cell = dict[str, Any]
 AXES = "axes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}, clip: {values: [0.5, 1.0, null]}}\n"
@@ -152,7 +152,7 @@ def test_every_cell_of_the_page_is_that_of_the_figure(page: Page, tmp_path: Path
             where = {name: values[name] for name, slice_ in chosen.items() if slice_ == "1"}
             options = {"x": x, "metric": metric, "where": where, "reduce": how}
             stability = stability_map(ledger, **options, y=y) if y else one_row(ledger, **options)
-            figure = _draw([stability])
+            figure = map_figure([stability])
             for axes, name in ((figure.axes[0], "fraction"), (figure.axes[1], metric)):
                 if name == "fraction" and metric != "final_loss":
                     continue  # the page's fractions are those of the figure that a report comes with
@@ -177,7 +177,7 @@ def test_every_point_of_a_sampled_page_is_that_of_the_figure(page: Page, tmp_pat
     with random_sweep(tmp_path, f"seeds: [0, 1]\n{SAMPLED}", 8, "over decades") as ledger:
         complaints = open_report(page, tmp_path, ledger)
         stability = stability_map(ledger)
-        figure = _draw([stability])
+        figure = map_figure([stability])
     for axes, name in ((figure.axes[0], "fraction"), (figure.axes[1], "final_loss")):
         seen = page.evaluate(READ_POINTS, name)
         (points,) = axes.collections
@@ -197,9 +197,9 @@ def test_every_point_of_a_sampled_page_is_that_of_the_figure(page: Page, tmp_pat
 def test_the_keys_of_page_and_figure_say_the_same(page: Page, tmp_path: Path, seed: int) -> None:
     with random_sweep(tmp_path, f"seeds: [0, 1]\n{AXES}", seed, "over decades") as ledger:
         open_report(page, tmp_path, ledger)
-        (legend,) = _draw([stability_map(ledger, reduce="median")]).legends
+        (legend,) = map_figure([stability_map(ledger, reduce="median")]).legends
     page.locator("#slice-2").select_option("median")
-    signs = {look.sign for look in STATES.values() if look.sign}
+    signs = {look.sign for look in STATES.values() if look.sign} | {sign for sign, _ in LR_SIGNS.values()}
     items = page.locator("#key li:not(:has([style]))").all_inner_texts()  # all but the scale of colours
     words = [" ".join(word for word in text.split() if word not in signs) for text in items]
     assert [text.removeprefix("thick lines: ") for text in words] == [text.get_text() for text in legend.get_texts()]

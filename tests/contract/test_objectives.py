@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from objectives.base import OBJECTIVES
@@ -10,14 +12,25 @@ from objectives.conformance import ObjectiveConformance
 
 class TestGpt(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
-    small = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2}
+    small = {
+        "width": 8,
+        "heads": 2,
+        "context": 8,
+        "batch_size": 2,
+        "validation_batches": 2,
+        "shift_text": (str(Path(__file__).parents[2] / "CHANGELOG.md"),),
+    }
     values = {
         "corrupted": [0.0, 0.5, 1.0],
+        "burst_at": [None, 0, 3],
+        "burst_length": [0, 1, 5],
+        "shift_at": [None, 2, 4],
         "context_start": [None, 2, 4],
         "context_steps": [2, 6, 12],
         "loss_scale": [1.0, 1e3, 2.0**40],
         "loss_scale_growth": [1, 3, 100],
         "residual_scale": [0.0, 1.0, 3.0],
+        "init": ["gpt2", "fan_in", "xavier"],
         "init_deviation": [1e-3, 0.02, 0.3],
         "dropout": [0.0, 0.1, 0.9],
         "z_loss": [0.0, 1e-4, 1.0],
@@ -29,10 +42,24 @@ class TestGpt(ObjectiveConformance):
         "head_lr": [0.0, 0.1, 10.0],
     }
     beside = {
+        "burst_length": {"burst_at": 2},
         "context_start": {"context_steps": 6},
         "context_steps": {"context_start": 2},
         "loss_scale": {"precision": "float16"},
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
+    }
+
+
+class TestGptWithoutNorms(ObjectiveConformance):
+    objective = OBJECTIVES["gpt"]
+    small = {**TestGpt.small, "norm": None, "init": "fan_in"}
+    values = TestGpt.values
+    beside = {
+        **TestGpt.beside,
+        "init_deviation": {"init": "gpt2"},
+        "norm_lr": {"qk_norm": True},
+        # Gradients are larger than with norms: of the usual scale, two values skip the same steps.
+        "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**15},
     }
 
 
@@ -46,6 +73,13 @@ class TestQuadratic(ObjectiveConformance):
     small = {"noise": 0.1}
     values = {"curvature": [0.5, 1.0, 4.0], "noise": [0.0, 0.1, 1.0]}
     learning = {"noise": 0.0}
+
+
+class TestSuperquadratic(ObjectiveConformance):
+    objective = OBJECTIVES["quadratic"]
+    small = {"noise": 0.1, "power": 3.0}
+    values = TestQuadratic.values
+    learning = TestQuadratic.learning
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

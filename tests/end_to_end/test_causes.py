@@ -11,10 +11,12 @@ from orchestrator.commands.run import run
 from orchestrator.diagnosis.diagnosis import examine
 from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH
 from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.diagnosis.mechanisms.depth import SHALLOW_STALL
 from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
 from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
 from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.diagnosis.mechanisms.scales import EPSILON_FLOOR
+from orchestrator.diagnosis.mechanisms.sharpening import SHARPENING
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -25,9 +27,11 @@ PLANTED = {
     "lr_over_edge": OVER_THE_EDGE.key,
     "no_warmup": WARMUP_TOO_SHORT.key,
     "slow_beta2": PRECONDITIONER_DECAY.key,
+    "sharpening": SHARPENING.key,
     "short_memory": SHORT_MEMORY.key,
     "epsilon_floor": EPSILON_FLOOR.key,
     "poisoned_batch": BAD_BATCH.key,
+    "shallow_stall": SHALLOW_STALL.key,
     "half_precision": HALF_PRECISION_OVERFLOW.key,
 }
 

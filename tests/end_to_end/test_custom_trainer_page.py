@@ -22,6 +22,7 @@ OUTCOMES = {
     "A script, unmodified": ("mine", {"stable", "diverged"}),
     "A Python function": ("function", {"stable", "diverged"}),
     "A custom packed objective": ("my_digits", {"stable", "diverged"}),
+    "Layers, depth and logits of a packed objective": ("residual", {"stable", "diverged"}),
     "More than one process a trial": ("ddp", {"stable", "diverged"}),
     "Slurm, without Ray on the nodes": ("jobs", {"stable", "diverged"}),
 }
@@ -29,6 +30,7 @@ LONG = (
     "A script, unmodified",
     "A Python function",
     "A custom packed objective",
+    "Layers, depth and logits of a packed objective",
     "More than one process a trial",
     "Slurm, without Ray on the nodes",
     "Callbacks",
@@ -60,6 +62,28 @@ def test_the_blocks_of_a_section_stop_a_run_that_is_lost(tmp_path: Path, title: 
     assert SAID[title] in said
 
 
+@pytest.mark.slow
+def test_a_packed_objective_is_diagnosed_by_layer_depth_curvature_and_logits_and_its_small_sweep_runs(
+    tmp_path: Path,
+) -> None:
+    text = section(PAGE, "Layers, depth and logits of a packed objective")
+    write_files(text, tmp_path)
+    said = run_commands(text, tmp_path)
+    with LedgerReader(tmp_path / "results" / "residual" / "ledger.db") as ledger:
+        lost = next(row for row in ledger.trials() if row.outcome == "diverged")
+        readings = ledger.telemetry(lost.trial_id)
+    by_layer = {f"update_to_weight/{group}" for group in ("input", "blocks", "head", "all")}
+    by_depth = {f"update_rms/{part}" for part in ("shallow", "middle", "deep")}
+    assert readings.keys() >= {*by_layer, *by_depth, "log_z", "lambda_max", "curvature_threshold"}
+    assert "layers out of step: input moves with the layers above it" in said
+    assert "growth of the logits: logits were calm up to the onset" in said
+    assert "curvature over the threshold at 100%" in said
+    (small,) = (tmp_path / "results" / "residual" / "diagnosis").glob("*raise_warmup.yaml")
+    run_commands(
+        f"```sh\nsweep run {small} --allow-import --executor inline --set tracking.enabled=false\n```", tmp_path
+    )
+
+
 def test_the_page_shows_the_example_that_ships() -> None:
     assert f"```python\n{(ROOT / 'sweeps' / 'trainers' / 'digits.py').read_text()}```" in PAGE
 
@@ -76,6 +100,13 @@ def test_parts_of_a_sweep_file_are_valid() -> None:
         sweep = build_sweep(parse_document(f"name: part\nsteps: 5\nfixed: {{lr: 0.1}}\n{part}", "page"))
         section = sweep.objective.section
         assert section.resume is not None or section.preload == "auto"
+
+
+def test_the_sizes_of_the_global_batch_are_those_that_the_page_says() -> None:
+    (text,) = (text for _, text in BLOCK.findall(PAGE) if text.startswith("name: accumulated"))
+    trials = build_sweep(parse_document(text, "page")).trials
+    assert [trial.config["accumulation"] for trial in trials] == [1, 2, 8]
+    assert "Here `{accumulation}` is 1, 2 and 8." in PAGE
 
 
 def test_links_lead_somewhere() -> None:

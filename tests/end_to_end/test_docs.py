@@ -36,6 +36,7 @@ from orchestrator.sweepfile.sections import (
     SearchSection,
     TelemetryConfig,
     TrackingConfig,
+    ValidateConfig,
 )
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document, parse_scalar
@@ -151,6 +152,12 @@ def test_the_examples_of_related_axes_have_the_values_and_cells_that_the_page_sa
     assert (len(sweep.trials), 7 * 2 * 3) == (28, 42)
 
 
+def test_the_example_of_tokens_has_the_steps_that_the_page_says() -> None:
+    (text,) = (text for text in blocks(SWEEP_FILE, "yaml") if "tokens:" in text)
+    steps = {trial.steps for trial in build_sweep(parse_document(text, "page")).trials}
+    assert f"here {min(steps)} to {max(steps)}, " in SWEEP_FILE
+
+
 @pytest.mark.parametrize(
     ("section", "prefix"),
     [
@@ -161,6 +168,7 @@ def test_the_examples_of_related_axes_have_the_values_and_cells_that_the_page_sa
         (BudgetConfig, "budget."),
         (TrackingConfig, "tracking."),
         (TelemetryConfig, "telemetry."),
+        (ValidateConfig, "validate."),
     ],
 )
 def test_the_tables_have_every_key_with_its_default(section, prefix: str) -> None:
@@ -196,6 +204,7 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/on-disk.md",
         "docs/diagnosis.md",
         "docs/knobs.md",
+        "docs/lr-edge.md",
         "docs/maps.md",
         "docs/edge.md",
         "docs/custom-trainer.md",
@@ -263,3 +272,6 @@ def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_
     exec(blocks(MAPS, "python")[0], found)
     assert len(found["fit"].trials) == 72
     assert {"step", "loss", "grad_norm"} <= set(found["curve"])
+    exec(blocks(MAPS, "python")[1], found)
+    assert len(found["again"].trials) == 48
+    assert (tmp_path / "results" / "small" / "heatmap.png").is_file()

@@ -17,14 +17,15 @@ from orchestrator.sweepfile.spec import load_sweep
 
 SHIPPED = Path(__file__).parents[2] / "sweeps" / "beta2_eps.yaml"
 BEFORE = 25  # losses in the running median
-JUMP = 1.5  # times the running median
+JUMP = 1.5  # times the running median: batches of 256 bytes reach that now and then
+TALL = 2.8  # times the running median: no batch does
 
 
-def excursions(losses: np.ndarray) -> list[int]:
-    """Where the losses begin to be above JUMP times the median of those before."""
+def jumps(losses: np.ndarray, factor: float) -> list[int]:
+    """Where the losses begin to be above ``factor`` times the median of those before."""
     found, is_up = [], False
     for step in range(10, len(losses)):
-        was_up, is_up = is_up, bool(losses[step] > JUMP * np.median(losses[max(0, step - BEFORE) : step]))
+        was_up, is_up = is_up, bool(losses[step] > factor * np.median(losses[max(0, step - BEFORE) : step]))
         if is_up and not was_up:
             found.append(step)
     return found
@@ -32,14 +33,18 @@ def excursions(losses: np.ndarray) -> list[int]:
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRow, np.ndarray]]:
-    """The six unstable cells of the map and their neighbours, with the losses of all their steps."""
+    """Cells on both sides of the edge, with a short and with a long memory, and the losses of all their steps."""
     folder = tmp_path_factory.mktemp("labels") / "beta2_eps"
-    whole = load_sweep(SHIPPED)
-    beta2 = sorted({trial.cell["beta2"] for trial in whole.trials})[:3]
     sweep = load_sweep(
         SHIPPED,
         Overrides(
-            sets=(f"axes.beta2={{values: {beta2}}}", "stopping.early_stop=false", "tracking.enabled=false"),
+            sets=(
+                "axes.beta2={values: [0.9, 0.99]}",
+                "axes.eps={values: [1e-8, 5e-4, 4e-3, 1e-2]}",
+                "stopping.early_stop=false",
+                "telemetry={}",
+                "tracking.enabled=false",
+            ),
         ),
     )
     run_sweep(sweep, folder, InlineExecutor)
@@ -48,31 +53,32 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRow, np.
 
 
 @pytest.mark.slow
-def test_a_stable_trial_has_hardly_a_jump_and_an_unstable_one_many(trials) -> None:
+def test_a_stable_trial_has_no_tall_jump_and_few_others_and_an_unstable_one_has_jumps(trials) -> None:
     assert {row.outcome for row, _ in trials} >= {"stable", "spiked", "diverged"}
     for row, losses in trials:
-        count = len(excursions(losses))
         if row.outcome == "stable":
-            assert count <= 2, row
+            assert not jumps(losses, TALL), row
+            assert len(jumps(losses, JUMP)) <= len(losses) / 100, row
         else:
-            assert count >= 3, row
+            assert jumps(losses, JUMP), row
 
 
 @pytest.mark.slow
-def test_a_spiked_trial_counts_the_jumps_that_one_sees(trials) -> None:
-    spiked = [(row, excursions(losses)) for row, losses in trials if row.outcome == "spiked"]
+def test_a_spiked_trial_has_its_onset_and_its_tallest_spike_where_one_sees_them(trials) -> None:
+    spiked = [(row, jumps(losses, JUMP), losses) for row, losses in trials if row.outcome == "spiked"]
     assert len(spiked) >= 3
-    for row, seen in spiked:
-        assert len(seen) / 2 <= row.num_spikes <= len(seen) + 2, row
+    for row, seen, losses in spiked:
+        assert row.num_spikes <= len(seen) + 2, row
         assert abs(row.onset_step - np.array(seen)).min() <= 2, row
-        assert row.peak_factor > JUMP
+        tallest = int(losses[BEFORE:].argmax()) + BEFORE
+        assert any(onset <= tallest <= (end or row.steps) for onset, end in row.episodes), row
         assert 0 < row.off_share < 0.5
 
 
 @pytest.mark.slow
 def test_a_diverged_trial_is_off_its_trend_when_it_ends(trials) -> None:
     for row, losses in trials:
-        level = np.median(losses[20:40])
+        level = np.median(losses[100:200])
         if row.outcome == "diverged":
             assert not np.median(losses[-10:]) < JUMP * level, row
             assert row.onset_step is not None

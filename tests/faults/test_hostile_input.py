@@ -26,7 +26,7 @@ from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.replay.replay import Curve, detect, replay_logs
 from orchestrator.sweepfile.overrides import Overrides
-from orchestrator.sweepfile.sections import SECTIONS
+from orchestrator.sweepfile.sections import SECTIONS, keys_of
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -109,6 +109,11 @@ REFUSED = {
     "an exponent that takes long to tell from text": BASE + "x: " + "1" * 100_000 + "e" + "1" * 100_000 + "x\n",
     "a number of 200,000 digits": BASE + "fixed: {lr: " + "9" * 200_000 + "}\n",
     "steps of 200,000 digits": "name: case\nobjective: quadratic\nsteps: " + "9" * 200_000,
+    "tokens of 200,000 digits": "name: case\nobjective: gpt\ntokens: " + "9" * 200_000,
+    "a share of 200,000 digits": BASE + "fixed: {warmup: " + "9" * 200_000 + "%}\n",
+    "a share with 200,000 places": BASE + "fixed: {warmup: 0." + "1" * 200_000 + "%}\n",
+    "a share that is a few spaces": BASE + "fixed: {warmup: '" + " " * 200_000 + "%'}\n",
+    "a batch of 200,000 digits": BASE + "batch: {global: " + "9" * 200_000 + "}\n",
     "a learning rate that is not a number": BASE + "fixed: {lr: .nan}\n",
     "an axis that ends nowhere": BASE + "axes: {lr: {log: [1e-8, .inf], num: 3}}\n",
     "an axis too wide for its steps": BASE + "axes: {batch_size: {linear: [-1e308, 1e308], num: 3}}\n",
@@ -151,7 +156,7 @@ NASTY = (
     "[", "]", "{", "}", "'", '"', "a: b: c", "quadratic", "gpt", "function_fit", "adamw", "sgd", "auto", "x\n",
 )  # fmt: skip
 FIELDS = ("lr", "beta1", "beta2", "eps", "clip", "warmup", "batch_size", "optimizer", "steps", "text", "depth", "width")
-TOP_KEYS = (*SECTIONS[()].model_fields, "Axes", "unknown", "<<", "'a.b'", '"\\0"', "null", "1", "é", "[x]", "{x: 1}")
+TOP_KEYS = (*keys_of(SECTIONS[()]), "Axes", "unknown", "<<", "'a.b'", '"\\0"', "null", "1", "é", "[x]", "{x: 1}")
 
 
 def inner_keys(section: str) -> Sequence[str]:

@@ -13,13 +13,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["plan", "sweeps/beta2_eps.yaml"], ["objectives"], ["replay", "LOG", "--no-figures"]],
+    [
+        ["--help"],
+        ["plan", "sweeps/beta2_eps.yaml", "--results", "EMPTY"],
+        ["objectives"],
+        ["replay", "LOG", "--no-figures"],
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[str]) -> None:
     log = tmp_path / "run.csv"
     log.write_text("step,loss\n0,2.0\n1,1.5\n")
-    arguments = [str(log) if argument == "LOG" else argument for argument in arguments]
+    paths = {"LOG": str(log), "EMPTY": str(tmp_path / "results")}
+    arguments = [paths.get(argument, argument) for argument in arguments]
     code = (
         "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
         "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules);"

@@ -23,7 +23,9 @@ from orchestrator.results import SweepResults
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.arithmetic import FUNCTIONS
+from orchestrator.sweepfile.batch_section import BatchSection
 from orchestrator.sweepfile.custom_trainer import GIVEN
+from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.sections import (
     EVENTS,
     AxisSection,
@@ -40,6 +42,8 @@ from orchestrator.sweepfile.sections import (
     SweepFile,
     TelemetryConfig,
     TrackingConfig,
+    ValidateConfig,
+    keys_of,
 )
 
 SWEEP_OPTIONS = {"--axis", "--drop", "--set", "--seeds", "--steps", "--name", "--results", "--allow-import"}
@@ -75,32 +79,36 @@ def test_commands_and_options() -> None:
             "--retry-errored",
             "--slurm",
             "--notify-test",
+            "--page",
+            "--port",
         },
-        "plan": SWEEP_OPTIONS,
-        "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--output"},
-        "objectives": set(),
-        "status": {"--results"},
+        "plan": SWEEP_OPTIONS | {"--json"},
+        "init": {"--objective", "--command", "--axis", "--drop", "--set", "--seeds", "--steps", "--from", "--output"},
+        "objectives": {"--match"},
+        "status": {"--watch", "--json", "--results"},
+        "list": {"--json", "--results"},
         "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
-        "explain": {"--x", "--y", "--output", "--results"},
-        "recommend": {"--margin", "--metric", "--degraded", "--results"},
-        "sensitivity": {"--axis", "--results"},
+        "explain": {"--x", "--y", "--output", "--json", "--results"},
+        "recommend": {"--margin", "--metric", "--degraded", "--json", "--results"},
+        "sensitivity": {"--axis", "--range", "--json", "--results"},
         "front": {"--metric", "--against", "--along", "--target", "--degraded", "--json", "--results"},
         "importance": {"--json", "--results"},
         "locate": LOG_OPTIONS
         | {"--config", "--set", "--log", "--pattern", "--format", "--degraded", "--json", "--results"},
         "survival": {"--axis", "--until", "--json", "--results"},
-        "compare": {"--x", "--y", "--reduce", "--degraded", "--output", "--results"},
+        "compare": {"--along", "--base", "--x", "--y", "--reduce", "--degraded", "--output", "--json", "--results"},
         "report": {"--results"},
         "replay": LOG_OPTIONS
         | {"--set", "--json", "--figures", "--no-figures", "--norm-rises", "--no-norm-rises", "--pattern", "--format"}
         | {"--results"},
         "audit": {"--results"},
-        "doctor": {"--strict", "--fix", "--results"},
+        "doctor": {"--strict", "--fix", "--json", "--results"},
         "gc": {"--exports", "--dry-run", "--results"},
         "sync": {"--results", "--tracking-uri", "--to"},
         "ui": {"--results", "--tracking-uri", "--port"},
+        "page": {"--results", "--port", "--open"},
         "refine": {"--factor", "--trials", "--along", "--set", "--executor", "--allow-import", "--results"},
     }
     heatmap = commands["export"].commands["heatmap"]
@@ -115,9 +123,9 @@ def test_commands_and_options() -> None:
 
 
 def test_keys_of_a_sweep_file() -> None:
-    assert list(SweepFile.model_fields) == [
-        "name", "objective", "steps", "seeds", "axes", "fixed", "tie", "zip", "sample", "search", "budget", "stopping",
-        "resources", "checkpoint", "telemetry", "tracking", "notify", "max_trials",
+    assert keys_of(SweepFile) == [
+        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "tie", "batch", "zip", "sample", "search",
+        "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking", "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
@@ -129,6 +137,8 @@ def test_keys_of_a_sweep_file() -> None:
     assert SEARCHES == ("edge", "tpe", "gp", "nsga2", "cmaes", "random", "qmc")
     assert list(SeedsSection.model_fields) == ["start", "up_to", "where"]
     assert list(BudgetConfig.model_fields) == ["trials", "member_steps", "minutes", "gpu_hours", "until"]
+    assert keys_of(BatchSection) == ["global", "micro", "accumulation", "workers"]
+    assert dict(PARTS) == {"global": "global_batch", "micro": "micro_batch", "accumulation": "accumulation"}
     assert list(ResourcesConfig.model_fields) == [
         "cpus", "gpus", "pack", "parallel", "workers", "gpus_per_worker", "stall_timeout_s",
     ]  # fmt: skip
@@ -151,6 +161,7 @@ def test_keys_of_a_sweep_file() -> None:
         "steps", "seed", "trial", "folder", "config", "command", "python", "environment", "metrics", "workers",
     } == GIVEN  # fmt: skip
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
+    assert list(ValidateConfig.model_fields) == ["every"]
     assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]
     assert list(TrackingConfig.model_fields) == ["enabled", "to", "uri", "experiment", "every"]
     assert list(NotifyConfig.model_fields) == ["url_from", "on"]
@@ -158,7 +169,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert list(StoppingConfig.model_fields) == [
         "early_stop", "audit", "slow", "window", "min_history", "spike_sigma", "spike_rise", "spike_steps",
         "spike_mass", "recovery_steps", "lost_fraction", "lost_rise", "patience", "gradient_patience",
-        "stall_drop", "stall_steps",
+        "validation_patience", "stall_drop", "stall_steps",
     ]  # fmt: skip
     assert list(SlowConfig.model_fields) == [
         "method", "startup_trials", "warmup_steps", "interval_steps", "reduction",
@@ -181,6 +192,7 @@ def test_fields_of_the_objectives() -> None:
             "norm",
             "norm_place",
             "residual_scale",
+            "init",
             "init_deviation",
             "dropout",
             "z_loss",
@@ -193,13 +205,17 @@ def test_fields_of_the_objectives() -> None:
             "accumulate",
             "recompute",
             "corrupted",
+            "burst_at",
+            "burst_length",
             "context_start",
             "context_steps",
             "text",
+            "shift_at",
+            "shift_text",
             "validation_batches",
         ],
         "function_fit": [*COMMON_FIELDS, "width", "num_points"],
-        "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise"],
+        "quadratic": [*COMMON_FIELDS, "dimension", "curvature", "noise", "power"],
     }
 
 
@@ -207,9 +223,9 @@ def test_outcomes_and_map_metrics() -> None:
     assert set(get_args(Outcome)) == {*OUTCOMES, "unknown", "pruned"}
     assert OUTCOMES == ("stable", "spiked", "diverged", "stalled")
     assert list(METRICS) == [
-        "final_loss", "validation_loss", "best_loss", "peak_loss", "peak_factor", "off_share", "learned_share",
-        "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score", "edge_crossings", "late_edge_ratio",
-        "last_edge_ratio", "late_update_over_lr", "late_v_lag",
+        "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
+        "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done",
+        "spike_score", "edge_crossings", "late_edge_ratio", "last_edge_ratio", "late_update_over_lr", "late_v_lag",
     ]  # fmt: skip
     assert tuple(REDUCTIONS) == ("worst", "median", "best")
 
@@ -229,7 +245,16 @@ def test_columns_and_kinds_of_a_front() -> None:
 
 def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
-    assert public == {"axes", "boundary", "front", "lr_sensitivity", "map", "recommend", "telemetry", "trace", "trials"}
+    assert public == {
+        "axes", "boundary", "compare", "diagnose", "explain", "front", "lr_sensitivity", "map", "plot", "recommend",
+        "telemetry", "trace", "trials",
+    }  # fmt: skip
+    # The words of the command line.
+    assert list(inspect.signature(SweepResults.recommend).parameters) == ["self", "margin", "metric", "degraded"]
+    assert list(inspect.signature(orchestrator.run).parameters) == [
+        "sweep", "axis", "drop", "set", "seeds", "steps", "name", "results", "executor", "retry_errored",
+        "allow_import",
+    ]  # fmt: skip
     assert list(inspect.signature(SweepResults.map).parameters) == ["self", "x", "y", "where", "reduce"]
 
 
@@ -241,15 +266,15 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
     assert columns == [
         "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome",
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
-        "peak_factor", "off_share", "risen_share", "validation_loss", "verdict_step", "slow_step",
-        "is_audited", "episodes", "norm_rises", "curve_digest", "rung_losses", "reason", "error", "pack_id",
-        "started_at", "finished_at",
+        "peak_factor", "off_share", "risen_share", "validation_loss", "best_validation_loss", "best_validation_step",
+        "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
+        "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at",
     ]  # fmt: skip
 
 
 def test_names_for_the_training_loops_of_others() -> None:
     assert set(orchestrator.__all__) == {
-        "SpikeDetector", "StoppingConfig", "TrainingLost", "Watch", "__version__", "load",
+        "SpikeDetector", "StoppingConfig", "SweepResults", "TrainingLost", "Watch", "__version__", "load", "run",
     }  # fmt: skip
     detector = orchestrator.SpikeDetector()
     for loss in (3.0, 2.0, float("nan")):

@@ -45,7 +45,7 @@ IMPORTERS = {
     "apprise": {"orchestrator.notify.service"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {f"orchestrator.cli.{name}" for name in ("answers", "app", "options", "upkeep")},
+    "typer": {f"orchestrator.cli.{name}" for name in ("answers", "app", "completion", "options", "upkeep")},
 }
 
 MOST_LINES = 400
@@ -65,6 +65,8 @@ FLOOR_PLAN = (
     "objectives.models",
     "objectives.conformance_kit",
     "objectives.conformance",
+    "orchestrator.version",
+    "orchestrator.shipped_sweeps",
     "orchestrator.errors",
     "orchestrator.space",
     "orchestrator.messages",
@@ -82,8 +84,6 @@ FLOOR_PLAN = (
     "orchestrator.sweepfile",
     "orchestrator.ledger",
     "orchestrator.maps",
-    "orchestrator.results",
-    "orchestrator",
     "orchestrator.replay",
     "orchestrator.worker",
     "orchestrator.executors",
@@ -93,7 +93,10 @@ FLOOR_PLAN = (
     "orchestrator.diagnosis",
     "orchestrator.health",
     "orchestrator.pictures",
+    "orchestrator.results",
     "orchestrator.commands",
+    "orchestrator.running",
+    "orchestrator",
     "orchestrator.cli",
 )
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
 import orchestrator
@@ -85,7 +87,59 @@ def test_boundary_recommendation_and_sensitivity_are_at_hand(results) -> None:
 
 
 def test_what_is_no_sweep_or_no_trial_is_refused(results, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no ledger.db[\s\S]*results/NAME"):
+    with pytest.raises(InputError, match="holds no sweep"):
         orchestrator.load(tmp_path)
     with pytest.raises(InputError, match="no trial 'x'"):
         results.trace("x")
+
+
+def test_a_sweep_is_loaded_by_its_name_or_its_folder_and_what_is_not_there_is_told(results, monkeypatch) -> None:
+    folder = results.folder
+    assert orchestrator.load(folder.name, results=folder.parent).folder == folder
+    monkeypatch.chdir(folder.parent)
+    assert orchestrator.load("grid", results=".").name == orchestrator.load(folder).name == "case"
+    with pytest.raises(InputError, match="there are: grid"):
+        orchestrator.load("gird", results=folder.parent)
+
+
+def test_only_public_names_are_listed(results) -> None:
+    assert set(dir(orchestrator)) == set(orchestrator.__all__)
+    assert not [name for name in dir(results) if name.startswith("_")]
+    assert {"plot", "trials", "recommend", "name", "folder"} <= set(dir(results))
+    assert all(hasattr(results, name) for name in dir(results))
+    assert all(hasattr(orchestrator, name) for name in dir(orchestrator))
+
+
+def test_a_plot_has_the_panels_of_the_exported_picture_and_a_notebook_shows_it(results) -> None:
+    figure = results.plot()
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["fraction of stable seeds", "median final loss"]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_fractions_are_drawn_into_axes_of_ones_own(results) -> None:
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert results.plot(x="clip", y="lr", ax=right) is right
+    assert (right.get_xlabel(), right.get_ylabel()) == ("clip", "lr")
+    assert right.get_title() == "fraction of stable seeds"
+    assert not left.get_title()
+
+
+def test_a_notebook_shows_a_sweep_with_its_outcomes_its_map_and_what_to_call(results) -> None:
+    page = results._repr_html_()
+    assert "<b>case</b>" in page
+    assert "4 stable, 4 diverged, 1 spiked" in page
+    assert "data:image/png;base64," in page
+    for call in re.findall(r"<code>\.(\w+)", page):
+        assert hasattr(results, call)
+
+
+def test_answers_are_those_of_the_commands(results, tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "wider") as ledger:
+        record(ledger, sweep_of(GRID, "name: wider\nobjective: quadratic\nsteps: 20\n"), ["stable"] * 12)
+    (difference,) = results.compare(orchestrator.load(tmp_path / "wider")).differences
+    assert difference.area_change > 0
+    unstable = results.trials[results.trials.outcome == "diverged"].trial_id.iloc[0]
+    assert results.diagnose(unstable[:8]).trial.trial_id == unstable
+    assert len(results.explain().rulings) == 2
+    assert results.recommend(margin=1).chosen.setting == {"lr": 0.1, "clip": 1.0}

@@ -66,6 +66,7 @@ def test_an_arm_gives_the_same_edges_for_the_same_seed_and_spends_its_budget(arm
         np.testing.assert_array_equal(edge_R, again[num])
 
 
+@pytest.mark.slow
 def test_the_edge_of_a_surface_is_where_its_mean_crosses() -> None:
     trials = Trials(synthetic("linear", 0.0), 0)
     for row in range(0, 32, 4):

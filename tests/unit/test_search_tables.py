@@ -93,6 +93,7 @@ def test_the_tables_of_the_benchmark_have_an_edge_that_their_own_grid_finds_roug
     assert 0 < np.abs(found - truth.edge_R).mean() < 3
 
 
+@pytest.mark.slow
 def test_a_search_is_replayed_against_a_table_of_ones_own(three_seeds: Table, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     chosen = ["--table", str(three_seeds.path), "--along", "lr", "--log", "lr", "--seeds", "1", "--budgets", "12", "16"]

@@ -6,11 +6,14 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from objectives.fields import per_member, structural, unless, when
+from objectives.fields import Condition, per_member, structural, unless, when
 from objectives.protocol import Objective
 from objectives.training_config import TrainingConfig
 
 _IN_FLOAT16 = when("precision", "float16")
+_HAS_GAINS = Condition(
+    "norm is not null or qk_norm is true", lambda settings: settings["norm"] is not None or settings["qk_norm"]
+)
 
 
 class GptConfig(TrainingConfig):
@@ -31,17 +34,35 @@ class GptConfig(TrainingConfig):
         2000, "steps", "steps without overflow after which the loss scale doubles", acts=_IN_FLOAT16, ge=1
     )
     qk_norm: bool = structural(
-        False, "switch", "normalise queries and keys of each head (Wortsman et al. 2023)", off=True
+        False,
+        "switch",
+        "normalise queries and keys of each head (Wortsman et al. 2023); by RMS norm where norm is null",
+        off=True,
     )
-    norm: Literal["layer", "rms"] = structural("layer", "kind", "kind of every norm: layer norm or RMS norm")
+    norm: Literal["layer", "rms"] | None = structural(
+        "layer", "kind", "kind of every norm, layer norm or RMS norm; null for none in the blocks and at the end"
+    )
     norm_place: Literal["pre", "post", "output"] = structural(
-        "pre", "kind", "norm before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)"
+        "pre",
+        "kind",
+        "norm before each sublayer, after its residual sum, or on its output before the sum (OLMo 2)",
+        acts=unless("norm", None),
     )
     residual_scale: float = per_member(
         1.0, "1", "factor on each sublayer's addition to the residual stream", off=True, ge=0
     )
+    init: Literal["gpt2", "fan_in", "he", "xavier"] = per_member(
+        "gpt2",
+        "kind",
+        "scale of initial matrices: of GPT-2, 1 / fan-in, He or Xavier; all but gpt2 have embeddings N(0, 1)",
+        off=True,
+    )
     init_deviation: float = per_member(
-        0.02, "1", "standard deviation of initial weights; over sqrt(2 depth) for output projections of sublayers", gt=0
+        0.02,
+        "1",
+        "standard deviation of initial weights; over sqrt(2 depth) for output projections of sublayers",
+        acts=when("init", "gpt2"),
+        gt=0,
     )
     dropout: float = per_member(
         0.0, "1", "share of each sublayer's output that is dropped in training", off=True, ge=0, lt=1
@@ -51,7 +72,7 @@ class GptConfig(TrainingConfig):
     embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", off=True, ge=0)
     attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", off=True, ge=0)
     mlp_lr: float = per_member(1.0, "of lr", "learning rate of the MLP matrices", off=True, ge=0)
-    norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", off=True, ge=0)
+    norm_lr: float = per_member(1.0, "of lr", "learning rate of the norms' gains", acts=_HAS_GAINS, off=True, ge=0)
     head_lr: float = per_member(1.0, "of lr", "learning rate of the output head", off=True, ge=0)
     accumulate: int = structural(
         1,
@@ -66,6 +87,10 @@ class GptConfig(TrainingConfig):
     corrupted: float = per_member(
         0.0, "1", "share of the batches whose text is replaced by random bytes", off=True, ge=0, le=1
     )
+    burst_at: int | None = per_member(
+        None, "step", "first of a burst of batches of random bytes; null for none", off=True, ge=0
+    )
+    burst_length: int = per_member(1, "steps", "batches of the burst", acts=unless("burst_at", None), ge=0)
     context_start: int | None = per_member(
         None, "bytes", "initial sequence length; null for the full context", off=True, ge=1
     )
@@ -79,8 +104,14 @@ class GptConfig(TrainingConfig):
     text: tuple[str, ...] = structural(
         (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
     )
+    shift_at: int | None = per_member(
+        None, "step", "from where on shift_text is trained on, in place of text; null for never", off=True, ge=0
+    )
+    shift_text: tuple[str, ...] = structural(
+        (), "paths", "text after shift_at, as text is given", acts=unless("shift_at", None)
+    )
     validation_batches: int = structural(
-        8, "batches", "held-out batches for the validation loss at the end", ge=1, le=10_000
+        8, "batches", "held-out batches of text for a validation loss", ge=1, le=10_000
     )
 
     @model_validator(mode="after")
@@ -103,6 +134,22 @@ class GptConfig(TrainingConfig):
             raise ValueError(f"context_start = {self.context_start} needs context_steps to grow in: give some")
         return self
 
+    @model_validator(mode="after")
+    def _text_shifts_to_another(self) -> GptConfig:
+        if self.shift_at is not None and self.shift_text == self.text:
+            raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text: name some")
+        return self
+
+    @property
+    def place_of_norms(self) -> Literal["pre", "post", "output"] | None:
+        """``norm_place``; None in a model without norms."""
+        return None if self.norm is None else self.norm_place
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm stands before the head; after post-norm blocks their last norm does."""
+        return self.place_of_norms in ("pre", "output")
+
     @property
     def tokens_per_step(self) -> int:
         """Bytes that one step trains on."""
@@ -117,5 +164,14 @@ GPT = Objective(
     can_compile=True,
     layer_groups=("embedding", "attention", "mlp", "head"),
     has_logits=True,
-    data_fields=("batch_size", "context", "text", "corrupted"),
+    data_fields=(
+        "batch_size",
+        "context",
+        "text",
+        "corrupted",
+        "burst_at",
+        "burst_length",
+        "shift_at",
+        "shift_text",
+    ),
 )

@@ -20,8 +20,8 @@ def bad_batch(evidence: Evidence, found: MakeFinding) -> Finding:
 
     Supported where the loss at the onset jumps within one step, half of the jump is gone a few steps later, and the
     curvature was below its threshold before or other trials jump at the same step on the same batch. The batch is
-    named by its text position where the objective knows it. Excluded where all steps see the same data, or the
-    loss rose over several steps, or trials that saw the same batch do not notice it.
+    named by its text position where the objective knows it. Excluded where all steps see the same data, the text
+    changes for good there, the loss rose over several steps, or trials that saw the same batch do not notice it.
     """
     if evidence.onset is None:
         return found("excluded", "the loss never left its trend upwards")
@@ -30,10 +30,12 @@ def bad_batch(evidence: Evidence, found: MakeFinding) -> Finding:
     if not evidence.has_every_step:
         return found("unknown", "losses of single steps are not there (telemetry: {curves: 1} keeps them)")
     step = jump_near(evidence.loss, evidence.onset)
+    if step is not None and step == evidence.number("shift_at"):
+        return found("excluded", f"the text changes for good at step {step} (shift_at)", [_jump_text(evidence, step)])
     if step is None:
         return found("excluded", "no single step jumps away from those before it")
     numbers = [_jump_text(evidence, step)]
-    falls_back = _falls_back(evidence.loss, step)
+    is_back = falls_back(evidence.loss, step)
     others = [jump for losses in evidence.same_data if (jump := jumps_at(losses, step)) is not None]
     share = float(np.mean(others)) if others else None
     if share is not None:
@@ -46,7 +48,7 @@ def bad_batch(evidence: Evidence, found: MakeFinding) -> Finding:
     if where is not None:
         numbers.append(f"the batch of step {step}: {where}")
     is_shared = share is not None and share >= at.SHARED_JUMP
-    if not falls_back and not is_shared:
+    if not is_back and not is_shared:
         return found("excluded", "the loss did not fall back after the step that jumped", numbers)
     if share is not None and not is_shared:
         return found("excluded", "others that saw this batch did not notice it", numbers)
@@ -85,7 +87,7 @@ def _noise(past: Series) -> float:
     return max(_MAD_TO_DEVIATION * float(np.median(np.abs(rest_N - np.median(rest_N)))), _TINY)
 
 
-def _falls_back(loss: Series, step: int) -> bool:
+def falls_back(loss: Series, step: int) -> bool:
     """Whether half of the jump is gone soon after ``step``, and no loss until then was much higher."""
     past, here = loss.between(step - at.LEAST_HISTORY, step).median(), loss.at(step)
     after = loss.between(step + 1, step + 1 + at.FALLS_BACK_STEPS)

@@ -1,14 +1,16 @@
 """The table of the mechanisms by which training becomes unstable.
 
 The order is that of priority: an earlier mechanism causes, or comes with, the later ones. Steps that grow by themselves
-make losses jump; a batch that jumps makes the second moment lag; a step over the edge makes the logits grow. A new
-mechanism is a file, or a part of one, with all its facts, and a line in the table.
+make losses jump, and so does a change of the data; a batch that jumps makes the second moment lag; a step over the edge
+makes the logits grow. An epsilon that stalls the shallow blocks is above their gradients, so the stall comes before the
+epsilon floor. A new mechanism is a file, or a part of one, with all its facts, and a line in the table.
 """
 
 from __future__ import annotations
 
 from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH
 from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.diagnosis.mechanisms.depth import SHALLOW_STALL
 from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
 from orchestrator.diagnosis.mechanisms.logits import LOGIT_GROWTH
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
@@ -21,6 +23,7 @@ from orchestrator.diagnosis.mechanisms.scales import (
     EPSILON_FLOOR,
     LAYERS_OUT_OF_STEP,
 )
+from orchestrator.diagnosis.mechanisms.sharpening import SHARPENING
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.key: mechanism
@@ -28,10 +31,12 @@ MECHANISMS: dict[str, Mechanism] = {
         HALF_PRECISION_OVERFLOW,
         LEARNING_RATE_TOO_LOW,
         SHORT_MEMORY,
+        SHALLOW_STALL,
         BAD_BATCH,
         WARMUP_TOO_SHORT,
         OVER_THE_EDGE,
         PRECONDITIONER_DECAY,
+        SHARPENING,
         EPSILON_FLOOR,
         LAYERS_OUT_OF_STEP,
         LOGIT_GROWTH,

@@ -19,9 +19,9 @@ def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
     """The learning rate is too high for the loss from the first steps at full rate.
 
     Supported where the run leaves its trend (or never finds one) soon after the learning rate is full, and either the
-    curvature is over the threshold at most readings or the same run with a lower rate is stable; also where it is over
-    the threshold at most readings for longer. Excluded where a longer warmup or more bits get the run through its
-    start, where it trained long and below the threshold before, or where the curvature never came near the threshold.
+    curvature is over the threshold at most readings or the same run with a lower rate is stable. Excluded where a
+    longer warmup or more bits get the run through its start, where it trained for long before, or where the curvature
+    never came near the threshold.
     """
     if evidence.onset is None:
         return found("excluded", "the loss never left its trend upwards")
@@ -52,9 +52,6 @@ def over_the_edge(evidence: Evidence, found: MakeFinding) -> Finding:
     if is_early and (is_over or any(cell.is_stable for cell in slower)):
         began = evidence.full_rate_step if began is None else began
         return found("supported", "it left its trend as soon as the learning rate was this high", numbers, began)
-    lag = evidence.v_lag.between(evidence.full_rate_step, evidence.onset).median()
-    if not is_early and is_over and len(readings) >= at.EDGE_READINGS and (lag is None or lag >= at.DECAYED):
-        return found("supported", "the step was over the edge most of the time", numbers, began)
     if not is_early and share is None and any(cell.is_stable for cell in slower):
         return found("unknown", f"it trained at this learning rate before, and {_not_read(evidence)}", numbers)
     if not is_early:

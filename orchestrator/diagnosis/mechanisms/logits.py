@@ -16,7 +16,8 @@ def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
     Supported where the largest attention logit is above 1e4, or above 1e3 and ten times its first reading, or where
     the mean of |log Z| is five times its first reading, all before the onset. Excluded where both are calm.
     """
-    if evidence.objective is not None and not evidence.objective.has_logits:
+    were_read = any(len(evidence.column(name)) for name in ("attention_logit", "log_z"))
+    if evidence.has_logits is False and not were_read:
         return found("excluded", "the model has no logits")
     attention = evidence.column("attention_logit").between(0, evidence.until + 1)
     log_z = evidence.column("log_z").between(0, evidence.until + 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from orchestrator.diagnosis.evidence import ALL, Evidence
 from orchestrator.diagnosis.mechanisms import thresholds as at
-from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, Verdict
+from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, Verdict, seeds_text
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
 from orchestrator.diagnosis.mechanisms.moves import CLIP, LOWER_EPS, SHORTER_MEMORY, Move, about_the_norm, scaled
 from orchestrator.diagnosis.moments import clip_factors
 from orchestrator.diagnosis.series import NOTHING, Series, known, series
+from orchestrator.maps.neighbours import Neighbour, below
 from orchestrator.space import format_value
 
 
@@ -16,11 +17,16 @@ def epsilon_floor(evidence: Evidence, found: MakeFinding) -> Finding:
     """Gradients so small that epsilon, not the second moment, sets the step (Wortsman et al., arXiv 2309.14322).
 
     Supported where RMS(g) < 10 eps in a layer group at the last readings before the onset, or over the whole run if it
-    has none. Without telemetry |g| alone can support it, as RMS(g) <= |g|.
+    has none. Without telemetry |g| alone can support it, as RMS(g) <= |g|. Excluded where RMS(g) is larger, or where
+    the sweep has cells with a lower eps and none of them is more stable.
     """
     eps = evidence.number("eps")
     if evidence.is_adam is False:
         return found("excluded", "the optimizer divides by no second moment")
+    refuted_by = _no_better_below(evidence)
+    if refuted_by is not None:
+        lower = f"with eps {format_value(refuted_by.value)}: {seeds_text(refuted_by)}"
+        return found("excluded", "no lower eps is more stable", [lower])
     readings = {**evidence.groups("grad_rms_over_eps"), ALL: evidence.column(f"grad_rms_over_eps/{ALL}")}
     medians = {group: recent(ratio, evidence).median() for group, ratio in readings.items()}
     levels = {group: level for group, level in medians.items() if level is not None}
@@ -39,6 +45,15 @@ def epsilon_floor(evidence: Evidence, found: MakeFinding) -> Finding:
     left = levels[lowest] / (1 + levels[lowest])
     numbers.append(f"a step there is about {left:.2g} of what it were without eps")
     return found("supported", f"gradients of {_group(lowest)} are below {at.EPSILON_FLOOR:.0f} eps", numbers, began)
+
+
+def _no_better_below(evidence: Evidence) -> Neighbour | None:
+    """The nearest cell with a lower eps, if the sweep has some and none is stable at more of its seeds."""
+    lower = below(evidence.cells("eps"), evidence.config.get("eps"))
+    own = evidence.own_cell("eps")
+    if not lower or own is None or any(cell.stable_share > own.stable_share for cell in lower):
+        return None
+    return lower[0]
 
 
 def _floor_by_norm(evidence: Evidence, found: MakeFinding, eps: float | None) -> Finding:
@@ -62,7 +77,7 @@ def layers_out_of_step(evidence: Evidence, found: MakeFinding) -> Finding:
     """
     groups = [group for group in evidence.layer_groups if group in evidence.groups("update_to_weight")]
     if len(groups) < 2:
-        if evidence.objective is not None and len(evidence.layer_groups) < 2:
+        if (evidence.objective is not None or evidence.groups("update_to_weight")) and len(evidence.layer_groups) < 2:
             return found("excluded", "there is one layer only")
         return found("unknown", "updates of layers were not read")
     moved = {group: evidence.column(f"update_to_weight/{group}") for group in groups}

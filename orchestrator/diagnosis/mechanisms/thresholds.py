@@ -12,6 +12,8 @@ EDGE = 1.0
 NEAR_EDGE = 0.5
 # Share of the readings at the full learning rate that exceed it, in a run over the edge throughout. Ours.
 MOSTLY_OVER, SELDOM_OVER = 0.5, 0.2
+# Readings over the threshold that are no accident of one batch. Ours.
+LEAST_OVER = 2
 # Readings count from where the learning rate is this share of the highest before the onset. Ours.
 HALF_RATE = 0.5
 # A run that trained this many steps at its full learning rate was not over the edge from the start. Ours.
@@ -47,6 +49,14 @@ MOST_COORDINATES = 1e12
 # Relative update of the deep layers over that of the shallow ones (after Molybog et al., arXiv 2304.09871). Ours.
 OUT_OF_STEP = 100.0
 RECENT_READINGS = 10
+# RMS of the updates of the deep third of the blocks over that of the shallow third above which these stand still.
+# Measured before a change of the text, on gpt at beta2 0.95 and lr up to 0.01: 11 to 140 with post-norm and an eps of
+# 1e-3 or more, 0.5 to 2.8 with post-norm and eps 1e-8 or with pre-norm. The limit is ours.
+SHALLOW_STALL = 10.0
+# Readings by depth before the onset that it takes. Ours.
+STALL_READINGS = 3
+# Times its usual norm before that a gradient grows to at once where the data change. Measured: 30 and more. Ours.
+BURST = 10.0
 
 # --- logits --------------------------------------------------------------------------------------
 # Largest attention logit: all runs above 1e4 diverged, and the loss is worse from 1e3 on, Wortsman et al. Below 100,

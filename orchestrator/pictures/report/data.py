@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,20 @@ from orchestrator.maps.curve_metrics import CURVE_METRICS, OF_TRACES, also_of, h
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import REDUCTIONS, sweep_axes
+from orchestrator.messages import TrialRow
 from orchestrator.pictures.labels import axis_place, short_number, tick_texts
 from orchestrator.pictures.report.cells import cells_and_panels, page_look
 from orchestrator.pictures.thinning import thinned
 from orchestrator.space import Axis
 
 CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
+VALIDATION = {"validation_loss": "validation loss"}  # shown where a trial was validated during training
 # Columns shown for the seeds of a cell, by their headings.
 _SEED_COLUMNS = {
     "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
     "final_loss": "final loss", "learned_share": "share learned", "lr_health": "learning rate",
     "lr_regret": "left on the table", "reason": "why",
-    "norm_rises": "norm rose at",
+    "norm_rises": "norm rose at", "overfit_step": "overfits from", "trial_id": "trial",
 }  # fmt: skip
 # The page stays below 10 MB: the bytes for all curves, and for one curve.
 _BYTES_FOR_CURVES = 6_000_000
@@ -39,24 +41,45 @@ _NUM_TICKS = 6
 def report_data(ledger: LedgerReader) -> dict[str, Any]:
     """The page's data; every number is finite or null. Curves are float32 and int32 in base64."""
     facts, rows, found_axes = ledger.facts(), judged_trials(ledger), sweep_axes(ledger)
+    num_points = _points_per_curve(len(CURVES) * sum(row.outcome is not None for row in rows))
+    # The curves of one trial at a time: all together may exceed the memory.
+    curves = [curves_and_readings(ledger, row, num_points) for row in rows]
+    data = table_data(facts, rows, found_axes, [readings for _, readings in curves])
+    titles = CURVES | (VALIDATION if any("validation_loss" in curve for curve, _ in curves) else {})
+    return data | {"curves": [curve for curve, _ in curves], "curve_titles": titles, "num_points": num_points}
+
+
+def curves_and_readings(
+    ledger: LedgerReader, row: TrialRow, num_points: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """The thinned curves of a trial, and the metrics of maps that follow from its curves."""
+    trace = ledger.trace(row.trial_id, (*CURVES, "lr")) if row.outcome else {}
+    telemetry = ledger.telemetry(row.trial_id) if row.outcome else {}
+    found = {name: metric(trace) for name, metric in OF_TRACES.items()} | headlines(telemetry, trace)
+    found |= {name: last_reading(telemetry, name) for name in also_of([row])}
+    readings = {name: value for name, value in found.items() if value is not None}
+    return _curves(trace, num_points) | _validations(telemetry, num_points), readings
+
+
+def curves_so_far(ledger: LedgerReader, trial_id: str, num_points: int) -> dict[str, Any]:
+    """The thinned curves of a trial, of one in training up to its last report."""
+    trace, telemetry = ledger.trace(trial_id, CURVES), ledger.telemetry(trial_id)
+    return _curves(trace, num_points) | _validations(telemetry, num_points)
+
+
+def table_data(
+    facts: Mapping[str, str],
+    rows: Sequence[TrialRow],
+    found_axes: Sequence[Axis],
+    readings: Sequence[Mapping[str, float]],
+) -> dict[str, Any]:
+    """The page's data but for the curves; ``readings`` are those of ``curves_and_readings`` for each of ``rows``."""
     # The page shows the first two at first: not one that advances with another.
     axes = sorted(found_axes, key=lambda axis: axis.name in led(found_axes))
-    num_points = _points_per_curve(len(CURVES) * sum(row.outcome is not None for row in rows))
-    also = also_of(rows)
-    measured: dict[str, dict[str, float]] = {name: {} for name in (*CURVE_METRICS, *also)}
-    curves = []
-    for row in rows:
-        # The curves of one trial at a time: all together may exceed the memory.
-        trial_id = row.trial_id
-        trace = ledger.trace(trial_id, (*CURVES, "lr")) if row.outcome else {}
-        telemetry = ledger.telemetry(trial_id) if row.outcome else {}
-        curves.append(_curves(trace, num_points))
-        found = {name: metric(trace) for name, metric in OF_TRACES.items()}
-        found |= headlines(telemetry, trace)
-        found |= {name: last_reading(telemetry, name) for name in also}
+    measured: dict[str, dict[str, float]] = {name: {} for name in (*CURVE_METRICS, *also_of(rows))}
+    for row, found in zip(rows, readings, strict=True):
         for name, value in found.items():
-            if value is not None:
-                measured[name][trial_id] = value
+            measured[name][row.trial_id] = value
     cells, panels = cells_and_panels(rows, axes, measured)
     return {
         "name": facts.get("name", ""),
@@ -67,6 +90,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
         "cells": cells,
         "panels": panels,
         "trials": {
+            "trial_id": [row.trial_id for row in rows],
             "seed": [row.seed for row in rows],
             "outcome": [row.label for row in rows],
             "onset_step": [row.onset_step for row in rows],
@@ -77,17 +101,15 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
             "lr_regret": [None if row.lr_regret is None else short_number(row.lr_regret) for row in rows],
             "reason": [row.reason or "" for row in rows],
             "norm_rises": [", ".join(map(str, row.norm_rises)) for row in rows],
+            "overfit_step": [row.overfit_step for row in rows],
             "verdict_step": [row.verdict_step for row in rows],
         },
         "columns": [{"name": name, "title": title, "meaning": meaning(name)} for name, title in _SEED_COLUMNS.items()],
         "episodes": [row.episodes for row in rows],
-        "curves": curves,
-        "curve_titles": CURVES,
-        "num_points": num_points,
     }
 
 
-def as_script(data: Mapping[str, Any]) -> str:
+def as_script(data: Mapping[str, Any] | Sequence[Any]) -> str:
     """The data as JSON that is safe in a <script> element, whatever texts it contains."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -127,6 +149,16 @@ def _curves(trace: Mapping[str, np.ndarray], num_points: int) -> dict[str, Any]:
         if len(finite) < len(values):
             found[f"{name}_broken"] = int(trace["step"][np.flatnonzero(~np.isfinite(values))[0]])
     return found
+
+
+def _validations(telemetry: Mapping[str, np.ndarray], num_points: int) -> dict[str, Any]:
+    """The curve of the validation loss, if there is more than one."""
+    losses = telemetry.get("validation_loss", np.empty(0))
+    known = np.flatnonzero(np.isfinite(losses))
+    if len(known) < 2:
+        return {}
+    kept = known[thinned(losses[known], num_points)]
+    return {"validation_loss": [_packed(telemetry["step"][kept], "<i4"), _packed(losses[kept], "<f4")]}
 
 
 def _packed(values: np.ndarray, dtype: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -17,67 +20,101 @@ from orchestrator.maps.fitted_sensitivity import sensitivity_answer
 from orchestrator.maps.recommendation import recommend, recommendation_lines
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.maps.tables import map_table
+from orchestrator.messages import TrialRow
 from orchestrator.pictures.report.cells import style_sheet
 from orchestrator.pictures.report.data import as_script, report_data
 from orchestrator.replay.audit import audit, audit_lines
 from orchestrator.space import format_value
 
-_SCRIPTS = ("elements.js", "cells.js", "map.js", "curves.js", "controls.js")  # one script, in this order
-# The browser itself blocks anything that the page might try to load.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_SCRIPTS = ("elements.js", "cells.js", "map.js", "curves.js", "address.js", "controls.js")  # one script, in this order
 
 
 def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
-    """The report as one HTML page; all text from a configuration is escaped."""
-    facts, rows = ledger.facts(), ledger.trials()
-    name = html.escape(facts.get("name", ""))
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.label] = counts.get(row.label, 0) + 1
-    packs = ledger.packs()
+    """The report as one HTML page that loads nothing; all text from a configuration is escaped."""
+    data = None if stability is None else report_data(ledger)
+    rows = ledger.trials()
+    sections = {
+        "summary": f"<p>{len(rows)} trials.</p>\n{counts_table(rows)}",
+        "answers": answers_html(ledger, stability, sweep_text),
+    }
+    return page_html(ledger.facts().get("name", ""), data, sections)
+
+
+def page_html(name: str, data: Mapping[str, Any] | None, sections: Mapping[str, str], *, is_live: bool = False) -> str:
+    """The page of a sweep: its map, if it has ``data``, between the HTML ``sections`` summary and answers.
+
+    A live page asks its own address every second what is new, and for the curves of a chosen cell.
+    """
+    script = code = ""
+    if data is not None:
+        script = f'<script type="application/json" id="data">{as_script(data)}</script>\n'
+        code = "".join(map(_page, _SCRIPTS))
+    if is_live:
+        code += _page("live.js")
+    script += f"<script>{code}</script>\n" if code else ""
+    policy = content_policy(code, is_live=is_live)
+    summary, answers = (f'<div id="{part}">\n{sections[part]}\n</div>' for part in ("summary", "answers"))
+    body = "\n".join([f"<h1>{html.escape(name)}</h1>", summary, *([_MAP] if data is not None else []), answers])
+    return document(f"{name}: stability map", policy, f"<main>\n{body}\n</main>\n{script}")
+
+
+def document(title: str, policy: str, body: str) -> str:
+    """An HTML document in the style of the report; ``title`` is text, ``body`` HTML."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width"><style>{style_sheet()}\n{_page("page.css")}</style></head>'
+        f"<body>\n{body}</body></html>\n"
+    )
+
+
+def content_policy(code: str = "", *, is_live: bool = False) -> str:
+    """What a browser lets the page do: run this one script, and load nothing but, if it is live, news of itself."""
+    parts = ["default-src 'none'", "style-src 'unsafe-inline'"]
+    if code:
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        parts.append(f"script-src 'sha256-{digest}'")
+    if is_live:
+        parts.append("connect-src 'self'")
+    return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
+
+
+def counts_table(rows: Sequence[TrialRow]) -> str:
+    """How many trials there are of each outcome or status."""
+    return table_html(("outcome or status", "trials"), Counter(row.label for row in rows).items())
+
+
+def answers_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
+    """What follows from the map, the trials without a result, the sweep file and the environment."""
+    rows, packs = ledger.trials(), ledger.packs()
     environment = packs[-1].environment if packs else {}
-    sections = [
-        f"<h1>{name}</h1>",
-        f"<p>{len(rows)} trials.</p>",
-        _table(("outcome or status", "trials"), counts.items()),
-    ]
-    if stability is not None:
-        sections += [_MAP, _answers(ledger, stability)]
+    sections = [_answers(ledger, stability)] if stability is not None else []
     stopping = audit_lines(audit(rows, ledger.member_steps_per_second()))
     sections += ["<h2>Early stopping</h2>", *(f"<p>{html.escape(line)}</p>" for line in stopping)]
     failed = [(row.cell, row.seed, row.reason) for row in rows if row.status in ("errored", "lost")]
     if failed:
-        shown = ((_cell_name(cell, seed), reason or "") for cell, seed, reason in failed[:50])
-        sections += ["<h2>Trials without a result</h2>", _table(("trial", "why"), shown)]
+        shown = ((cell_name(cell, seed), reason or "") for cell, seed, reason in failed[:50])
+        sections += ["<h2>Trials without a result</h2>", table_html(("trial", "why"), shown)]
     sections += [
         "<h2>Sweep file</h2>",
         f"<pre>{html.escape(sweep_text)}</pre>",
         "<h2>Environment</h2>",
-        _table(("what", "value"), {**facts_to_show(facts), **environment}.items()),
+        table_html(("what", "value"), {**facts_to_show(ledger.facts()), **environment}.items()),
     ]
-    script = ""
-    if stability is not None:
-        data = as_script(report_data(ledger))
-        code = "".join(map(_page, _SCRIPTS))
-        script = f'<script type="application/json" id="data">{data}</script>\n<script>{code}</script>\n'
-    body = "\n".join(sections)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}: stability map</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width"><style>{style_sheet()}\n{_page("page.css")}</style></head>'
-        f"<body>\n<main>\n{body}\n</main>\n{script}</body></html>\n"
-    )
+    return "\n".join(sections)
 
 
 _MAP = """<h2>Stability map</h2>
 <noscript><p>Without scripts there is no map here; its numbers are in the table below.</p></noscript>
 <div class="controls" id="controls"></div>
-<h3 id="map-title"></h3>
+<div class="beside">
+<div><h3 id="map-title"></h3>
 <div class="wide" id="map"></div>
-<ul class="key" id="key" aria-label="what the marks mean"></ul>
+<ul class="key" id="key" aria-label="what the marks mean"></ul></div>
 <section id="cell" aria-live="polite" aria-label="the chosen cell">
 <p>Choose a cell to see its seeds' curves.</p>
-</section>"""
+</section>
+</div>"""
 
 
 def _answers(ledger: LedgerReader, stability: StabilityMap) -> str:
@@ -113,11 +150,13 @@ def facts_to_show(facts: Mapping[str, str]) -> dict[str, str]:
     return {key: facts[key] for key in wanted if facts.get(key)}
 
 
-def _cell_name(cell: Mapping[str, Any], seed: int) -> str:
+def cell_name(cell: Mapping[str, Any], seed: int) -> str:
+    """A trial in words: its values and its seed."""
     return " ".join([*(f"{key}={format_value(value)}" for key, value in cell.items()), f"seed={seed}"])
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def table_html(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table in HTML of values that are escaped."""
     header = "".join(f"<th>{html.escape(word)}</th>" for word in head)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
@@ -125,4 +164,4 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 def _frame(table: pd.DataFrame) -> str:
     shown = table.map(lambda value: "" if value is None or value != value else format_value(value))
-    return _table(shown.columns, shown.itertuples(index=False))
+    return table_html(shown.columns, shown.itertuples(index=False))

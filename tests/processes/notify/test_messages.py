@@ -164,6 +164,7 @@ def test_a_server_that_does_not_answer_is_given_up_by_apprise_itself(
     assert_kept_to_itself(folder, text)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_for_good_holds_neither_the_sweep_nor_the_end_of_the_process(folder: Path, serve) -> None:
     server = serve(None)
     # Apprise itself would wait for a day, and every thread but a daemon holds the end of the process as long.

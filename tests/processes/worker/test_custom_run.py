@@ -336,6 +336,19 @@ def test_two_processes_of_a_trial_find_each_other_as_with_torchrun(tmp_path: Pat
     assert (first["WORLD_SIZE"], second["LOCAL_RANK"]) == ("2", "1")
 
 
+def test_a_command_gets_the_parts_of_a_global_batch_and_so_does_its_file_of_values(tmp_path: Path) -> None:
+    words = '"{global_batch}", "{micro_batch}", "{accumulation}", "{workers}"'
+    script = 'import json, os, sys\njson.dump(sys.argv[1:], open("words", "w"))\n'
+    script += 'json.dump(json.load(open(os.environ["SWEEP_TRIAL"]))["config"], open("values", "w"))\n' + HEAD
+    text = (
+        ONE.replace('"{lr}", "{steps}", "{seed}"', f'"{{lr}}", {words}') + "batch: {global: 64, micro: 4, workers: 2}\n"
+    )
+    assert last_of(tmp_path, script, text).error is None
+    assert json.loads((tmp_path / "words").read_text()) == ["0.1", "64", "4", "8", "2"]
+    values = json.loads((tmp_path / "values").read_text())
+    assert {"global_batch": 64, "micro_batch": 4, "accumulation": 8, "workers": 2}.items() <= values.items()
+
+
 def test_a_rank_that_fails_ends_the_others_and_is_named(tmp_path: Path) -> None:
     script = HEAD + 'sys.exit("rank one fails") if os.environ["RANK"] == "1" else time.sleep(60)\n'
     last = last_of(tmp_path, script, ONE + "resources: {workers: 2}\n")
@@ -345,7 +358,9 @@ def test_a_rank_that_fails_ends_the_others_and_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_aborts_after_the_last_step_takes_nothing_from_the_result(tmp_path: Path) -> None:
     script = (
         "import os, sys, time\nfor step in range(60):\n    print(f'step {step} loss {3 - step / 100}', flush=True)\n"
-        'if os.environ["RANK"] == "1":\n    os.abort()\ntime.sleep(0.5)\n'
+        f"done = {str(tmp_path / 'done')!r}\n"
+        'if os.environ["RANK"] == "1":\n    while not os.path.exists(done):\n        time.sleep(0.01)\n    os.abort()\n'
+        'open(done, "w").close()\ntime.sleep(0.5)\n'
     )
     (result,) = last_of(tmp_path, script, ONE + "resources: {workers: 2}\n").finished
     assert (result.outcome, result.steps_done) == ("stable", 60)

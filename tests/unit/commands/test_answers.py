@@ -33,7 +33,34 @@ def test_the_answers_read_a_sweep_s_folder(folders: list[Path]) -> None:
     assert lines[0] == "b: the edge along lr; a cell is stable when all its seeds are"
     assert lines[1] == "all cells  edge near lr=0.316 (lr 0.1 is stable, 1 is not)"
     assert next(recommend(folders[1], 2.0, "final_loss", False)).startswith("lr=0.001:")
-    assert "over 4 values from 0.001 to 1" in next(sensitivity(folders[1], "lr"))
+    assert "over 4 values from 0.001 to 1" in next(sensitivity(folders[1], "lr", None, None))
+
+
+def test_sensitivity_over_a_range_is_words_and_json(folders: list[Path], tmp_path: Path) -> None:
+    lines = list(sensitivity(folders[1], "lr", "1e-2:0.1", tmp_path / "costs.json"))
+    assert "over 2 values from 0.01 to 0.1" in lines[0]
+    assert lines[-1] == f"wrote {tmp_path / 'costs.json'}"
+    told = json.loads((tmp_path / "costs.json").read_text())
+    assert (told["axis"], told["low"], told["high"], told["num_values"]) == ("lr", 0.01, 0.1, 2)
+    (all_cells,) = told["settings"]
+    assert all_cells == {"setting": {}, "sensitivity": 0.0, "best": 0.01, "seeds": {"0": 0.0, "1": 0.0, "2": 0.0}}
+
+
+def test_sensitivity_of_scattered_cells_is_words_and_json(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "s") as ledger:
+        sampled = sweep_of("axes: {lr: {log: [1e-3, 1]}}\nsample: {method: sobol, num: 16}\n")
+        record(ledger, sampled, ["stable"] * 16)
+    lines = list(sensitivity(tmp_path / "s", "lr", "1e-2:0.1", tmp_path / "costs.json"))
+    assert "lr sensitivity from 0.01 to 0.1" in lines[0]
+    told = json.loads((tmp_path / "costs.json").read_text())
+    assert (told["axis"], told["low"], told["high"], told["num_cells"]) == ("lr", 0.01, 0.1, 16)
+    assert [set(each) for each in told["settings"]] == [{"setting", "sensitivity", "best"}]
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1:1", "2:1", "a:b", "nan:1", "0:inf", ":", "1:2:3", ""])
+def test_a_range_that_is_not_low_and_high_is_refused(folders: list[Path], text: str) -> None:
+    with pytest.raises(InputError, match="is not LOW:HIGH"):
+        list(sensitivity(folders[1], "lr", text, None))
 
 
 def test_survival_is_words_and_json(folders: list[Path], tmp_path: Path) -> None:
@@ -63,6 +90,7 @@ def test_a_comparison_is_words_and_a_picture(folders: list[Path], tmp_path: Path
     assert (tmp_path / "three.svg").read_text().startswith("<?xml"), drawn
 
 
+@pytest.mark.slow
 def test_a_comparison_of_scattered_cells_is_words_and_a_picture_of_fitted_surfaces(tmp_path: Path) -> None:
     ranges = "seeds: [0]\nsample: {method: sobol, num: 40}\naxes: {lr: {log: [1e-3, 1]}, beta1: {linear: [0, 0.9]}}\n"
     folders = [tmp_path / "low", tmp_path / "high"]

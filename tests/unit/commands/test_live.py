@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from sweep_cases import QUADRATIC, sweep_of, trial_row
 
-from orchestrator.commands.live import LiveView, progress_line, text_map
+from orchestrator.commands.live import LiveView, progress_line, stop_line, text_map
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
 from orchestrator.messages import Report, TrialRow
@@ -47,7 +47,7 @@ def test_without_a_terminal_progress_is_plain_lines(train, quadratic_sweep) -> N
     text = output.getvalue()
     assert "training 12 trials on 1 worker" in text
     assert text.splitlines()[-1].startswith("0:0")
-    assert "12/12 trials | stable 10 | diverged 2" in text
+    assert "12/12 trials | 100% of the steps | stable 10 | diverged 2" in text
     assert "\x1b" not in text
 
 
@@ -76,3 +76,33 @@ def test_the_progress_line_counts_the_trials_whose_gradient_norm_is_up() -> None
     assert "gradient norm up in 3" in progress_line(progress)
     progress.running.clear()
     assert "gradient norm" not in progress_line(progress)
+
+
+def test_before_the_first_step_the_line_says_what_is_waited_for() -> None:
+    progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0)
+    assert "workers import and load" in progress_line(progress)
+    progress.member_steps = 1
+    assert "workers" not in progress_line(progress)
+
+
+def test_a_signal_is_answered_with_what_is_waited_for_and_how_to_stop_at_once() -> None:
+    progress = Progress(sweep_of(), {}, {}, {}, 8, clock=lambda: 5.0, started=0.0)
+    assert stop_line(progress) == "stopping: another signal (Ctrl-C) stops at once"
+    progress.running = {"a": Report("a", 10, 10, 1.0)}
+    assert stop_line(progress).startswith("stopping: 1 pack may write checkpoints for 10 s; another signal")
+    output = io.StringIO()
+    view = LiveView(Console(file=output, force_terminal=False))
+    progress.stopped_by = 2
+    view.changed(progress, ())
+    view.changed(progress, ())
+    assert output.getvalue().count("stopping: ") == 1
+
+
+def test_while_workers_start_a_terminal_has_something_that_moves_and_a_file_has_a_line() -> None:
+    plain, terminal = io.StringIO(), io.StringIO()
+    with LiveView(Console(file=plain, force_terminal=False)).starting():
+        assert plain.getvalue() == "starting workers ...\n"
+    with LiveView(Console(file=terminal, force_terminal=True, width=80, legacy_windows=False)).starting():
+        pass
+    assert "starting workers ..." in terminal.getvalue()
+    assert "\x1b" in terminal.getvalue()

@@ -59,6 +59,17 @@ def test_a_run_on_a_cell_is_told_with_its_margins_and_the_nearest_cells(folder: 
     assert lines[-1].startswith(f"curves of the first: `sweep diagnose {folder} --trial ")
 
 
+def test_a_share_of_the_steps_is_the_number_of_steps_that_a_sweep_file_makes_of_it(folder: Path) -> None:
+    asked = located(folder, "lr=0.01", "beta1=0.5", "warmup=0%", "adagc=1", "adagc_warmup=5%")
+    assert not any("warmup = 0" in line for line in asked)
+    lines = located(folder, "lr=0.01", "beta1=0.5", "warmup=15%")
+    assert "caution: --set warmup=15%: warmup = 3, where the sweep has 0" in lines
+    lines = located(folder, "lr=0.01", "beta1=0.5", "warmup=15%", "steps=200")
+    assert "caution: --set warmup=15%: warmup = 30, where the sweep has 0" in lines
+    with pytest.raises(InputError, match="--set warmup=150%: warmup: '150%' is refused"):
+        located(folder, "lr=0.01", "beta1=0.5", "warmup=150%")
+
+
 def test_a_log_that_is_not_there_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         located(folder, "lr=0.01", "beta1=0.5", log=tmp_path / "train.log")

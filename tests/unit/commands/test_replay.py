@@ -126,7 +126,8 @@ def test_logs_whose_names_come_out_alike_get_pictures_of_their_own(
     ("change", "outcome"), [("spike_rise=100.0", "stable"), ("spike_steps=11", "stable"), ("window=60", "spiked")]
 )
 def test_another_setting_judges_otherwise(replay, change: str, outcome: str) -> None:
-    write("run.csv", SPIKED)
+    # Not so high that one step of it would count.
+    write("run.csv", learning(300, changes=[(150, 160, 1.5)]))
     assert replay("run.csv", "--no-figures")[1].splitlines()[1].split()[2] == "spiked"
     code, text = replay("run.csv", "--no-figures", "--set", f"stopping.{change}")
     assert (code, text.splitlines()[1].split()[2]) == (0, outcome)

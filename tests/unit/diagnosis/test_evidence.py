@@ -40,12 +40,13 @@ def test_the_lag_of_v_follows_from_the_norms_alone_as_from_every_coordinate(beta
         assert (clip_factors(norm_N, clip) < 1).any(), "the case clips"
 
 
-def test_a_gradient_that_is_not_finite_leaves_v_as_it_is() -> None:
+@pytest.mark.parametrize("clip", [None, 1.5])
+def test_a_gradient_that_is_not_finite_leaves_v_as_it_is(clip: float | None) -> None:
     norm_N = np.array([1.0, 2.0, np.inf, 3.0, np.nan, 1.0])
-    sums_N = second_moment_sums(norm_N, 0.9, None)
+    sums_N = second_moment_sums(norm_N, 0.9, clip)
     kept_N = np.isfinite(norm_N)
     assert np.isnan(sums_N[~kept_N]).all()
-    np.testing.assert_array_equal(sums_N[kept_N], second_moment_sums(norm_N[kept_N], 0.9, None))
+    np.testing.assert_array_equal(sums_N[kept_N], second_moment_sums(norm_N[kept_N], 0.9, clip))
 
 
 def test_the_lag_is_that_of_the_norms_where_every_step_is_there_and_else_what_was_read() -> None:

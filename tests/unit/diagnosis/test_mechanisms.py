@@ -22,6 +22,7 @@ from diagnosis_cases import (
     risen,
     row_of,
     series_of,
+    shallow_stall,
     short_memory,
     warmup_too_short,
 )
@@ -200,7 +201,34 @@ def test_a_run_that_trained_for_long_was_not_over_the_edge_from_the_start() -> N
     case = risen(calm("diverged", 200, steps_done=300), 200, 20.0).sister("stable", lr=0.001)
     assert finding(case, "over_the_edge").verdict == "excluded"
     over = ratios(case, 2.0 + 0 * case.telemetry["step"])
-    assert finding(over, "over_the_edge").verdict == "supported", "it was over the edge all the time"
+    assert [finding(over, key).verdict for key in ("over_the_edge", "sharpening")] == ["excluded", "supported"]
+
+
+@pytest.mark.parametrize(
+    ("last_ratios", "verdict"),
+    [
+        ([0.3] * 10, "excluded"),
+        ([0.3] * 8 + [0.7, 0.9], "unknown"),
+        ([0.3] * 8 + [1.5, 0.9], "unknown"),
+        ([0.3] * 9 + [1.5], "supported"),
+        ([0.3] * 7 + [1.5, 1.2, 0.9], "supported"),
+    ],
+)
+def test_curvature_grew_to_the_edge_where_it_is_over_it_at_the_onset_or_more_than_once_before(
+    last_ratios: list[float], verdict: str
+) -> None:
+    case = risen(calm("diverged", 300, steps_done=360), 300, 5.0, growth=1.3)
+    before_M = case.telemetry["step"] < 300
+    ratio_M = np.full(len(before_M), 0.3)
+    measured = np.flatnonzero(before_M & np.isfinite(case.telemetry["lambda_max"]))
+    ratio_M[measured[-len(last_ratios) :]] = last_ratios
+    assert finding(ratios(case, ratio_M), "sharpening").verdict == verdict
+    assert finding(case.without_telemetry(), "sharpening").verdict == "unknown"
+
+
+def test_where_v_had_decayed_it_was_not_the_curvature_of_the_loss_that_grew() -> None:
+    found = finding(preconditioner_decay(), "sharpening")
+    assert (found.verdict, "the preconditioner grew" in found.reason) == ("excluded", True)
 
 
 @pytest.mark.parametrize("change", [{"optimizer": "sgd"}, {"warmup": 100}])
@@ -287,6 +315,17 @@ def test_that_v_lags_at_the_peak_of_a_run_over_the_edge_is_told_as_what_follows_
 @pytest.mark.parametrize(("ratio", "verdict"), [(9.9, "supported"), (10.1, "excluded")])
 def test_the_floor_is_ten_eps_in_any_layer_group(ratio: float, verdict: str) -> None:
     case = calm("stalled").reading(grad_rms_over_eps__embedding=ratio)
+    assert finding(case, "epsilon_floor").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("outcomes_below", "verdict"),
+    [([], "supported"), (["stable"], "supported"), (["stalled"], "excluded"), (["stalled", "stable"], "supported")],
+)
+def test_cells_with_a_lower_eps_that_are_no_more_stable_refute_the_floor(outcomes_below: list, verdict: str) -> None:
+    case = epsilon_floor()
+    for eps, outcome in zip((0.1, 0.01), outcomes_below, strict=False):
+        case = case.sister(outcome, eps=eps)
     assert finding(case, "epsilon_floor").verdict == verdict
 
 
@@ -413,6 +452,60 @@ def test_layers_are_out_of_step_when_the_shallow_ones_stand_still_and_not_the_de
     assert finding(calm("stalled").without_telemetry(), "layers_out_of_step").verdict == "unknown"
 
 
+def test_shallow_blocks_that_stand_still_lead_an_epsilon_floor_and_layers_out_of_step() -> None:
+    case = shallow_stall().reading(grad_rms_over_eps__norm=0.1, update_to_weight__embedding=1e-5)
+    assert supported(case.evidence()) == ["shallow_stall", "epsilon_floor", "layers_out_of_step"]
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(9.0, "excluded"), (11.0, "supported"), (np.inf, "supported")])
+def test_shallow_blocks_stall_below_a_tenth_of_the_deep_ones(ratio: float, verdict: str) -> None:
+    case = shallow_stall()
+    found = finding(case.reading(update_rms__shallow=case.telemetry["update_rms/deep"] / ratio), "shallow_stall")
+    assert found.verdict == verdict
+    assert f"{ratio:.3g} times as much" in found.numbers[0]
+
+
+def test_a_stall_counts_at_the_last_readings_before_the_onset() -> None:
+    case = shallow_stall()
+    shallow_M = case.telemetry["update_rms/deep"] * np.where(case.telemetry["step"] < 100, 0.02, 1.0)
+    assert finding(case.reading(update_rms__shallow=shallow_M), "shallow_stall").verdict == "excluded"
+
+
+def test_deep_blocks_that_stand_still_are_no_shallow_stall() -> None:
+    case = shallow_stall()
+    turned = case.reading(
+        update_rms__shallow=case.telemetry["update_rms/deep"], update_rms__deep=case.telemetry["update_rms/shallow"]
+    )
+    assert finding(turned, "shallow_stall").verdict == "excluded"
+
+
+def test_a_stall_without_a_burst_of_the_gradient_is_no_cause() -> None:
+    case = shallow_stall()
+    calm_N = np.minimum(case.trace["grad_norm"], 1.0)
+    assert finding(case.with_trace(grad_norm=calm_N), "shallow_stall").verdict == "excluded"
+    assert finding(case.with_trace(grad_norm=np.full(300, np.nan)), "shallow_stall").verdict == "unknown"
+
+
+def test_a_stall_before_one_bad_batch_is_no_cause_unless_the_text_is_known_to_change_there() -> None:
+    case = shallow_stall()
+    jump_N = np.where(case.trace["step"] == 200, 8.0, calm().trace["loss"][:300])
+    one_batch = case.with_trace(loss=jump_N)
+    assert finding(one_batch, "shallow_stall").verdict == "excluded"
+    known = finding(changed(one_batch, shift_at=200), "shallow_stall")
+    assert known.verdict == "supported"
+    assert "the text changes at step 200 (shift_at)" in known.numbers
+
+
+def test_a_stall_is_unknown_where_updates_by_depth_were_hardly_read_and_excluded_in_a_single_block() -> None:
+    case = shallow_stall()
+    assert finding(case.without_telemetry(), "shallow_stall").verdict == "unknown"
+    late_M = np.where(case.telemetry["step"] < 180, np.nan, case.telemetry["update_rms/shallow"])
+    assert finding(case.reading(update_rms__shallow=late_M), "shallow_stall").verdict == "unknown"
+    assert finding(changed(case, depth=1), "shallow_stall").verdict == "excluded"
+    early = replace(case, row=replace(case.row, onset_step=5, episodes=((5, None),)))
+    assert finding(early, "shallow_stall").verdict == "excluded"
+
+
 @pytest.mark.parametrize(
     ("readings", "verdict"),
     [
@@ -499,6 +592,14 @@ def test_a_loss_that_jumps_and_stays_is_no_bad_batch() -> None:
     case = calm("diverged", 200, steps_done=300)
     stays = case.with_trace(loss=np.where(case.trace["step"] >= 200, 9.0, case.trace["loss"]))
     assert finding(stays, "bad_batch").verdict == "excluded"
+
+
+def test_a_change_of_the_text_is_no_bad_batch_though_all_trials_jump_with_it() -> None:
+    case = calm("diverged", 200, steps_done=300)
+    stays = case.with_trace(loss=np.where(case.trace["step"] >= 200, 9.0, case.trace["loss"]))
+    shared = replace(stays, same_data=(series_of(stays.trace["loss"]),))
+    assert finding(shared, "bad_batch").verdict == "supported"
+    assert finding(changed(shared, shift_at=200), "bad_batch").verdict == "excluded"
 
 
 def test_jumps_are_judged_against_the_noise_and_a_steep_descent_is_none() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
-from orchestrator.driver.packing import make_packs, structure_of, trials_at_a_time
+from orchestrator.driver.packing import make_packs, structure_of, trials_at_a_time, way_text
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,3 +80,28 @@ def test_a_search_for_the_edge_has_few_trials_under_way_and_no_idle_worker(trial
     body = f"resources: {{pack: 20}}\nsearch: {{method: edge, trials: {trials}, batch: {batch}}}\n"
     sweep = sweep_of(body + "axes: {lr: {log: [0.1, 1]}, beta1: {linear: [0, 0.9]}}\n")
     assert trials_at_a_time(sweep, slots) == together
+
+
+def test_the_members_of_a_pack_have_as_many_steps_as_the_pack() -> None:
+    axes = "axes: {lr: {values: [0.1, 0.2, 0.3]}, batch_size: {values: [4, 8, 16]}}\nfixed: {context: 32}\n"
+    sweep = sweep_of(f"tokens: 4096\nresources: {{pack: 2}}\n{axes}", "name: case\nobjective: gpt\n")
+    packs = make_packs(sweep, sweep.trials, 1)
+    assert {pack.steps for pack in packs} == {32, 16, 8}
+    assert all(member.config["steps"] == pack.steps for pack in packs for member in pack.members)
+    assert packs[0].steps_ahead == 3 * packs[0].steps
+
+
+def test_what_is_said_of_how_packs_train_names_the_axes_that_set_them_apart_and_no_measurement() -> None:
+    said = "4 at a time, 1.8 times as fast as 1: member-steps/s a worker, measured: 1 at a time: 396"
+    size = "resources: {pack: 20}\n"
+    axes = "lr: {values: [0.1, 0.2]}, batch_size: {values: [1, 8]}, dimension: {values: [3]}"
+    sweep = sweep_of(f"{size}axes: {{{axes}}}\n")
+    packs = make_packs(sweep, sweep.trials, 1)
+    short = "4 at a time, 1.8 times as fast as 1"
+    assert {way_text(sweep, pack, said) for pack in packs} == {
+        f"packs of batch_size 1, dimension 3: {short}",
+        f"packs of batch_size 8, dimension 3: {short}",
+    }
+    alike = sweep_of(size + "axes: {lr: {values: [0.1, 0.2]}}\n")
+    (pack,) = make_packs(alike, alike.trials, 1)
+    assert way_text(alike, pack, said) == f"packs: {short}"

@@ -106,3 +106,35 @@ def test_the_error_that_ended_the_run_is_known(train, monkeypatch) -> None:
         train(sweep_with(), observers=[seen])
     assert seen.progress.error is error
     assert seen.num_ended == 1
+
+
+def test_throughput_counts_from_the_first_steps_on_and_not_before_there_is_enough_of_it() -> None:
+    now = [12.0]
+    progress = Progress(sweep_with(), {}, {}, {}, 8, clock=lambda: now[0], started=0.0, member_steps=1000)
+    assert progress.member_steps_per_second == 0, "no step has been seen"
+    progress.steps_began = (10.0, 600)
+    assert progress.member_steps_per_second == 0, "two seconds are too few"
+    now[0] = 14.0
+    assert progress.member_steps_per_second == (1000 - 600) / 4
+
+
+def test_the_share_that_is_done_grows_with_steps_in_hand_and_with_trials_that_are_over(train) -> None:
+    class Shares(Last):
+        shares: list[float] = []
+
+        def changed(self, progress: Progress, finished) -> None:
+            self.shares.append(progress.share_done)
+
+    seen = Shares()
+    sweep = sweep_with()
+    train(sweep, observers=[seen])
+    assert seen.shares == sorted(seen.shares)
+    assert seen.shares[-1] == 1, "trials that ended early need no more steps"
+    assert seen.progress.steps_began is not None
+    trials = {trial.trial_id: trial for trial in sweep.trials}
+    first = sweep.trials[0]
+    progress = Progress(sweep, trials, dict.fromkeys(trials, "planned"), {}, len(trials), lambda: 0.0, 0.0)
+    assert progress.share_done == 0
+    progress.running = {"a": Report("a", 5, 5, 1.0)}
+    assert progress.share_done == pytest.approx(5 / (len(trials) * first.steps))
+    assert Progress(sweep, {}, {}, {}, 0, lambda: 0.0, 0.0).share_done == 0

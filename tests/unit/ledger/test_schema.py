@@ -85,6 +85,12 @@ def test_tables_with_other_columns_are_damage(ledger_file: Path, opened: type[Le
         opened(ledger_file)
 
 
+def test_an_axis_that_cannot_be_read_is_damage(ledger_file: Path) -> None:
+    told(ledger_file, "UPDATE facts SET value = '[{' WHERE name = 'axes'")
+    with LedgerReader(ledger_file) as ledger, pytest.raises(StorageError, match="is damaged"):
+        ledger.trials()
+
+
 def test_a_file_whose_tables_are_still_on_their_way_can_be_opened(tmp_path: Path) -> None:
     """A driver creates the file before its tables; a reader in between gets an error that names what is missing."""
     told(tmp_path / "ledger.db", "PRAGMA journal_mode = WAL")

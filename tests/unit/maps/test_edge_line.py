@@ -104,6 +104,7 @@ def test_a_sharp_edge_is_met_within_a_cell_on_a_grid_and_by_the_fit(tmp_path: Pa
             assert found.is_fitted or point.low <= known <= point.high
 
 
+@pytest.mark.slow
 def test_a_range_that_is_fixed_is_where_the_surface_is_read(tmp_path: Path) -> None:
     with read(tmp_path, THREE) as ledger:
         fixed = edge_lines(ledger, where={"beta2": "0.95"})

@@ -89,6 +89,7 @@ def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: 
         assert edge.at == pytest.approx(2 * (1 + beta1) / (1 - beta1), rel=0.2)
 
 
+@pytest.mark.slow
 def test_after_a_search_only_its_evenly_spread_cells_say_whether_a_row_has_one_edge(tmp_path: Path) -> None:
     search = search_with("axes.lr={log: [0.001, 1.0]}", "axes.beta1={linear: [0.0, 0.9]}", EDGE_SEARCH)
     assert search.num_spread == 12

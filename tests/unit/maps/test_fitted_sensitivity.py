@@ -75,6 +75,26 @@ def test_parts_of_the_range_with_few_cells_are_named(tmp_path: Path) -> None:
         assert len(sensitivity_answer(ledger)) == 2
 
 
+def test_a_part_of_the_range_is_that_of_a_grid_over_it(tmp_path: Path) -> None:
+    with ledger_with(tmp_path / "grid", f"axes: {{{LR}}}\n") as ledger:
+        (of_grid,) = lr_sensitivity(ledger, "lr", (0.003, 0.1))
+    with ledger_with(tmp_path / "few", SAMPLED) as ledger:
+        part, beyond = (fitted_lr_sensitivity(ledger, "lr", ends) for ends in ((0.003, 0.1), (1e-9, 0.1)))
+        whole = fitted_lr_sensitivity(ledger)
+    assert (part.low, part.high) == (0.003, 0.1)
+    assert (beyond.low, beyond.high, whole.low, whole.high) == (0.001, 0.1, 0.001, 1.0)
+    assert part.of_setting[0].value == pytest.approx(of_grid.value, rel=0.1)
+    assert part.of_setting[0].value < whole.of_setting[0].value / 2
+
+
+def test_a_part_beyond_the_range_is_refused(tmp_path: Path) -> None:
+    with (
+        ledger_with(tmp_path / "few", SAMPLED) as ledger,
+        pytest.raises(InputError, match=r"--range 2:3: lr was trained from 0\.001 to 1"),
+    ):
+        fitted_lr_sensitivity(ledger, "lr", (2.0, 3.0))
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

@@ -112,3 +112,33 @@ def test_a_seed_without_any_finite_loss_is_left_out(tmp_path: Path) -> None:
             db.execute("UPDATE trials SET final_loss = NULL, validation_loss = NULL")
         lines = sensitivity_lines(lr_sensitivity(ledger))
     assert lines[1:] == ["  all: no seed has a loss at every lr"]
+
+
+def test_a_range_counts_the_tried_values_in_it_with_its_ends_and_no_others(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, RESULTS)
+        whole, of_part = lr_sensitivity(ledger), lr_sensitivity(ledger, "lr", (0.1, 0.2))
+        assert lr_sensitivity(ledger, "lr", (0.01, 4.0)) == whole
+    clipped, free = of_part
+    assert (clipped.num_values, clipped.low, clipped.high) == (2, 0.1, 0.2)
+    assert clipped.of_seed == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
+    assert free.of_seed == {0: 0.0}
+
+
+def test_the_lowest_loss_is_that_within_the_range(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, RESULTS)
+        clipped, _ = lr_sensitivity(ledger, "lr", (0.15, 0.4))
+    assert clipped.of_seed[0] == pytest.approx((1 + 5) / 2 - 1)
+    assert clipped.best == 0.2
+
+
+@pytest.mark.parametrize(("between", "num"), [((0.15, 0.3), 1), ((1.0, 2.0), 0)])
+def test_a_range_with_fewer_than_two_tried_values_is_refused(
+    tmp_path: Path, between: tuple[float, float], num: int
+) -> None:
+    with ledger_at(tmp_path) as ledger:
+        fill(ledger, RESULTS)
+        with pytest.raises(InputError, match=f"{num} of the tried values of lr lie in it") as caught:
+            lr_sensitivity(ledger, "lr", between)
+    assert "tried: 0.1 to 0.4" in str(caught.value)

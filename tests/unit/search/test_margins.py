@@ -76,6 +76,7 @@ def result(proposal: Proposal) -> CellResult:
     return trained(proposal.cell, loss=1 - math.log10(proposal.cell["lr"]))
 
 
+@pytest.mark.slow
 def test_with_margins_cells_spread_over_the_stable_side_instead_of_crowding_at_the_edge() -> None:
     def within(known: list[CellResult], least: float) -> int:
         distances = [edge_at(one.cell) - LR.unit(one.cell["lr"]) for one in known[-32:]]

@@ -159,6 +159,7 @@ def test_more_trials_narrow_the_interval() -> None:
     assert many.high - many.low < few.high - few.low
 
 
+@pytest.mark.slow
 def test_the_edge_of_a_higher_level_is_on_the_stable_side() -> None:
     row = np.array([[0.5, 0.0]])
     edges = [fitted(120).crossings(row, PLACES, level)[0][0].at for level in (0.2, 0.5, 0.9)]
@@ -240,3 +241,16 @@ def test_categories_tell_less_of_each_other_than_of_themselves() -> None:
 def test_probabilities_are_drawn_to_a_half_by_doubt() -> None:
     latent = fitted(10).latent(np.random.default_rng(0).random((50, 2)))
     assert (np.abs(latent.probability() - 0.5) <= np.abs(expit(latent.mean_M) - 0.5)).all()
+
+
+def test_the_interval_of_a_row_beside_a_jump_holds_the_edge_of_its_own_side() -> None:
+    """The edge jumps from 0.25 to 0.75. Of the last row before it only a trial halfway is known, which is unstable."""
+    rows, step, last = np.linspace(0, 1, 17), 1 / 32, 7
+    edges = np.where(rows < 0.5, 0.25, 0.75)
+    below, above = (np.column_stack([rows, edges + side * step / 2]) for side in (-1, 1))
+    points = np.vstack([np.delete(below, last, axis=0), np.delete(above, last, axis=0), [[rows[last], 0.5]]])
+    stable = np.concatenate([np.ones(16), np.zeros(17)])
+    surface = fit_surface(points, stable, np.ones(33), ALONG_Y, step, has_one_edge=True)
+    (last_row,), (row_after,) = surface.crossings(np.array([[rows[last], 0.0], [rows[last + 1], 0.0]]), PLACES)
+    assert last_row.low < 0.25 < last_row.high
+    assert row_after.at == pytest.approx(0.75, abs=step)

@@ -62,7 +62,8 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     assert field in VALUES, "a new field: give it two values above"
     sweep = build_sweep(parse_document(sweep_over(objective, field), "every.yaml"))
     values = [trial.cell[field] for trial in sweep.trials]
-    expected = [(str(texts / value[0]),) for value in VALUES[field]] if field == "text" else VALUES[field]
+    names_files = field in ("text", "shift_text")
+    expected = [(str(texts / value[0]),) for value in VALUES[field]] if names_files else VALUES[field]
     assert values == expected
     folder = texts / "results" / "every"
     assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0

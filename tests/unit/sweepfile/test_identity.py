@@ -12,6 +12,7 @@ from objectives.base import OBJECTIVES, GptConfig, Objective, QuadraticConfig, T
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
 from objectives.optimizers.facts import OPTIMIZERS
 from orchestrator.commands.plan import plan
+from orchestrator.driver.packing import structure_of
 from orchestrator.errors import InputError
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import Sweep
@@ -27,9 +28,9 @@ def ids(sweep: Sweep) -> list[str]:
     return [trial.trial_id for trial in sweep.trials]
 
 
-def refusal(body: str) -> str:
+def refusal(body: str, base: str = BASE) -> str:
     with pytest.raises(InputError) as refused:
-        sweep_of(body)
+        sweep_of(body, base)
     return str(refused.value)
 
 
@@ -89,7 +90,8 @@ def test_what_does_not_act_is_no_part_of_a_configuration(name: str, optimizer: s
 def changes(config_class: type[TrainingConfig], names: set[str]) -> dict[str, object]:
     """Other values than the defaults for ``names``."""
     defaults = {name: field.default for name, field in config_class.model_fields.items()}
-    return {name: next(value for value in VALUES[name] if value != defaults[name]) for name in sorted(names)}
+    others = {name: next(value for value in VALUES[name] if value != defaults[name]) for name in sorted(names)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in others.items()}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -134,6 +136,32 @@ REFUSED = [
 def test_a_field_that_acts_in_no_trial_is_refused_where_it_stands_with_what_it_acts_beside(body, words) -> None:
     message = refusal(body)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("fixed", "where"),
+    [
+        ("norm: none, norm_place: pre", "norm is not null"),
+        ("norm: none, norm_lr: 0.5", "norm is not null or qk_norm is true"),
+        ("init: he, init_deviation: 0.1", "init is gpt2"),
+    ],
+)
+def test_a_field_of_norms_or_of_another_init_is_refused_where_there_is_none(fixed: str, where: str) -> None:
+    message = refusal(f"fixed: {{{fixed}}}\n", BASE.replace("quadratic", "gpt"))
+    name = fixed.split(", ")[1].split(":")[0]
+    assert all(word in message for word in ("case.yaml:4", f"fixed.{name}", where, "remove")), message
+
+
+def test_inits_are_one_pack_and_kinds_of_norm_are_packs_of_their_own() -> None:
+    gpt = BASE.replace("quadratic", "gpt")
+    inits, norms = (
+        sweep_of(f"axes: {{{axis}}}\n", gpt)
+        for axis in ("init: {values: [gpt2, fan_in, he, xavier]}", "norm: {values: [layer, rms, none]}")
+    )
+    assert len({structure_of(inits, trial) for trial in inits.trials}) == 1
+    assert len({structure_of(norms, trial) for trial in norms.trials}) == 3
+    assert [ids(inits)[0]] == [ids(norms)[0]] == ids(sweep_of("", gpt))
+    assert norms.trials[2].config["norm"] is None
 
 
 def test_a_field_may_be_fixed_that_acts_with_some_of_the_optimizers() -> None:

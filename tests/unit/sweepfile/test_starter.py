@@ -60,3 +60,9 @@ def test_every_field_is_listed_with_unit_default_and_meaning(objective) -> None:
     assert domains["lr"] == "> 0"
     assert domains["clip"] == "> 0"
     assert domains["weight_decay_kind"] == "decoupled | coupled | independent"
+
+
+def test_a_field_that_takes_a_word_or_null_lists_both() -> None:
+    domains = {row[0]: row[3] for row in objective_rows(OBJECTIVES["gpt"])}
+    assert domains["norm"] == "layer | rms | null"
+    assert domains["init"] == "gpt2 | fan_in | he | xavier"

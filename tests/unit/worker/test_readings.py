@@ -9,17 +9,20 @@ import pytest
 from pack_cases import pack_with
 
 from objectives.base import OBJECTIVES, Objective
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import NEVER, SpikeDetector
 from orchestrator.messages import Pack, Telemetry, Trace
 from orchestrator.worker import run as worker
-from orchestrator.worker.readings import EARLY, EARLY_EVERY, as_table, due, of_row, on_host
+from orchestrator.worker.packed_run import Pace
+from orchestrator.worker.readings import CLOSE, CLOSE_EVERY, LOOK_STEPS, as_table, closely_due, due, of_row, on_host
 
 READ = Telemetry(every=10, curvature=20, products=2)
 
 
-def tables(pack: Pack) -> dict[str, Trace]:
+def tables(pack: Pack, pace: Pace | None = None) -> dict[str, Trace]:
     """Telemetry of every trial, joined over the reports."""
     pieces: dict[str, list[Trace]] = {}
-    for report in worker.run_pack(pack):
+    for report in worker.run_pack(pack, pace=pace or Pace()):
         assert report.error is None, report.error
         for trial_id, table in report.telemetry.items():
             pieces.setdefault(trial_id, []).append(table)
@@ -44,14 +47,36 @@ def curves(pack: Pack) -> dict[str, list[Trace]]:
 def test_a_member_is_read_at_every_nth_of_its_own_steps() -> None:
     found = due(np.array([0, 3, 17]), 5, 4)
     assert [np.flatnonzero(column).tolist() for column in found.T] == [[0, 4], [1], [3]]
-    assert not due(np.array([0, 3]), 5, None, EARLY_EVERY).any()
+    assert not due(np.array([0, 3]), 5, None).any()
 
 
 def test_the_first_steps_are_read_more_often() -> None:
-    (column,) = due(np.array([0]), 120, 20, EARLY_EVERY).T
-    assert np.flatnonzero(column).tolist() == [*range(0, EARLY, EARLY_EVERY), 60, 80, 100]
-    (column,) = due(np.array([0]), 120, 2, EARLY_EVERY).T
-    assert np.flatnonzero(column).tolist() == list(range(0, 120, 2)), "that is often enough"
+    (column,) = closely_due(np.array([0]), np.array([NEVER]), 120, 20).T
+    assert np.flatnonzero(column).tolist() == list(range(0, CLOSE, CLOSE_EVERY))
+    assert not closely_due(np.array([0]), np.array([NEVER]), 120, 2).any(), "that is often enough"
+    assert not closely_due(np.array([0]), np.array([NEVER]), 120, None).any()
+
+
+def test_a_member_is_read_more_often_after_its_loss_has_left_its_trend() -> None:
+    (column, other) = closely_due(np.array([100, 100]), np.array([103, NEVER]), 100, 20).T
+    assert (100 + np.flatnonzero(column)).tolist() == list(range(115, 103 + LOOK_STEPS + CLOSE, CLOSE_EVERY))
+    assert not other.any()
+
+
+@pytest.mark.parametrize("look_steps", [1, 3, LOOK_STEPS])
+def test_the_steps_of_the_readings_do_not_depend_on_how_often_a_pack_is_looked_at(look_steps: int) -> None:
+    changes = [{"lr": 1e-2, "batch_size": 16}, {"lr": 1e-2, "burst_at": 120, "burst_length": 6, "batch_size": 16}]
+    pack = replace(pack_with("gpt", changes, 2, [0, 1], steps=220), telemetry=Telemetry(every=20))
+    calm, left = tables(pack, Pace(look_steps=look_steps)).values()
+    usual = {*range(0, CLOSE, CLOSE_EVERY), *range(0, 220, 20)}
+    assert calm["step"].tolist() == sorted(usual)
+    detector = SpikeDetector(config=StoppingConfig(**pack.stopping))
+    for loss in np.concatenate([pieces["loss"] for pieces in curves(pack)["trial1"]]):
+        detector.update(loss)
+    (since,) = detector.left_step.tolist()
+    assert 120 <= since < 130
+    close = {step for step in range(since + LOOK_STEPS, since + LOOK_STEPS + CLOSE) if step % CLOSE_EVERY == 0}
+    assert left["step"].tolist() == sorted(usual | close)
 
 
 def test_points_of_a_member_become_columns_with_holes_where_nothing_was_read() -> None:
@@ -76,7 +101,7 @@ def test_a_trial_is_read_alike_whoever_shares_its_pack_and_whenever_it_joins(obj
     for member in pack.members:
         (alone,) = tables(replace(pack, members=(member,), width=1)).values()
         found = together[member.trial_id]
-        assert found["step"].tolist() == alone["step"].tolist() == list(range(0, 40, EARLY_EVERY))
+        assert found["step"].tolist() == alone["step"].tolist() == list(range(0, 40, CLOSE_EVERY))
         assert found["step"][np.isfinite(found["lambda_max"])].tolist() == [0, 20]
         for name in alone:
             np.testing.assert_allclose(found[name], alone[name], rtol=1e-3, atol=1e-6, err_msg=name)

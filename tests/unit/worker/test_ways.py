@@ -231,7 +231,7 @@ def test_an_objective_that_cannot_be_compiled_never_is() -> None:
 def test_the_reason_names_the_choice_the_curve_and_what_compiling_would_need() -> None:
     machine = Known({1: 100, 4: 3000, 16: 3010})
     reason = machine.choice(GPT, TINY, steps_ahead=0).reason
-    assert reason.startswith("4 at a time (member-steps/s")
+    assert reason.startswith("4 at a time, 30.0 times as fast as 1: member-steps/s")
     for part in ("1 at a time: 100", "4 at a time: 3,000", "16 at a time: 3,010"):
         assert part in reason
     assert "compiling would pay from 468,750 member-steps" in reason
@@ -310,6 +310,25 @@ def test_a_measurement_is_as_fast_as_its_fastest_part(monkeypatch) -> None:
 
     monkeypatch.setattr(quadratic, "start", lambda *arguments: Disturbed([], None))
     assert measure(QUADRATIC, EDGE, "cpu", Way(4), seconds=0.0).member_steps_per_second > 4 / 0.2
+
+
+@pytest.mark.parametrize(("threads", "is_own_time"), [(1, True), (2, False)])
+def test_on_one_thread_the_time_that_others_take_does_not_count(monkeypatch, threads: int, is_own_time: bool) -> None:
+    import torch
+
+    from objectives.models import quadratic
+
+    class Waiting(Trainer):
+        """Waits in each step, as if other programs had the processor."""
+
+        def step(self) -> dict[str, Sequence[float]]:
+            time.sleep(0.05)
+            return super().step()
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(quadratic, "start", lambda *arguments: Waiting([], None))
+    found = measure(QUADRATIC, EDGE, "cpu", Way(4), seconds=0.0).member_steps_per_second
+    assert (found > 2 * 4 / 0.05) == is_own_time
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError("kaput")])

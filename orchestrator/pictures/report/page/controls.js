@@ -5,7 +5,7 @@ function selectBox(id, label, options, value, change) {
   for (const [key, text, meaning] of options) box.append(element("option", { value: key, title: meaning || text }, text));
   box.value = String(value);
   box.title = box.selectedOptions[0]?.title || "";
-  box.addEventListener("change", () => { change(box.value); drawControls(); drawMap(); document.getElementById(id)?.focus(); });
+  box.addEventListener("change", () => { change(box.value); keepView(); drawControls(); drawMap(); document.getElementById(id)?.focus(); });
   return element("label", { for: id }, label, box);
 }
 
@@ -38,7 +38,27 @@ function drawControls() {
   document.getElementById("controls").replaceChildren(...boxes);
 }
 
-if (data.axes.length && trials.seed.length) {
+function drawAll() {
+  if (!data.axes.length || !trials.seed.length) return;
   drawControls();
   drawMap();
+  drawSelection();
 }
+
+// New data with the same view, and the same cell in focus.
+function showData(text) {
+  const view = addressOfView();
+  const [inFocus, scrolled] = [document.activeElement, document.getElementById("map").scrollLeft];
+  const place = inFocus?.dataset?.cell;
+  readData(text);
+  takeView(view);
+  drawAll();
+  document.getElementById("map").scrollLeft = scrolled;
+  const again = place !== undefined ? [...document.querySelectorAll("#map [data-cell]")].find((each) => each.dataset.cell === place)
+    : inFocus?.id && document.getElementById(inFocus.id);
+  again?.focus({ preventScroll: true });
+}
+
+takeView(location.hash.slice(1));
+drawAll();
+addEventListener("hashchange", () => { takeView(location.hash.slice(1)); drawAll(); });

@@ -2,12 +2,19 @@
 // and their looks come from the data, as in the figures; this script only selects and draws.
 "use strict";
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const { look, cells, trials } = data;
-const reductions = Object.keys(data.reductions);
+let data, look, cells, trials, reductions;
+const choice = { x: 0, y: -1, panel: 0, slices: [] };
+let selection = []; // cells whose curves are shown, in the order of their choice
 
-const choice = { x: 0, y: data.axes.length > 1 ? 1 : -1, panel: 0, slices: data.axes.map(() => reductions[0]) };
-let selected = null;
+function readData(text) {
+  data = JSON.parse(text);
+  ({ look, cells, trials } = data);
+  reductions = Object.keys(data.reductions);
+  Object.assign(choice, { x: 0, y: data.axes.length > 1 ? 1 : -1, panel: 0, slices: data.axes.map(() => reductions[0]) });
+  selection = [];
+}
+
+readData(document.getElementById("data").textContent);
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -56,22 +56,26 @@ function gridMap(map, scale) {
 function cellButton(c, scale, isSmall) {
   const words = cellWords(c);
   const button = element("button", { type: "button", "aria-label": words, title: words, tabindex: -1 });
-  button.setAttribute("aria-pressed", String(c === selected));
+  button.setAttribute("aria-pressed", String(selection.includes(c)));
   if (lookOf(c).is_painted) {
     const { paint, ink } = painted(c, scale);
     Object.assign(button.style, { backgroundColor: paint, color: ink });
   }
   if (lookOf(c).is_hatched) button.classList.add("hatched");
   button.textContent = isSmall ? lookOf(c).sign : cellText(c);
-  button.addEventListener("click", () => select(c, button));
+  button.dataset.cell = cellName(c);
+  button.addEventListener("click", (event) => select(c, event.shiftKey));
   return button;
 }
 
-function select(c, button) {
-  selected = c;
-  for (const other of document.querySelectorAll("#map [aria-pressed]")) other.setAttribute("aria-pressed", "false");
-  button.setAttribute("aria-pressed", "true");
-  drawCell(c);
+// A click shows one cell; with Shift it adds a cell to compare, or takes it away.
+function select(c, isAdded) {
+  if (!isAdded) selection = [c];
+  else selection = selection.includes(c) ? selection.filter((other) => other !== c) : [...selection, c];
+  const names = new Set(selection.map(cellName));
+  for (const each of document.querySelectorAll("#map [aria-pressed]")) each.setAttribute("aria-pressed", String(names.has(each.dataset.cell)));
+  keepView();
+  drawSelection();
 }
 
 // Arrow keys walk over the cells; Tab leaves the map.
@@ -122,11 +126,12 @@ function pointMap(map, scale) {
     const { paint, ink } = painted(c, scale);
     const point = svg("circle", {
       cx: x, cy: y, r: 9, fill: paint, tabindex: 0, role: "button",
-      "aria-label": cellWords(c), "aria-pressed": String(c === selected),
+      "aria-label": cellWords(c), "aria-pressed": String(selection.includes(c)),
     }, svg("title", {}, cellWords(c)));
-    point.addEventListener("click", () => select(c, point));
+    point.dataset.cell = cellName(c);
+    point.addEventListener("click", (event) => select(c, event.shiftKey));
     point.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(c, point); }
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(c, event.shiftKey); }
     });
     drawing.append(point);
     const mark = svg("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, lookOf(c).sign);

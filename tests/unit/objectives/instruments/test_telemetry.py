@@ -143,6 +143,7 @@ BESIDE = ({}, {"residual_scale": 0.5}, {"dropout": 0.2}, {"z_loss": 1e-2}, {"con
             ("gpt", GPT, BESIDE),
             ("gpt", GPT | {"norm": "rms", "norm_place": "output", "qk_norm": True}, BESIDE),
             ("gpt", GPT | {"norm_place": "post", "accumulate": 2, "recompute": True}, BESIDE),
+            ("gpt", GPT | {"norm": None}, [{"init": "fan_in"}, *BESIDE[1:]]),
             ("gpt", GPT | {"precision": "bfloat16"}, BESIDE),
             ("gpt", GPT | {"precision": "float16", "optimizer": "sgd"}, BESIDE),
             ("gpt", GPT | {"optimizer": "sophia"}, BESIDE),

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from gpt_cases import KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
+from gpt_cases import INITS, KNOBS, NUM_BYTES, SEEDS, PlainGpt, plain_keys, plain_model
 from pack_cases import everyone, trainer_of
 
 from objectives.base import GptConfig
 from objectives.instruments.curvature import GradientGraph
 from objectives.models.gpt import GptTrainer, forward_readings
+from objectives.models.gpt_init import initial_weights
 from objectives.models.gpt_knobs import Knobs, dropout_keys, is_kept, may_attend
-from objectives.models.gpt_model import initial_weights
+from objectives.models.gpt_model import depth_of
 from objectives.training.packed import PackedTrainer
 
 SHAPE = {"steps": 10, "width": 12, "heads": 3, "context": 10, "batch_size": 4, "depth": 2}
@@ -27,6 +28,8 @@ MODELS = [
     {"norm_place": "output"},
     {"norm": "rms", "norm_place": "output", "qk_norm": True},
     {"norm": "rms", "norm_place": "post", "recompute": True},
+    {"norm": None, "init": "fan_in"},
+    {"norm": None, "init": "he", "qk_norm": True, "recompute": True},
 ]
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
 
@@ -99,8 +102,9 @@ def test_neighbours_with_knobs_change_no_bit_of_a_member_without(text, precision
     "sizes",
     [{"width": 12, "heads": 3, "context": 7, "batch_size": 1, "depth": 1},
      {"width": 8, "heads": 2, "context": 8, "batch_size": 1, "depth": 2},
-     {"width": 4, "heads": 1, "context": 2, "batch_size": 1, "depth": 2, "norm": "rms", "qk_norm": True}],
-    ids=lambda sizes: f"width {sizes['width']}",
+     {"width": 4, "heads": 1, "context": 2, "batch_size": 1, "depth": 2, "norm": "rms", "qk_norm": True},
+     {"width": 8, "heads": 2, "context": 8, "batch_size": 1, "depth": 2, "norm": None, "init": "fan_in"}],
+    ids=lambda sizes: f"width {sizes['width']} {sizes.get('norm', '')}",
 )  # fmt: skip
 def test_who_shares_a_pack_changes_no_bit_in_any_precision(text, precision: str, sizes: dict) -> None:
     """One member takes less than torch's products of 16 bits need to change libraries, and 17 of them take more."""
@@ -216,6 +220,83 @@ def test_initial_weights_have_the_deviation_of_their_member(text) -> None:
             tolerance = 4 / math.sqrt(2 * weight[member].numel())
             assert weight[member].std().item() == pytest.approx(deviation / residual, rel=tolerance), name
     assert all(torch.equal(trainer.weights[name][0], drawn[0][name]) for name in drawn[0])
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_initial_weights_have_the_deviation_that_the_papers_give_their_matrix(text, init: str) -> None:
+    shape = SHAPE | {"width": 48, "context": 48, "norm": None}
+    D, V, residual = 48, NUM_BYTES, 0.02 / math.sqrt(2 * SHAPE["depth"])
+    expected = {
+        "gpt2": {"embedding": 0.02, "qkv": 0.02, "attention_out": residual, "mlp_in": 0.02, "mlp_out": residual,
+                 "head": 0.02},
+        "fan_in": {"embedding": 1, "qkv": D**-0.5, "attention_out": D**-0.5, "mlp_in": D**-0.5,
+                   "mlp_out": (4 * D) ** -0.5, "head": D**-0.5},
+        "he": {"embedding": 1, "qkv": D**-0.5, "attention_out": D**-0.5, "mlp_in": (2 / D) ** 0.5,
+               "mlp_out": (4 * D) ** -0.5, "head": D**-0.5},
+        "xavier": {"embedding": 1, "qkv": (2 / (D + D)) ** 0.5, "attention_out": (2 / (D + D)) ** 0.5,
+                   "mlp_in": (2 / (D + 4 * D)) ** 0.5, "mlp_out": (2 / (D + 4 * D)) ** 0.5,
+                   "head": (2 / (D + V)) ** 0.5},
+    }[init]  # fmt: skip
+    trainer = trainer_of("gpt", [GptConfig(text=text, init=init, **shape)], [0])
+    assert not any("norm" in name for name in trainer.weights)
+    for name, weight in trainer.weights.items():
+        deviation = expected["embedding" if name == "position" else name.split(".")[-1]]
+        tolerance = 4 / math.sqrt(2 * weight[0].numel())
+        assert weight[0].std().item() == pytest.approx(deviation, rel=tolerance), name
+
+
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_members_with_different_inits_share_a_pack_and_train_bit_for_bit_as_alone(text, norm: str | None) -> None:
+    shape = SHAPE | {"text": text, "lr": 1e-2, "norm": norm, "width": 16, "heads": 2, "context": 16}
+    configs = [GptConfig(init=init, **shape) for init in INITS]
+    together = trained(trainer_of("gpt", configs, [3, 3, 0, 3]), 4)
+    for member, config in enumerate(configs):
+        alone = trained(trainer_of("gpt", [config], [[3, 3, 0, 3][member]]), 4)
+        for name in METRICS:
+            assert torch.equal(together[name][:, member], alone[name][:, 0]), f"{name} of {config.init}"
+
+
+def test_without_norms_the_place_of_norms_changes_nothing_and_queries_have_the_root_mean_square(text) -> None:
+    shape = SHAPE | {"text": text, "lr": 1e-2, "norm": None, "qk_norm": True, "init": "fan_in"}
+    first, *others = (
+        trained(trainer_of("gpt", [GptConfig(norm_place=place, **shape)], [0]), 3)["loss"]
+        for place in ("pre", "post", "output")
+    )
+    assert all(torch.equal(loss, first) for loss in others)
+    weights = set(trainer_of("gpt", [GptConfig(**shape)], [0]).weights)
+    assert {name for name in weights if name.endswith("norm")} == {f"{i}.{z}_norm" for i in range(2) for z in "qk"}
+
+
+@pytest.mark.parametrize(
+    ("depth", "thirds"),
+    [
+        (1, ["middle"]),
+        (2, ["shallow", "deep"]),
+        (3, ["shallow", "middle", "deep"]),
+        (4, ["shallow", "middle", "middle", "deep"]),
+        (6, ["shallow"] * 2 + ["middle"] * 2 + ["deep"] * 2),
+    ],
+)
+def test_blocks_belong_to_the_third_of_the_depth_that_their_middle_is_in(depth: int, thirds: list[str]) -> None:
+    assert [depth_of(f"{block}.qkv", depth) for block in range(depth)] == thirds
+    assert {depth_of(name, depth) for name in ("embedding", "position", "final_norm", "head")} == {None}
+
+
+def test_readings_by_depth_are_those_of_the_weights_in_each_third(text) -> None:
+    config = GptConfig(text=text, steps=9, depth=3, width=8, heads=2, context=8, batch_size=2)
+    trainer, plain = (trainer_of("gpt", [config] * 2, [0, 1]) for _ in range(2))
+    before = {name: weight.detach().clone() for name, weight in trainer.weights.items()}
+    metrics, readings = trainer.observed_step([0, 1], [], 1)
+    torch.testing.assert_close(metrics["loss"], plain.step()["loss"], rtol=0, atol=0)
+    for third, block in (("shallow", 0), ("middle", 1), ("deep", 2)):
+        names = [name for name in before if name.startswith(f"{block}.")]
+        change_Kn = torch.cat([(trainer.weights[name] - before[name]).flatten(1) for name in names], dim=1)
+        expected_K = change_Kn.double().square().mean(1).sqrt()
+        torch.testing.assert_close(readings[f"update_rms/{third}"].double(), expected_K, rtol=1e-4, atol=0)
+    of_blocks = sum(readings[f"grad_norm/{third}"].square() for third in ("shallow", "middle", "deep"))
+    of_others = sum(readings[f"grad_norm/{group}"].square() for group in ("embedding", "head"))
+    assert ((of_blocks + of_others) <= readings["grad_norm/all"].square() * (1 + 1e-5)).all()
+    assert {name.split("/")[0] for name in readings if name.endswith("/deep")} == {"grad_norm", "update_rms"}
 
 
 def test_weights_belong_to_the_group_that_their_name_says(text) -> None:

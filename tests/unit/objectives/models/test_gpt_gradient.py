@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from gpt_cases import COMPILED_SHAPE as SHAPE
-from gpt_cases import KNOBS, assert_compiled_is_eager, short_text
+from gpt_cases import INITS, KNOBS, assert_compiled_is_eager, short_text
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
 
@@ -83,6 +83,21 @@ def test_every_knob_by_hand_is_that_of_autograd(text, norm: str, norm_place: str
     assert_close(found, expected, trainer.weights, 1e-4 if dtype == torch.float32 else 1e-11)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("init", INITS)
+def test_without_norms_both_passes_by_hand_are_those_of_autograd(text, init: str, qk_norm: bool, recompute) -> None:
+    model = {"norm": None, "init": init, "qk_norm": qk_norm, "recompute": recompute}
+    configs = [GptConfig(text=text, lr=1e-2, **(SHAPE | model | knobs)) for knobs in KNOBS]
+    trainer = trainer_of("gpt", configs, list(SEEDS_OF_KNOBS))
+    for _ in range(3):
+        trainer.step()
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.float64, 1e-11)):
+        trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
+        found, expected = trainer.losses_and_gradient(), PackedTrainer.losses_and_gradient(trainer)
+        assert_close(found, expected, trainer.weights, tolerance)
+
+
 @pytest.mark.parametrize("knobs", [Knobs(), Knobs(context_K=torch.tensor([4, 10, 3]))], ids=["plain", "blocks"])
 @pytest.mark.parametrize("num_bytes", [2, 7, 11])
 def test_a_text_shorter_than_the_context_leaves_the_last_positions_without_gradient(text, num_bytes, knobs) -> None:
@@ -147,7 +162,8 @@ def test_nothing_of_a_gradient_waits_for_the_garbage_collector(text) -> None:
         gc.enable()
 
 
-def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, monkeypatch) -> None:
+@pytest.mark.parametrize("model", [{}, {"norm": None, "init": "fan_in"}], ids=str)
+def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, model: dict, monkeypatch) -> None:
     # All of torch.compile but the code generator, which takes half a minute for the whole transformer.
     torch_compile = torch.compile
     captured = []
@@ -157,5 +173,5 @@ def test_a_pack_that_is_captured_for_compilation_trains_as_an_eager_one(text, mo
         return torch_compile(function, fullgraph=True, backend="aot_eager", **options)
 
     monkeypatch.setattr(torch, "compile", compile_without_generator)
-    assert_compiled_is_eager(text, KNOBS[-3:], depth=1, qk_norm=True)
+    assert_compiled_is_eager(text, KNOBS[-3:], depth=1, qk_norm=True, **model)
     assert sorted(captured) == ["_advance", "losses_and_gradient"]

@@ -76,3 +76,53 @@ def test_noise_is_new_at_every_step() -> None:
     # Without a learning rate to speak of nothing moves, so only the noise can change the gradient.
     found = curves([{"noise": 1.0, "lr": 1e-300}], 5, "grad_norm")
     assert len(set(found[:, 0])) == 5
+
+
+@pytest.mark.parametrize("power", [2.2, 3.0, 5.0])
+def test_gradient_descent_on_a_power_follows_its_gradient(power: float) -> None:
+    members = [{"lr": 0.1, "curvature": curvature} for curvature in (0.5, 2.0)]
+    common = {"beta1": 0.0, "optimizer": "sgd", "power": power}
+    loss_TK, norm_TK = (curves(members, 20, metric, **common) for metric in ("loss", "grad_norm"))
+    for k, member in enumerate(members):
+        distance = 1.0
+        for t in range(20):
+            slope = member["curvature"] * distance ** (power - 1)
+            assert loss_TK[t, k] == pytest.approx(member["curvature"] * distance**power / power, rel=1e-12)
+            assert norm_TK[t, k] == pytest.approx(slope, rel=1e-12)
+            # With these rates x keeps its direction and its sign.
+            distance -= member["lr"] * slope
+
+
+@pytest.mark.parametrize("power", [2.0, 2.2, 3.0, 5.0])
+@pytest.mark.parametrize("dimension", [1, 3])
+def test_the_curvature_of_a_power_is_its_second_derivative(power: float, dimension: int) -> None:
+    # Along x it is (power - 1) curvature |x|^(power - 2), the largest; across x it is that without (power - 1).
+    config = QuadraticConfig(
+        steps=10, power=power, dimension=dimension, curvature=3.0, optimizer="sgd", beta1=0.0, lr=0.02
+    )
+    trainer = trainer_of("quadratic", [config], [0])
+    for _ in range(10):
+        metrics, readings = trainer.observed_step([0], [0], 2)
+        distance = (float(metrics["loss"][0]) * power / 3.0) ** (1 / power)
+        expected = (power - 1) * 3.0 * distance ** (power - 2)
+        assert float(readings["lambda_max"][0]) == pytest.approx(expected, rel=1e-9)
+        assert float(readings["lambda_grad"][0]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("power", [2.2, 3.0, 5.0])
+def test_at_the_minimum_a_power_has_neither_gradient_nor_curvature(power: float) -> None:
+    trainer = trainer_of("quadratic", [QuadraticConfig(steps=2, power=power)], [0])
+    with torch.no_grad():
+        trainer.weights["x"].zero_()
+    x_Kn = trainer.weights["x"]
+    [gradient_Kn] = torch.autograd.grad(trainer.losses().sum(), [x_Kn], create_graph=True)
+    [curved_Kn] = torch.autograd.grad(gradient_Kn.sum(), [x_Kn])
+    assert not gradient_Kn.any()
+    assert not curved_Kn.any()
+
+
+def test_a_power_of_two_is_the_quadratic_and_leaves_its_trials_as_they_were() -> None:
+    assert "power" not in QuadraticConfig(steps=5).acting()
+    assert QuadraticConfig(steps=5, power=3.0).acting()["power"] == 3.0
+    nearly = curves([{}], 20, power=2.0 + 1e-12)
+    np.testing.assert_allclose(nearly, curves([{}], 20), rtol=1e-9)

@@ -1,0 +1,144 @@
+"""The validation losses of a run in training: its best, when it has stopped improving, and whether it overfits.
+
+Held-out data are the same at every validation, so what differs from one to the next is the weights alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from orchestrator.detection.config import StoppingConfig, falls_over_decades
+from orchestrator.detection.detector import MemberRecord
+
+# Validations after the best one that must all be above it; their end is the median of the last so many.
+_AFTER, _AT_END = 4, 3
+# A rise counts from this many deviations of the curve's noise on, and from this share of what was learned.
+_DEVIATIONS, _LEAST_SHARE = 4.0, 0.02
+# It must be this many times the rise of the training loss over its own best: where both rise it is no overfitting.
+_BEYOND_TRAINING = 2.0
+# The standard deviation of independent noise, as a share of the median size of its second differences.
+_OF_SECOND_DIFFERENCES = 1 / (0.6745 * math.sqrt(6))
+
+
+@dataclass(slots=True)
+class Validations:
+    """The finite validation losses of one run with their steps, in order, and the place of the lowest, -1 for none.
+
+    ``plateau_step`` is the first one at which it had not improved for as long as ``validation_patience`` allows.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    best: int = -1
+    plateau_step: int | None = None
+
+    def add(self, step: int, loss: float) -> None:
+        """Append one validation; one that is not finite changes nothing."""
+        if not math.isfinite(loss):
+            return
+        if self.best < 0 or loss < self.losses[self.best]:
+            self.best = len(self.losses)
+        self.steps.append(step)
+        self.losses.append(loss)
+
+    @property
+    def best_loss(self) -> float | None:
+        """The lowest loss, None without one."""
+        return self.losses[self.best] if self.losses else None
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the lowest loss, the first of equal ones."""
+        return self.steps[self.best] if self.losses else None
+
+    @property
+    def num_since_best(self) -> int:
+        """Validations after the best one."""
+        return max(0, len(self.losses) - 1 - self.best)
+
+    def end_loss(self) -> float:
+        """The median of the last three losses, or of all that there are."""
+        return median(self.losses[-_AT_END:])
+
+    def overfits(self, record: MemberRecord, stopping: StoppingConfig) -> bool:
+        """Whether the loss rose from its best for the rest of the run, and the training loss did not.
+
+        All of at least four later losses are above the best, and their end is higher by four deviations of the curve's
+        noise, by 2 % of what was learned, and by twice what the training loss is above its own best. A squared error is
+        compared by its logarithm.
+        """
+        trained_to, now = record.best_loss, record.recent_loss
+        if self.num_since_best < _AFTER or trained_to is None or now is None:
+            return False
+        losses, start = np.array(self.losses), max(self.losses[0], record.initial_loss or self.losses[0])
+        levels = np.array([self.end_loss(), start, trained_to, now])
+        if falls_over_decades(stopping):
+            if min(losses.min(), levels.min()) <= 0:
+                return False
+            losses, levels = np.log(losses), np.log(levels)
+        end, start, trained_to, now = levels.tolist()
+        best = float(losses[self.best])
+        least = max(
+            _DEVIATIONS * _noise(losses),
+            _LEAST_SHARE * (start - best),
+            _BEYOND_TRAINING * max(0.0, now - trained_to),
+        )
+        return bool(end - best > least) and bool((losses[self.best + 1 :] > best).all())
+
+
+def _noise(losses: np.ndarray) -> float:
+    """The standard deviation of one loss about the curve's course; a straight course has none."""
+    bends = np.abs(np.diff(losses, 2))
+    return _OF_SECOND_DIFFERENCES * float(np.median(bends))
+
+
+class MemberValidations:
+    """The validations of K members, and which of them have stopped improving."""
+
+    def __init__(self, num_members: int, patience: int | None) -> None:
+        self._patience = patience
+        self._members = [Validations() for _ in range(num_members)]
+
+    def add(self, member: int, step: int, loss: float, *, is_on_trend: bool) -> bool:
+        """Note a validation after the update number ``step``; returns whether ``member`` has now stopped improving.
+
+        A member off its trend is left to the detector.
+        """
+        found = self._members[member]
+        found.add(step, loss)
+        is_due = self._patience is not None and found.num_since_best >= self._patience
+        if not is_due or not is_on_trend or found.plateau_step is not None:
+            return False
+        found.plateau_step = step
+        return True
+
+    def of(self, member: int) -> Validations:
+        """The validations of ``member`` so far."""
+        return self._members[member]
+
+    def arrange(self, rows: Sequence[int | None]) -> None:
+        """Continue with members of ``rows`` (each at most once), None for a new one."""
+        self._members = [Validations() if row is None else self._members[row] for row in rows]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {
+            "steps": [one.steps.copy() for one in self._members],
+            "losses": [one.losses.copy() for one in self._members],
+            "best": [one.best for one in self._members],
+            "plateau_step": [one.plateau_step for one in self._members],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a ``state_dict``, with as many members as it has."""
+        columns = (state["steps"], state["losses"], state["best"], state["plateau_step"])
+        self._members = [
+            Validations(list(steps), list(losses), best, plateau)
+            for steps, losses, best, plateau in zip(*columns, strict=True)
+        ]

@@ -1,0 +1,75 @@
+"""The sweeps of a results folder, each with what a list of them shows."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import SweepError
+from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.stability import sweep_axes
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSweep:
+    """One sweep: ``axes`` have their numbers of values, 0 where cells are scattered; ``changed`` is seconds since 1970.
+
+    ``num_over`` of its trials are finished or errored. ``stable_share`` is that of the trials with an outcome, None
+    without one. ``problem`` says why its ledger cannot be read.
+    """
+
+    sweep: str
+    is_running: bool
+    changed: float
+    objective: str | None = None
+    axes: Mapping[str, int] = field(default_factory=dict)
+    num_trials: int = 0
+    num_over: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    stable_share: float | None = None
+    problem: str | None = None
+
+    @property
+    def axes_text(self) -> str:
+        """Its axes in words; one in which a search or a sample chooses has no number of values."""
+        return " x ".join(f"{name} {num}" if num else name for name, num in self.axes.items())
+
+
+def all_sweeps(results: Path) -> list[ListedSweep]:
+    """The sweeps in the folder ``results``, the latest change first."""
+    folders = (
+        [folder for folder in sorted(results.iterdir()) if (folder / LEDGER).is_file()] if results.is_dir() else []
+    )
+    return sorted(map(_listed, folders), key=lambda found: -found.changed)
+
+
+def listed_json(found: ListedSweep) -> dict[str, Any]:
+    """A sweep as plain values, with the time of its change in UTC."""
+    changed = datetime.datetime.fromtimestamp(found.changed, datetime.UTC)
+    return {**asdict(found), "changed": changed.isoformat(timespec="seconds")}
+
+
+def _listed(folder: Path) -> ListedSweep:
+    changed = max(path.stat().st_mtime for path in (folder / LEDGER, folder / FROZEN_SWEEP) if path.exists())
+    try:
+        with LedgerReader(folder / LEDGER) as ledger:
+            rows, facts, axes = ledger.trials(), ledger.facts(), sweep_axes(ledger)
+    except SweepError as error:
+        return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0])
+    outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
+    return ListedSweep(
+        folder.name,
+        is_locked(folder),
+        changed,
+        facts.get("objective"),
+        {axis.name: 0 if facts.get("is_sampled") == "true" else len(axis.values) for axis in axes},
+        len(rows),
+        sum(row.status in ("finished", "errored") for row in rows),
+        {str(outcome): num for outcome, num in outcomes.items()},
+        outcomes["stable"] / outcomes.total() if outcomes else None,
+    )

@@ -1,0 +1,87 @@
+"""One value of an axis as a sweep of its own, so that the values of an axis can be compared as sweeps are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.axis_values import value_meant
+from orchestrator.maps.stability import sweep_axes
+from orchestrator.messages import TrialRow
+from orchestrator.space import canonical_json, format_value
+
+_MOST = 12  # values, each of which has a map of its own in the picture
+
+
+class OneValue(LedgerReader):
+    """The ledger at ``path`` as that of a sweep over its other axes: the trials with one ``value`` of ``axis``.
+
+    Axes ``beside`` it, which advance with it, are no axes either. What trials tell of each other stays that of the
+    whole sweep: how much of the best loss they learned, and whether their learning rate is right.
+    """
+
+    def __init__(self, path: Path, axis: str, value: Any, beside: Collection[str]) -> None:
+        super().__init__(path)
+        self._axis, self._value, self._left_out = axis, value, {axis, *beside}
+
+    def trials(self, *, removed: bool = False) -> list[TrialRow]:
+        """The trials with the value, without the axis in their cells."""
+        rows = super().trials(removed=removed)
+        return [replace(row, cell=self._without(row.cell)) for row in rows if row.cell.get(self._axis) == self._value]
+
+    def facts(self) -> dict[str, str]:
+        """The facts of the sweep; its name is that of the axis with the value."""
+        facts = super().facts()
+        axes = [fact for fact in json.loads(facts.get("axes", "[]")) if fact["name"] not in self._left_out]
+        for fact in axes:
+            if "when" in fact:
+                fact["when"] = self._without(fact["when"])
+        name = f"{self._axis}={format_value(self._value)}"
+        spread = canonical_json(self._num_spread(json.loads(facts.get("num_spread", "null"))))
+        return {**facts, "name": name, "axes": canonical_json(axes), "num_spread": spread}
+
+    def _without(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in cell.items() if name not in self._left_out}
+
+    def _num_spread(self, num: int | None) -> int | None:
+        """How many of the first ``num`` cells of a search for an edge have the value."""
+        if num is None:
+            return None
+        cells = {tuple(row.cell.items()): row.cell for row in super().trials()}
+        return sum(cell.get(self._axis) == self._value for cell in itertools.islice(cells.values(), num))
+
+
+def values_along(path: Path, axis: str, base: str | None, stack: ExitStack) -> list[OneValue]:
+    """A ledger for each value of ``axis`` in the sweep whose ledger is at ``path``, that of ``base`` first.
+
+    ``stack`` closes them. Without ``base`` they are in the order of the axis. Raises InputError for an unknown axis or
+    value, one with a range where cells are scattered, and where there are too few or too many to compare.
+    """
+    with LedgerReader(path) as ledger:
+        axes = {each.name: each for each in sweep_axes(ledger)}
+        is_scattered = ledger.facts().get("is_sampled") == "true"
+    if axis not in axes:
+        raise InputError(Problem("--along", "", f"{axis!r} is not an axis", f"axes: {', '.join(axes) or 'none'}"))
+    chosen = axes[axis]
+
+    def refuse(message: str, remedy: str) -> InputError:
+        return InputError(Problem(f"--along {axis}", "", message, remedy))
+
+    if is_scattered and chosen.ends is not None:
+        raise refuse("its cells are scattered over a range, and no two share a value", "choose an axis with values")
+    if not axes.keys() - {axis, *chosen.zipped}:
+        raise refuse("there is no other axis to draw a map over", "`sweep boundary` reads the one axis")
+    if not 2 <= len(chosen.values) <= _MOST:
+        raise refuse(f"it has {len(chosen.values)} values", f"choose an axis with 2 to {_MOST}")
+    values = list(chosen.values)
+    if base is not None:
+        first = value_meant("--base", chosen, base)
+        values = [first, *(value for value in values if value is not first)]
+    return [stack.enter_context(OneValue(path, axis, value, chosen.zipped)) for value in values]

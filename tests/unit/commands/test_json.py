@@ -1,0 +1,171 @@
+"""docs/json.md has every key that a command writes, and no other."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_cases import ledger_at, record, search_with, sweep_of
+
+from orchestrator.commands.boundary import boundary
+from orchestrator.commands.compare import compare
+from orchestrator.commands.diagnose import diagnose
+from orchestrator.commands.doctor import doctor
+from orchestrator.commands.explain import explain
+from orchestrator.commands.list import list as list_
+from orchestrator.commands.locate import locate
+from orchestrator.commands.plan import plan
+from orchestrator.commands.printing import Answer, written_json
+from orchestrator.commands.recommend import recommend
+from orchestrator.commands.sensitivity import sensitivity
+from orchestrator.commands.status import status
+from orchestrator.logs.columns import Columns
+
+PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
+GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
+SAMPLED = "axes: {lr: {log: [1e-3, 1]}, beta1: {linear: [0, 0.9]}}\nsample: {method: sobol, num: 32}\n"
+HEAD = "objective: quadratic\nsteps: 20\n"
+
+Command = Callable[[Path, Path], Answer]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two grids, two samples and a search that has not begun; of the first grid a trial has failed."""
+    folder = tmp_path_factory.mktemp("results")
+    for name, unstable in (("grid", 0.5), ("other_grid", 0.05)):
+        sweep = sweep_of(GRID, f"name: {name}\n{HEAD}")
+        labels = ["diverged" if trial.cell["lr"] > unstable else "stable" for trial in sweep.trials]
+        if name == "grid":
+            labels[0] = "errored"
+        with ledger_at(folder / name) as ledger:
+            record(ledger, sweep, labels, [1.0 + trial.cell["beta1"] + trial.cell["lr"] for trial in sweep.trials])
+    for name, unstable in (("sample", 0.3), ("other_sample", 0.1)):
+        sweep = sweep_of(SAMPLED, f"name: {name}\n{HEAD}")
+        labels = ["diverged" if trial.cell["lr"] > unstable else "stable" for trial in sweep.trials]
+        with ledger_at(folder / name) as ledger:
+            record(ledger, sweep, labels, [1.0 + trial.cell["lr"] for trial in sweep.trials])
+    (folder / "broken").mkdir()
+    (folder / "broken" / "ledger.db").write_text("no ledger")
+    return folder
+
+
+def both(command: Callable[[Path, Path], Answer]) -> list[Command]:
+    """The command for a grid and for scattered cells."""
+    return [
+        lambda results, file: command(results / "grid", file),
+        lambda results, file: command(results / "sample", file),
+    ]
+
+
+def compared(names: tuple[str, ...], along: str | None = None) -> Command:
+    return lambda results, file: compare(
+        [results / name for name in names],
+        None,
+        None,
+        "worst",
+        False,
+        results / "picture.png",
+        results,
+        along,
+        None,
+        file,
+    )
+
+
+def located(name: str, *sets: str) -> Command:
+    return lambda results, file: locate(results / name, None, sets, None, Columns(), None, False, file)
+
+
+COMMANDS: dict[str, list[Command]] = {
+    "list": [list_],
+    "status": [lambda results, file: status(results / "grid", file)],
+    "plan": [
+        lambda results, file: plan(sweep_of(GRID, f"name: grid\n{HEAD}"), results, file),
+        lambda results, file: plan(search_with(), results, file),
+    ],
+    "doctor": [lambda results, file: doctor(results / "grid", results, False, False, file)],
+    "boundary": [
+        *both(lambda folder, file: boundary(folder, None, None, {}, "worst", False, file)),
+        lambda results, file: boundary(results / "grid", None, None, {}, "worst", False, file, "final_loss", 1.7),
+    ],
+    "recommend": both(lambda folder, file: recommend(folder, 2.0, None, False, file)),
+    "sensitivity": both(lambda folder, file: sensitivity(folder, "lr", None, file)),
+    "compare": [compared(("grid", "other_grid")), compared(("sample", "other_sample")), compared(("grid",), "beta1")],
+    "locate": [
+        located("grid", "lr=0.02", "beta1=0.4", "warmup=3"),
+        located("sample", "lr=0.9", "beta1=0.4"),
+        located("grid", "lr=7", "beta1=0.4"),
+    ],
+    "explain": [lambda results, file: explain(results / "grid", None, None, results / "picture.png", file)],
+    "diagnose": [lambda results, file: diagnose(results / "grid", None, {}, results / "picture.png", file)],
+}
+
+
+def documented(command: str) -> set[str]:
+    """The keys of the command's table."""
+    section = PAGE.split(f"\n## {command}\n")[1].split("\n## ")[0]
+    return {
+        key
+        for line in section.splitlines()
+        if line.startswith("| `")
+        for key in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+
+
+def paths(value: Any, path: str = "") -> Iterator[str]:
+    """Where the values of a JSON document are: keys joined by dots, [] for the elements of a list.
+
+    What is empty is a value, as null is.
+    """
+    if value in ({}, []):
+        yield path
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from paths(one, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from paths(one, f"{path}[]")
+    else:
+        yield path
+
+
+def is_meant(key: str, path: str) -> bool:
+    """Whether the documented ``key`` is about ``path``; a star stands for a name, or at its end for all below.
+
+    A path that ends above the key is null or empty.
+    """
+    pattern = re.escape(key).replace(r"\.\*", r"\.[^.]+")
+    is_below = re.fullmatch(pattern + (r"(\..+)?" if key.endswith("*") else ""), path) is not None
+    return is_below or key.startswith((f"{path}.", f"{path}[]"))
+
+
+def written(command: Command, results: Path, file: Path) -> Any:
+    lines = list(command(results, file))
+    assert lines[-1] == f"wrote {file}"
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_has_every_key_that_is_written_and_no_key_that_is_not(
+    results: Path, tmp_path: Path, name: str
+) -> None:
+    found = {path for command in COMMANDS[name] for path in paths(written(command, results, tmp_path / "answer.json"))}
+    keys = documented(name)
+    assert sorted(path for path in found if not any(is_meant(key, path) for key in keys)) == []
+    assert sorted(key for key in keys if not any(is_meant(key, path) for path in found)) == []
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    list(written_json(file, {"a": math.nan, "b": [math.inf, 1.0], "c": {"d": -math.inf, "e": (1, None)}}))
+    assert json.loads(file.read_text()) == {"a": None, "b": [None, 1.0], "c": {"d": None, "e": [1, None]}}
+
+
+def test_without_the_option_nothing_is_written() -> None:
+    assert list(written_json(None, {"a": 1})) == []
