@@ -52,10 +52,11 @@ def assert_close(found, expected, weights: Mapping[str, torch.Tensor], tolerance
         assert (error_K < tolerance).all(), f"gradient of {name}: off by {error_K.tolist()} of its norm"
 
 
-# Double precision is not how it trains, but there the two must agree to the last digits.
+# Double precision is not how it trains, but there the two must agree to the last digits. In single precision the
+# rounding of sums that cancel depends on the machine: 1e-5 of the norm on some.
 @pytest.mark.parametrize(
     ("dtype", "kernels", "tolerance"),
-    [(torch.float32, "default", 1e-5), (torch.float32, "onednn", 1e-5), (torch.float64, "default", 1e-11)],
+    [(torch.float32, "default", 1e-4), (torch.float32, "onednn", 1e-4), (torch.float64, "default", 1e-11)],
     ids=["f32", "f32-onednn", "f64"],
 )
 @pytest.mark.parametrize("depth", [1, 3])
