@@ -64,6 +64,7 @@ def replayed(sweep: Sweep, folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", CASES)
 def test_a_recipe_gives_a_map_with_its_edge_and_its_kept_logs_agree(tmp_path: Path, title: str) -> None:
     name = RECIPES[title]

@@ -93,6 +93,7 @@ for step in range(60):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.faults)])
 def test_scripts_of_a_driver_that_was_killed_end_and_the_next_run_goes_on(tmp_path: Path, executor: str) -> None:
     (tmp_path / "slow.py").write_text(SLOW)

@@ -578,6 +578,7 @@ def test_the_command_refuses_a_hostile_sweep_file_in_little_time_and_memory(name
     assert mib < MAX_MIB
 
 
+@pytest.mark.slow
 def test_the_command_judges_a_folder_of_hostile_logs_in_little_time_and_memory(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()

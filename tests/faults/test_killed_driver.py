@@ -101,6 +101,7 @@ def test_a_killed_driver_costs_only_the_steps_since_its_checkpoints(folder: Path
     assert results_of(folder) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [

@@ -56,6 +56,7 @@ def test_the_share_of_stable_trials_is_a_half_at_the_edge() -> None:
     assert share == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", DEFAULT_ARMS)
 def test_an_arm_gives_the_same_edges_for_the_same_seed_and_spends_its_budget(arm) -> None:
     truth = synthetic("linear", 0.15)

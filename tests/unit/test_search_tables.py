@@ -103,6 +103,7 @@ def test_a_search_is_replayed_against_a_table_of_ones_own(three_seeds: Table, tm
     assert set(figures["grid3"]) == set(figures["trials_to_match_grid3"]) == {"outcomes"}
 
 
+@pytest.mark.slow
 def test_the_tables_are_among_the_cases(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     chosen = ["--cases", "tables", "--arms", "ours", "--seeds", "1", "--budgets", "24"]

@@ -50,6 +50,7 @@ def test_a_page_beside_a_run_is_served_and_ends_with_it(results: Path) -> None:
     listening_socket(port).close()  # which raises an error where something still listens
 
 
+@pytest.mark.slow
 def test_a_page_ends_when_its_run_is_killed(results: Path) -> None:
     run = subprocess.Popen([sys.executable, "-c", KILLED, str(results)], stdout=subprocess.PIPE, text=True)
     assert run.stdout.readline() == "ready\n"

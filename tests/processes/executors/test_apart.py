@@ -18,6 +18,7 @@ from orchestrator.sweepfile.strict_yaml import parse_document
 INLINE = ("inline", "orchestrator.executors.inline", "InlineExecutor", {}, {})
 
 
+@pytest.mark.slow
 def test_packs_and_reports_of_any_size_cross_each_other() -> None:
     """More than the buffers between the processes hold, both ways at once: neither may wait for the other."""
     text = QUADRATIC.replace("optimizer: sgd", "optimizer: sgd, dimension: 100000").replace("steps: 60", "steps: 3")

@@ -84,6 +84,7 @@ def said_by(sweep: Sweep, folder: Path) -> list:
     return [json.loads(file.read_text()) for file in sorted(folder.glob("results/mine/trials/*/said"))]
 
 
+@pytest.mark.slow
 def test_a_trial_computes_the_same_in_a_fork_and_in_a_program_of_its_own(tmp_path: Path) -> None:
     found = []
     for preload in ("auto", "false"):

@@ -196,6 +196,7 @@ def test_accumulated_gradients_are_one_report_with_the_loss_that_the_trainer_log
     assert [loss for _, loss, _ in reports] == pytest.approx(logged, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_evaluation_in_training_is_not_reported(
     hugging_face: SimpleNamespace, hf_trainer: Callable, reports: list
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_trainer_reports_to_the_sweep_that_runs_it(
     assert all(set(row) == {"step", "loss", "grad_norm"} for row in rows)
 
 
+@pytest.mark.slow
 def test_each_training_of_a_trainer_is_a_run_of_its_own(
     hugging_face: SimpleNamespace, hf_trainer: Callable, reports: list
 ) -> None:
@@ -231,6 +233,7 @@ def test_each_training_of_a_trainer_is_a_run_of_its_own(
     assert first.record().num_steps == callback.watch.record().num_steps == 5
 
 
+@pytest.mark.slow
 def test_a_training_after_one_that_raised_is_heard_once(
     hugging_face: SimpleNamespace, hf_trainer: Callable, reports: list
 ) -> None:

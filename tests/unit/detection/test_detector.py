@@ -381,6 +381,7 @@ def test_three_jumps_in_a_long_run_are_ordinary_odd_losses() -> None:
     assert is_quiet(record(curve))
 
 
+@pytest.mark.slow
 def test_odd_losses_that_are_common_lose_nobody() -> None:
     """Low ones must be seen to be common; then hardly any two in a row are an episode."""
     seeds, num_steps, learned = 12, 2500, 500

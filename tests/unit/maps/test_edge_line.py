@@ -75,6 +75,7 @@ def test_a_facet_has_the_lines_of_its_values_alone(tmp_path: Path) -> None:
     assert (found.notes, alone[1].notes) == ((), ("optimizer = adamw",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [RANGES, LIST, WORDS], ids=["range", "list", "words"])
 def test_a_fitted_line_has_the_edges_of_the_fit_at_every_place(tmp_path: Path, body: str) -> None:
     with read(tmp_path, body) as ledger:

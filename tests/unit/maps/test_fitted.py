@@ -55,6 +55,7 @@ def test_on_a_grid_the_fitted_edge_lies_within_the_bracket_of_each_row(tmp_path:
             assert edge.is_stable_below
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta1", [0.1, 0.45, 0.8])
 def test_among_scattered_cells_the_planted_edge_lies_in_the_interval(tmp_path: Path, beta1: float) -> None:
     with LedgerReader(ledger_of(sweep_of(RANGES), tmp_path / "case")) as ledger:
@@ -66,6 +67,7 @@ def test_among_scattered_cells_the_planted_edge_lies_in_the_interval(tmp_path: P
     assert abs(math.log10(edge.at / edge_of(beta1))) < 0.15
 
 
+@pytest.mark.slow
 def test_the_order_of_the_trials_changes_nothing(tmp_path: Path) -> None:
     lines = []
     for number, sweep in enumerate((sweep_of(RANGES), sweep_of(RANGES.replace("[0, 1]", "[1, 0]")))):
@@ -74,6 +76,7 @@ def test_the_order_of_the_trials_changes_nothing(tmp_path: Path) -> None:
     assert lines[0] == lines[1]
 
 
+@pytest.mark.slow
 def test_the_known_threshold_of_momentum_comes_out_of_a_search(train, tmp_path: Path) -> None:
     """2 (1 + b1) / ((1 - b1) h) with curvature h = 1: heavy-ball momentum on a quadratic."""
     beta1s = (0.15, 0.3, 0.45, 0.6)
@@ -116,6 +119,7 @@ def test_where_all_is_stable_no_edge_is_told(tmp_path: Path) -> None:
         assert not any("stable up to" in line for line in fitted_lines(fitted))
 
 
+@pytest.mark.slow
 def test_words_have_edges_of_their_own(tmp_path: Path) -> None:
     body = SCATTERED + "  lr: {log: [0.001, 1.0]}\n  optimizer: {values: [sgd, adamw]}\n"
 
@@ -128,6 +132,7 @@ def test_words_have_edges_of_their_own(tmp_path: Path) -> None:
     assert found["adamw"] == pytest.approx(0.01, rel=0.4)
 
 
+@pytest.mark.slow
 def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
     def low_is_degraded(trial: Trial) -> str:
         return "degraded" if trial.cell["lr"] < 0.005 else outcome(trial)

@@ -72,6 +72,7 @@ def mark_as_scattered(folder: Path) -> None:
         assert db.execute("UPDATE facts SET value = 'true' WHERE name = 'is_sampled'").rowcount == 1
 
 
+@pytest.mark.slow
 def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_path: Path) -> None:
     folders = folders_of(tmp_path, (GRID, planted()), (GRID, planted(4.0)))
     with opened(folders) as ledgers:
@@ -92,6 +93,7 @@ def test_on_grids_the_surfaces_and_the_shared_cells_give_the_same_answer(tmp_pat
     assert abs(math.log(np.median(factors) / np.median(of_cells.shift.factors))) < math.log(STEP)
 
 
+@pytest.mark.slow
 def test_a_grid_can_be_compared_with_scattered_cells(tmp_path: Path) -> None:
     found = compared(tmp_path, (GRID, planted()), (RANGES, planted()))
     (difference,) = found.differences
@@ -100,6 +102,7 @@ def test_a_grid_can_be_compared_with_scattered_cells(tmp_path: Path) -> None:
     assert 1 / STEP < np.median([row.factor for row in difference.rows]) < STEP
 
 
+@pytest.mark.slow
 def test_a_sweep_beside_itself_has_no_change_and_intervals_that_say_so(tmp_path: Path) -> None:
     (folder,) = folders_of(tmp_path, (RANGES, planted()))
     with opened([folder, folder]) as ledgers:
@@ -151,6 +154,7 @@ def test_only_what_all_cover_is_compared_and_the_rest_is_named(tmp_path: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_of_listed_values_the_shared_ones_are_compared_each_in_its_own_row(tmp_path: Path) -> None:
     edges = {"sgd": 0.2, "adamw": 0.01, "lion": 0.001}
 
@@ -190,6 +194,7 @@ def test_rows_without_one_edge_in_both_are_counted_and_shown(tmp_path: Path) -> 
     assert len([line for line in text.splitlines() if line.startswith("  beta1=") and " in s0; " in line]) == 9
 
 
+@pytest.mark.slow
 def test_of_several_edges_in_a_row_the_number_is_told(tmp_path: Path) -> None:
     def outcome(trial: Trial) -> str:
         return "stable" if trial.cell["lr"] < 0.01 or trial.cell["lr"] > 0.2 else "spiked"
@@ -199,6 +204,7 @@ def test_of_several_edges_in_a_row_the_number_is_told(tmp_path: Path) -> None:
     assert all(line.endswith("; 2 edges in s1") for line in lines)
 
 
+@pytest.mark.slow
 def test_degraded_trials_count_where_that_is_asked_for(tmp_path: Path) -> None:
     def low_is_degraded(trial: Trial) -> str:
         return "degraded" if trial.cell["lr"] < 0.004 else planted()(trial)
@@ -315,6 +321,7 @@ def test_lists_without_an_order_or_a_shared_value_are_refused(tmp_path: Path) ->
             compare_fitted([first, other])
 
 
+@pytest.mark.slow
 def test_the_pictures_have_the_points_of_each_sweep_and_the_same_limits(tmp_path: Path) -> None:
     higher = RANGES.replace("[0.001, 1.0]", "[0.01, 10.0]").replace("num: 64", "num: 40")
     found = compared(tmp_path, (RANGES, planted()), (higher, planted()))

@@ -39,6 +39,7 @@ def upwards(margins: list[Margin], axis: str = "lr") -> Margin:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [0.001, 0.01, 0.02])
 def test_the_edge_is_as_far_as_on_a_grid_within_two_of_its_steps(tmp_path: Path, lr: float) -> None:
     setting = {"lr": lr, "beta1": 0.5}

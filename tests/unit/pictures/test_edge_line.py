@@ -44,6 +44,7 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for box in figure.legends for text in box.get_texts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_edges_of_every_kind_are_drawn_alike_each_time(tmp_path: Path, body: str) -> None:
     found = lines_of(tmp_path, body)

@@ -31,6 +31,7 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for box in figure.legends for text in box.get_texts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("against", ["margin", "steps_done"])
 @pytest.mark.parametrize("case", CASES)
 def test_fronts_of_every_kind_are_drawn_alike_each_time(tmp_path: Path, case: str, against: str) -> None:
