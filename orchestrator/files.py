@@ -19,6 +19,7 @@ from typing import IO, Any
 from orchestrator.errors import InputError, Problem, StorageError
 
 LEDGER = "ledger.db"
+STANDARD_OUTPUT = Path("-")  # as a value of --json
 FROZEN_SWEEP = "sweep.yaml"
 CHECKPOINTS = "checkpoints"
 JOBS = "slurm"  # folder of cluster jobs
@@ -113,7 +114,7 @@ def _replace(path: Path, content: bytes | str, mode: int) -> None:
 
 def check_output(path: Path | None, option: str = "--output") -> None:
     """Raise InputError where a file cannot be written: its folder is missing, or it is a folder or a device."""
-    if path is None:
+    if path is None or (path == STANDARD_OUTPUT and option == "--json"):
         return
     if not path.parent.is_dir():
         remedy = f"make it first (mkdir -p {shlex.quote(str(path.parent))}), or name another"
@@ -252,6 +253,15 @@ def waiting_lock(path: Path) -> Iterator[None]:
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def frozen_text(folder: Path) -> str:
+    """The sweep file as it was run in ``folder``. Raises StorageError if it cannot be read."""
+    path = folder / FROZEN_SWEEP
+    if not path.is_file():
+        raise StorageError(f"{path} is not there\n    remedy: `sweep run` with the sweep's file writes it again")
+    with storage_errors(path):
+        return path.read_text(encoding="utf-8")
 
 
 def sweep_folder(name_or_folder: str, results: Path) -> Path:

@@ -50,7 +50,7 @@ def sensitivity(
     """Show what a wrong learning rate costs, for each setting of the other axes."""
     from orchestrator.commands.sensitivity import sensitivity as command
 
-    finish(command(sweep_folder(name, results), axis, range_, json_))
+    finish(command(sweep_folder(name, results), axis, range_, json_), json_)
 
 
 @answers.command()
@@ -84,7 +84,7 @@ def compare(
     from orchestrator.commands.compare import compare as command
 
     folders = [sweep_folder(name, results) for name in names]
-    finish(command(folders, x, y, reduce, degraded, output, results, along, base, json_))
+    finish(command(folders, x, y, reduce, degraded, output, results, along, base, json_), json_)
 
 
 @answers.command()
@@ -104,7 +104,7 @@ def survival(
     """
     from orchestrator.commands.survival import survival as command
 
-    finish(command(sweep_folder(name, results), axis, until, json_))
+    finish(command(sweep_folder(name, results), axis, until, json_), json_)
 
 
 @answers.command()
@@ -115,7 +115,7 @@ def importance(name: NameArgument, json_: JsonOption = None, results: ResultsOpt
     """
     from orchestrator.commands.importance import importance as command
 
-    finish(command(sweep_folder(name, results), json_))
+    finish(command(sweep_folder(name, results), json_), json_)
 
 
 @answers.command()
@@ -144,7 +144,7 @@ def locate(
     from orchestrator.logs.columns import Columns
 
     told, columns = told_metrics(pattern, format_, loss), Columns(step, loss, grad_norm)
-    finish(command(sweep_folder(name, results), config, set_, log, columns, told, degraded, json_))
+    finish(command(sweep_folder(name, results), config, set_, log, columns, told, degraded, json_), json_)
 
 
 @answers.command()
@@ -164,7 +164,7 @@ def front(
     """
     from orchestrator.commands.front import front as command
 
-    finish(command(sweep_folder(name, results), metric, against, along, target, degraded, json_))
+    finish(command(sweep_folder(name, results), metric, against, along, target, degraded, json_), json_)
 
 
 @exports.command("edge")

@@ -5,9 +5,8 @@ Heavy imports are inside the commands, so that `sweep --help` and `sweep plan` a
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -50,12 +49,9 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.upkeep import finish, upkeep
 from orchestrator.commands.arguments import conditions, overrides, read_sweep, told_metrics
-from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError, printable
+from orchestrator.errors import InputError, Problem
 from orchestrator.files import REPLAYS, sweep_folder
 from orchestrator.version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
@@ -160,7 +156,7 @@ def plan(
     from orchestrator.commands.plan import plan as command
 
     sweep = read_sweep(file, results, overrides(axis, drop, set_, seeds, steps, name), allow_import)
-    finish(command(sweep, results, json_))
+    finish(command(sweep, results, json_), json_)
 
 
 @app.command()
@@ -232,7 +228,7 @@ def status(
     """Show the state of a sweep: outcomes, failures, the map as text."""
     from orchestrator.commands.status import status as command
 
-    finish(command(sweep_folder(name, results), json_, watch=watch))
+    finish(command(sweep_folder(name, results), json_, watch=watch), json_)
 
 
 @app.command("list")
@@ -240,7 +236,7 @@ def list_(json_: JsonOption = None, results: ResultsOption = RESULTS) -> None:
     """List the sweeps that were run: axes, outcomes, the stable share of the trials, and their age."""
     from orchestrator.commands.list import list as command
 
-    finish(command(results, json_))
+    finish(command(results, json_), json_)
 
 
 @export_app.command("heatmap")
@@ -283,7 +279,7 @@ def boundary(
     """
     from orchestrator.commands.boundary import boundary as command
 
-    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_, metric, level))
+    finish(command(sweep_folder(name, results), x, y, conditions(where), reduce, degraded, json_, metric, level), json_)
 
 
 @app.command()
@@ -298,7 +294,7 @@ def recommend(
     """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge."""
     from orchestrator.commands.recommend import recommend as command
 
-    finish(command(sweep_folder(name, results), margin, metric, degraded, json_))
+    finish(command(sweep_folder(name, results), margin, metric, degraded, json_), json_)
 
 
 @app.command()
@@ -339,7 +335,7 @@ def replay(
 
     told = told_metrics(pattern, format_, loss)
     folder = None if no_figures else figures or results / REPLAYS
-    finish(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder, norm_rises, told))
+    finish(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder, norm_rises, told), json_)
 
 
 @app.command()
@@ -364,7 +360,7 @@ def diagnose(
     from orchestrator.commands.diagnose import diagnose as command
 
     cells = conditions(cell.split(","), "--cell") if cell is not None else {}
-    finish(command(sweep_folder(name, results), trial, cells, output, json_))
+    finish(command(sweep_folder(name, results), trial, cells, output, json_), json_)
 
 
 @app.command()
@@ -381,20 +377,9 @@ def explain(
     """Show which mechanism rules which part of the unstable region, and draw it on the map."""
     from orchestrator.commands.explain import explain as command
 
-    finish(command(sweep_folder(name, results), x, y, output, json_))
+    finish(command(sweep_folder(name, results), x, y, output, json_), json_)
 
 
 export_app.add_typer(exports)
 app.add_typer(answers)
 app.add_typer(upkeep)
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    try:
-        app(prog_name="sweep")
-    except SweepError as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)

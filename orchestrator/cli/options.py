@@ -47,7 +47,10 @@ WhereOption = Annotated[
 ReduceOption = Annotated[
     str, typer.Option("--reduce", help="for axes that are not shown: take their worst, median or best cell")
 ]
-JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write everything as JSON")]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="also write everything as JSON; - for standard output"),
+]
 NormRisesOption = Annotated[
     bool | None,
     typer.Option(

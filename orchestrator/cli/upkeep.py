@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from orchestrator.cli.completion import sweep_names
 from orchestrator.cli.options import RESULTS, JsonOption, NameArgument, PortOption, ResultsOption
-from orchestrator.files import sweep_folder
+from orchestrator.files import STANDARD_OUTPUT, sweep_folder
 
 if TYPE_CHECKING:
     from orchestrator.commands.printing import Answer
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 upkeep = typer.Typer()
 
 
-def finish(answer: Answer) -> NoReturn:
-    """Print the answer of a command and exit with its code."""
+def finish(answer: Answer, json_file: Path | None = None) -> NoReturn:
+    """Print the answer of a command and exit with its code; with `--json -` standard output has the JSON alone."""
     from orchestrator.commands.printing import show
 
-    raise typer.Exit(show(answer))
+    raise typer.Exit(show(answer, sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout))
 
 
 @upkeep.command()
@@ -58,7 +60,7 @@ def doctor(
     """Check the environment, and a sweep's ledger and files."""
     from orchestrator.commands.doctor import doctor as command
 
-    finish(command(sweep_folder(name, results) if name else None, results, strict, fix, json_))
+    finish(command(sweep_folder(name, results) if name else None, results, strict, fix, json_), json_)
 
 
 @upkeep.command()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.errors import printable
-from orchestrator.files import write_output
+from orchestrator.files import STANDARD_OUTPUT, write_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,22 +21,33 @@ Answer = Generator["str | RenderableType", None, int]
 _WIDE = 1000  # columns; tables fit the width of a terminal, but are never cut in a file
 
 
-def show(answer: Answer) -> int:
-    """Print ``answer`` as it arrives; returns its exit code."""
+class Document(str):
+    """The content of a file that is printed instead, as it is."""
+
+    __slots__ = ()
+
+
+def show(answer: Answer, text_to: TextIO | None = None) -> int:
+    """Print ``answer`` as it arrives, its text to ``text_to`` or standard output; returns its exit code."""
     try:
         while True:
-            _print(next(answer))
+            _print(next(answer), text_to or sys.stdout)
     except StopIteration as ended:
         return ended.value
     finally:
         answer.close()
 
 
-def written_json(path: Path | None, content: Mapping[str, Any]) -> Iterator[str]:
+def written_json(path: Path | None, content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Write ``content`` to the file of ``--json``, if there is one; numbers that are not finite become null."""
-    if path is not None:
-        write_output(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
-        yield f"wrote {path}"
+    if path is None:
+        return
+    text = json.dumps(_finite(content), indent=2, allow_nan=False) + "\n"
+    if path == STANDARD_OUTPUT:
+        yield Document(text)
+        return
+    write_output(path, text)
+    yield f"wrote {path}"
 
 
 def _finite(value: Any) -> Any:
@@ -47,12 +58,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print(item: str | RenderableType) -> None:
+def _print(item: str | RenderableType, text_to: TextIO) -> None:
+    if isinstance(item, Document):
+        print(item, end="", flush=True)
+        return
     if isinstance(item, str):
-        print(printable(item), flush=True)
+        print(printable(item), file=text_to, flush=True)
         return
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = Console(file=text_to, width=None if text_to.isatty() else _WIDE)
     console.print(item, soft_wrap=isinstance(item, Text))

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from orchestrator.commands.printing import Answer
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.norm_rises import NOTE
 from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
@@ -93,9 +93,7 @@ def replay(
         if figures is not None and replayed:
             _write_pictures(replayed, figures, is_own)
             yield f"pictures: {figures}/"
-    if json_file is not None:
-        write_output(json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
-        yield f"wrote {json_file}"
+    yield from written_json(json_file, found)
     yield from notes
     yield from (f"error: {error}" for error in problems)
     return EXIT_BAD_INPUT if problems else EXIT_OK

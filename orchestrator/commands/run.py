@@ -15,6 +15,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.driver.words import counts_line, length_text
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.executors import Executor
+from orchestrator.extras import refuse_without
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.related_cells import led
@@ -22,6 +23,7 @@ from orchestrator.maps.stability import repeated_runs, repeats_text
 from orchestrator.notify.news import Message, News
 from orchestrator.notify.notifier import Notifier
 from orchestrator.notify.sender import NotDelivered, Sender
+from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 
 
@@ -51,6 +53,8 @@ def run(
 
     folder = results / sweep.name
     refuse_what_cannot_run(sweep, folder)
+    if not isinstance(sweep.objective, CustomTrainer):
+        refuse_without(f"training {sweep.objective.name}", "torch")
     trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)

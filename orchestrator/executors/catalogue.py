@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.executors import Executor
+from orchestrator.extras import refuse_without
 from orchestrator.sweepfile.sections import ResourcesConfig
 
 Start = Callable[[], Executor]
@@ -71,4 +72,6 @@ def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
     if name not in LOADERS:
         *some, last = LOADERS
         raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(some)} or {last}"))
+    if name == "ray":
+        refuse_without("--executor ray", "ray")
     return partial(LOADERS[name], options)

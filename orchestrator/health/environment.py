@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shutil
@@ -10,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.environment import installed_version
+from orchestrator.extras import install_command, is_installed
 from orchestrator.health.finding import Finding, Level
 from orchestrator.processes import end_marked, leftovers, listening
 
@@ -22,12 +23,10 @@ _OLDEST = {"torch": (2, 10), "ray": (2, 60)}
 
 def examine_environment(results: Path) -> Iterator[Finding]:
     """Versions, memory, disk, GPUs, listening and leftover processes."""
-    versions = {}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding("fault", f"{name} is not installed", remedy="pip install sweep-stability")
+    versions = {name: version for name in _LIBRARIES if (version := installed_version(name))}
+    if missing := [name for name in _LIBRARIES if name not in versions]:
+        what = f"not installed: {', '.join(missing)}; sweeps can be read here, not trained"
+        yield Finding("warning", what, remedy=install_command(missing[0]))
     yield Finding("ok", f"Python {sys.version.split()[0]}, " + ", ".join(f"{k} {v}" for k, v in versions.items()))
     for name, oldest in _OLDEST.items():
         found = tuple(map(int, re.findall(r"\d+", versions.get(name, "9.9"))[:2]))
@@ -59,6 +58,8 @@ def _space(what: str, folder: Path) -> Iterator[Finding]:
 
 
 def _gpus() -> str:
+    if not is_installed("torch"):
+        return "GPUs are not known without torch"
     import torch
 
     if not torch.cuda.is_available():

@@ -7,13 +7,13 @@ A tracker is a class with the methods of ``Tracker`` in a module of this room, a
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from orchestrator.errors import InputError, Problem, SweepError
+from orchestrator.extras import install_command, is_installed
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.catalogue import TRACKERS
 
@@ -160,8 +160,8 @@ def tracker_class(name: str = "mlflow") -> type[Tracker]:
         raise InputError(Problem("", "tracking.to", f"{name!r} is unknown", f"choose from {', '.join(TRACKERS)}"))
     module, _, attribute = TRACKERS[name].partition(":")
     found: type[Tracker] = getattr(importlib.import_module(module), attribute)
-    if importlib.util.find_spec(found.library) is None:
-        remedy = f"pip install 'sweep-stability[{name}]', or remove it from tracking.to"
+    if not is_installed(found.library):
+        remedy = f"{install_command(name)}, or remove it from tracking.to"
         what = f"{found.title} needs the package {found.library}, which is not installed"
         raise InputError(Problem("", "tracking.to", what, remedy))
     return found

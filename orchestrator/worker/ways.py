@@ -19,6 +19,7 @@ from typing import Any
 
 from objectives.base import Objective, Way
 from objectives.training_config import TrainingConfig
+from orchestrator.environment import installed_version
 from orchestrator.errors import StorageError
 from orchestrator.files import atomic_write, waiting_lock
 from orchestrator.space import canonical_json
@@ -249,7 +250,7 @@ def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -
     """Everything that the speed depends on, hashed."""
     numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
     structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
-    what = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), _torch_version()]
+    what = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), installed_version("torch")]
     return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
 
 
@@ -263,12 +264,6 @@ def _processor(device: str) -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip() + platform.machine()
     return platform.processor() or platform.machine()
-
-
-def _torch_version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("torch")
 
 
 def _name(way: Way) -> str:

@@ -11,6 +11,7 @@ from orchestrator.errors import InputError, StorageError
 from orchestrator.files import (
     atomic_write,
     check_output,
+    frozen_text,
     make_folder,
     make_private,
     open_private,
@@ -151,3 +152,10 @@ def test_no_folder_is_made_for_a_file_that_a_person_names(tmp_path: Path) -> Non
     assert [each.name for each in tmp_path.iterdir()] == ["b.png"]
     check_output(Path("in this folder.png"))
     check_output(None)
+
+
+def test_a_sweep_without_its_file_is_told_how_to_get_it_back(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"(?s)sweep\.yaml is not there.*`sweep run` with the sweep's file"):
+        frozen_text(tmp_path)
+    (tmp_path / "sweep.yaml").write_text("name: case\n")
+    assert frozen_text(tmp_path) == "name: case\n"

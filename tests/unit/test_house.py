@@ -68,6 +68,7 @@ FLOOR_PLAN = (
     "orchestrator.version",
     "orchestrator.shipped_sweeps",
     "orchestrator.errors",
+    "orchestrator.extras",
     "orchestrator.space",
     "orchestrator.messages",
     "orchestrator.files",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.driver.words import format_seconds
-from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked
+from orchestrator.files import LEDGER, frozen_text, is_locked
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -72,8 +72,7 @@ class LivePage:
         if state != self._answered_state and (not self._answers or self._clock() >= self._answers_due):
             began = self._clock()
             stability = stability_map(ledger, measured=readings_and_printed(ledger)) if axes else None
-            text = (self._folder / FROZEN_SWEEP).read_text(encoding="utf-8")
-            self._answers = answers_html(ledger, stability, text)
+            self._answers = answers_html(ledger, stability, frozen_text(self._folder))
             self._answered_state, self._answers_due = state, self._next(began)
         sections = {"summary": self._summary(ledger, rows), "answers": self._answers}
         return page_html(facts.get("name", self._folder.name), data, sections, is_live=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sweep_cases import ledger_at, record, search_with, sweep_of
 
+from orchestrator.cli import app
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.compare import compare
 from orchestrator.commands.diagnose import diagnose
@@ -169,3 +170,15 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
 
 def test_without_the_option_nothing_is_written() -> None:
     assert list(written_json(None, {"a": 1})) == []
+
+
+def test_with_a_dash_standard_output_has_the_json_alone_and_the_text_goes_to_standard_error(results, capsys) -> None:
+    arguments = ["recommend", "grid", "--results", str(results), "--json"]
+    with pytest.raises(SystemExit, match="0"):
+        app([*arguments, "-"])
+    shown = capsys.readouterr()
+    assert "chosen from" in shown.err
+    with pytest.raises(SystemExit, match="0"):
+        app([*arguments, str(results / "answer.json")])
+    assert shown.out == (results / "answer.json").read_text()
+    assert "chosen from" in capsys.readouterr().out
