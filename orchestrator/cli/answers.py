@@ -1,4 +1,4 @@
-"""Commands that answer from the ledger of any sweep: sensitivity, compare, survival, importance and so on."""
+"""Commands that answer from the ledger of any sweep: diagnose, explain, compare, survival, importance and so on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from orchestrator.cli.completion import sweep_names
 from orchestrator.cli.options import (
     RESULTS,
     AgainstOption,
+    CellOption,
     DegradedOption,
     JsonOption,
     LogFormatOption,
@@ -37,6 +38,51 @@ exports = typer.Typer()
 
 
 @answers.command()
+def diagnose(
+    name: NameArgument,
+    trial: Annotated[
+        str | None, typer.Option("--trial", metavar="ID", help="the trial's id, or an unambiguous prefix of it")
+    ] = None,
+    cell: CellOption = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/diagnosis/ID.png")
+    ] = None,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.
+
+    Without --trial and --cell it diagnoses the most typical trial that is not stable: the one with the earliest onset
+    of the most common outcome. Where no cell shows whether a change would help, a small sweep that tests it is written
+    beside the picture. For example `sweep diagnose lr_warmup --cell lr=0.3,warmup=0`.
+    """
+    from orchestrator.commands.diagnose import diagnose as command
+
+    cells = conditions(cell.split(","), "--cell") if cell is not None else {}
+    finish(command(sweep_folder(name, results), trial, cells, output, json_), json_)
+
+
+@answers.command()
+def explain(
+    name: NameArgument,
+    x: XOption = None,
+    y: YOption = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/explanation.png")
+    ] = None,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show which mechanism rules which part of the unstable region, and draw it on the map.
+
+    For example `sweep explain lr_warmup`.
+    """
+    from orchestrator.commands.explain import explain as command
+
+    finish(command(sweep_folder(name, results), x, y, output, json_), json_)
+
+
+@answers.command()
 def sensitivity(
     name: NameArgument,
     axis: Annotated[str, typer.Option(help="the learning rate's axis")] = "lr",
@@ -47,7 +93,10 @@ def sensitivity(
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Show what a wrong learning rate costs, for each setting of the other axes."""
+    """Show what a wrong learning rate costs, for each setting of the other axes.
+
+    For example `sweep sensitivity lr_warmup --range 1e-3:1e-1`.
+    """
     from orchestrator.commands.sensitivity import sensitivity as command
 
     finish(command(sweep_folder(name, results), axis, range_, json_), json_)
@@ -210,7 +259,7 @@ def export_front(
     ] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Draw the front of `sweep front` among all cells: results/NAME/front.png, and its numbers in front.csv.
+    """Draw the front of `sweep front NAME` among all cells: results/NAME/front.png, and its numbers in front.csv.
 
     For example `sweep export front fit --against steps`.
     """

@@ -15,7 +15,6 @@ from orchestrator.cli.options import (
     RESULTS,
     AllowImportOption,
     AxisOption,
-    CellOption,
     DegradedOption,
     DropOption,
     FacetOption,
@@ -97,7 +96,11 @@ def run(
     page: Annotated[bool, typer.Option("--page", help="serve the sweep's page during the run")] = False,
     port: PortOption = None,
 ) -> None:
-    """Train the missing trials of a sweep, then write its map, picture and report."""
+    """Train the missing trials of a sweep, then write its map, picture and report.
+
+    For example `sweep run lr_warmup`, which ships, or `sweep run mine.yaml --seeds 0,1 --page`. Running a sweep again
+    trains only what is missing.
+    """
     from orchestrator.commands.run import run as command
     from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
     from orchestrator.sweepfile.spec import refuse_import
@@ -152,7 +155,10 @@ def plan(
     results: ResultsOption = RESULTS,
     allow_import: AllowImportOption = False,
 ) -> None:
-    """Show what `run` would train: cells, packs, existing results, estimated time."""
+    """Show what `run` would train: cells, packs, existing results, estimated time.
+
+    For example `sweep plan mine.yaml --set resources.pack=8`.
+    """
     from orchestrator.commands.plan import plan as command
 
     sweep = read_sweep(file, results, overrides(axis, drop, set_, seeds, steps, name), allow_import)
@@ -170,7 +176,10 @@ def check(
     results: ResultsOption = RESULTS,
     allow_import: AllowImportOption = False,
 ) -> None:
-    """Run one trial of a custom trainer for a moment and show what is read of its output."""
+    """Run one trial of a custom trainer for a moment and show what is read of its output.
+
+    For example `sweep check mine.yaml --losses 50`.
+    """
     from orchestrator.commands.check import check as command
     from orchestrator.sweepfile.spec import refuse_import
 
@@ -196,7 +205,10 @@ def init(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
 ) -> None:
-    """Write a commented sweep file as a starting point."""
+    """Write a commented sweep file as a starting point.
+
+    For example `sweep init mine --axis lr=log:1e-3,1,7 --steps 200`, or `sweep init mine --from lr_warmup`.
+    """
     from orchestrator.commands.init import init as write
 
     finish(write(name, objective, command, overrides(axis, drop, set_, seeds, steps), output, shipped))
@@ -225,7 +237,10 @@ def status(
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Show the state of a sweep: outcomes, failures, the map as text."""
+    """Show the state of a sweep: outcomes, failures, the map as text.
+
+    For example `sweep status lr_warmup --watch`.
+    """
     from orchestrator.commands.status import status as command
 
     finish(command(sweep_folder(name, results), json_, watch=watch), json_)
@@ -233,7 +248,10 @@ def status(
 
 @app.command("list")
 def list_(json_: JsonOption = None, results: ResultsOption = RESULTS) -> None:
-    """List the sweeps that were run: axes, outcomes, the stable share of the trials, and their age."""
+    """List the sweeps that were run: axes, outcomes, the stable share of the trials, and their age.
+
+    For example `sweep list --results elsewhere`.
+    """
     from orchestrator.commands.list import list as command
 
     finish(command(results, json_), json_)
@@ -253,7 +271,10 @@ def export_heatmap(
     output: Annotated[Path | None, typer.Option(help="the file to write instead")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Draw the stability map: the fraction of stable seeds, and the final loss beside it."""
+    """Draw the stability map: the fraction of stable seeds, and the final loss beside it.
+
+    For example `sweep export heatmap lr_warmup --format svg`.
+    """
     from orchestrator.commands.export_heatmap import export_heatmap as command
 
     folder = sweep_folder(name, results)
@@ -275,7 +296,8 @@ def boundary(
 ) -> None:
     """Show where the map turns from stable to not stable, row by row, with brackets.
 
-    With --metric and --level it shows where a metric passes a level: --metric edge_crossings --level 3.
+    For example `sweep boundary lr_warmup --y warmup`, or `sweep boundary lr_warmup --metric edge_crossings --level 3`
+    for where a metric passes a level.
     """
     from orchestrator.commands.boundary import boundary as command
 
@@ -291,7 +313,10 @@ def recommend(
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge."""
+    """Recommend the setting with the lowest loss that is stable on all seeds and far enough from the edge.
+
+    For example `sweep recommend lr_warmup --margin 3`.
+    """
     from orchestrator.commands.recommend import recommend as command
 
     finish(command(sweep_folder(name, results), margin, metric, degraded, json_), json_)
@@ -299,7 +324,10 @@ def recommend(
 
 @app.command()
 def report(name: NameArgument, results: ResultsOption = RESULTS) -> None:
-    """Write the sweep's map, picture and self-contained HTML report again."""
+    """Write the sweep's map, picture and self-contained HTML report again.
+
+    For example `sweep report lr_warmup`; `sweep page lr_warmup` serves the same page while the sweep runs.
+    """
     from orchestrator.commands.report import report as command
 
     finish(command(sweep_folder(name, results)))
@@ -328,7 +356,8 @@ def replay(
     """Judge training logs of any origin: outcomes, spikes, and where they would have been stopped.
 
     Reads CSV and TSV, JSON lines, trainer_state.json, metrics.csv, TensorBoard event files, and text with lines such as
-    `step 10 loss 3.2`. For a finished sweep it shows which outcomes other settings change.
+    `step 10 loss 3.2`. For a finished sweep it shows which outcomes other settings change. For example `sweep replay
+    train.log --loss lm_loss`, or `sweep replay lr_warmup --set stopping.window=30`.
     """
     from orchestrator.commands.replay import replay as command
     from orchestrator.logs.columns import Columns
@@ -336,48 +365,6 @@ def replay(
     told = told_metrics(pattern, format_, loss)
     folder = None if no_figures else figures or results / REPLAYS
     finish(command(paths, Columns(step, loss, grad_norm), set_, results, json_, folder, norm_rises, told), json_)
-
-
-@app.command()
-def diagnose(
-    name: NameArgument,
-    trial: Annotated[
-        str | None, typer.Option("--trial", metavar="ID", help="the trial's id, or an unambiguous prefix of it")
-    ] = None,
-    cell: CellOption = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/diagnosis/ID.png")
-    ] = None,
-    json_: JsonOption = None,
-    results: ResultsOption = RESULTS,
-) -> None:
-    """Show why a trial became unstable, with the numbers, the excluded causes, and what to change.
-
-    Without --trial and --cell it diagnoses the most typical trial that is not stable: the one with the earliest onset
-    of the most common outcome. Where no cell shows whether a change would help, a small sweep that tests it is written
-    beside the picture.
-    """
-    from orchestrator.commands.diagnose import diagnose as command
-
-    cells = conditions(cell.split(","), "--cell") if cell is not None else {}
-    finish(command(sweep_folder(name, results), trial, cells, output, json_), json_)
-
-
-@app.command()
-def explain(
-    name: NameArgument,
-    x: XOption = None,
-    y: YOption = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/explanation.png")
-    ] = None,
-    json_: JsonOption = None,
-    results: ResultsOption = RESULTS,
-) -> None:
-    """Show which mechanism rules which part of the unstable region, and draw it on the map."""
-    from orchestrator.commands.explain import explain as command
-
-    finish(command(sweep_folder(name, results), x, y, output, json_), json_)
 
 
 export_app.add_typer(exports)

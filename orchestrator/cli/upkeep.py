@@ -27,7 +27,10 @@ def finish(answer: Answer, json_file: Path | None = None) -> NoReturn:
 
 @upkeep.command()
 def audit(name: NameArgument, results: ResultsOption = RESULTS) -> None:
-    """Show what early stopping saved in a sweep, and how often it was wrong (stopping.audit)."""
+    """Show what early stopping saved in a sweep, and how often it was wrong (stopping.audit).
+
+    For example `sweep audit lr_warmup`.
+    """
     from orchestrator.commands.audit import audit as command
 
     finish(command(sweep_folder(name, results)))
@@ -40,7 +43,10 @@ def sync(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow tracking URI instead of the sweep's")] = None,
     to: Annotated[list[str] | None, typer.Option(help="a tracker instead of those of tracking.to; repeatable")] = None,
 ) -> None:
-    """Write a sweep's missing results to its trackers: MLflow, TensorBoard, Weights & Biases."""
+    """Write a sweep's missing results to its trackers: MLflow, TensorBoard, Weights & Biases.
+
+    For example `sweep sync lr_warmup --to tensorboard`.
+    """
     from orchestrator.commands.sync import sync as command
 
     finish(command(sweep_folder(name, results), tracking_uri, to or ()))
@@ -57,7 +63,10 @@ def doctor(
     json_: JsonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Check the environment, and a sweep's ledger and files."""
+    """Check the environment, and a sweep's ledger and files.
+
+    For example `sweep doctor lr_warmup --strict`.
+    """
     from orchestrator.commands.doctor import doctor as command
 
     finish(command(sweep_folder(name, results) if name else None, results, strict, fix, json_), json_)
@@ -70,7 +79,10 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Delete files that can be made again or are no longer needed; never a result."""
+    """Delete files that can be made again or are no longer needed; never a result.
+
+    For example `sweep gc lr_warmup --dry-run`.
+    """
     from orchestrator.commands.gc import gc as command
 
     finish(command(sweep_folder(name, results), exports, dry_run))
@@ -82,7 +94,10 @@ def ui(
     tracking_uri: Annotated[str | None, typer.Option(help="the MLflow store to show")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="port on 127.0.0.1")] = 5000,
 ) -> None:
-    """Serve MLflow's pages on this machine, to compare sweeps."""
+    """Serve MLflow's pages on this machine, to compare sweeps.
+
+    For example `sweep ui --port 5001`.
+    """
     from orchestrator.commands.ui import ui as command
 
     finish(command(results, tracking_uri, port))
@@ -95,7 +110,10 @@ def page(
     port: PortOption = None,
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
 ) -> None:
-    """Serve the page of a sweep on this machine, up to date while it trains; without NAME a list of all sweeps."""
+    """Serve the page of a sweep on this machine, up to date while it trains; without NAME a list of all sweeps.
+
+    For example `sweep page lr_warmup --open`.
+    """
     from orchestrator.commands.page import page as command
 
     folder = sweep_folder(name, results).absolute() if name else None

@@ -1,0 +1,39 @@
+"""What `--help` shows of each command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from orchestrator.cli import app
+
+COMMAND = typer.main.get_command(app)
+
+
+def commands(group: Any = COMMAND, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with its words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), list(commands()), ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
+)
+def test_each_command_has_an_example_of_itself_and_examples_can_be_parsed(words, command) -> None:
+    examples = re.findall(r"`(sweep [^`]*)`", re.sub(r"\s+", " ", command.help))
+    begin = ("sweep", *words)
+    assert [example for example in examples if tuple(example.split()[: len(begin)]) == begin]
+    for example in examples:
+        _, *arguments = shlex.split(example)
+        found = COMMAND
+        while hasattr(found, "commands"):
+            found = found.commands[arguments.pop(0)]
+        found.make_context(example, arguments)
