@@ -24,9 +24,7 @@ def commands(group: Any = COMMAND, words: tuple[str, ...] = ()) -> Iterator[tupl
             yield (*words, name), command
 
 
-@pytest.mark.parametrize(
-    ("words", "command"), list(commands()), ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
-)
+@pytest.mark.parametrize(("words", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in commands()])
 def test_each_command_has_an_example_of_itself_and_examples_can_be_parsed(words, command) -> None:
     examples = re.findall(r"`(sweep [^`]*)`", re.sub(r"\s+", " ", command.help))
     begin = ("sweep", *words)
