@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: run test test-slow test-services test-slurm test-faults soak test-browser test-peers test-recipes test-trackers bench \
-	knobs lr-knobs lint help
+	knobs lr-knobs docs lint help
 
 help:
 	@echo "make run        set up, run sweeps/beta2_eps.yaml, export its heatmap"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench      sweep beside what one would use instead; half an hour"
 	@echo "make knobs      run every file of sweeps/knobs and draw the maps of docs/knobs.md; about an hour"
 	@echo "make lr-knobs   run every file of sweeps/lr_knobs, and write the table and the picture of docs/knobs.md; an hour or two"
+	@echo "make docs       build the documentation as a site, build/site/index.html"
 	@echo "make lint       check style and types"
 
 run: $(READY)
@@ -103,6 +104,12 @@ lr-knobs: $(READY)
 	done
 	$(BIN)/python benchmarks/lr_knobs.py --repeat | while read -r arguments; do $(BIN)/sweep $$arguments || exit; done
 	$(BIN)/python benchmarks/lr_knobs.py
+
+docs: $(READY)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[docs]'
+	$(BIN)/python docs/site/pages.py build/pages
+	$(BIN)/zensical build --strict --config-file mkdocs.yml
+	@echo "open build/site/index.html"
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

@@ -1,0 +1,144 @@
+"""Write the pages of the site: those of docs/, and those that no file there holds.
+
+The README, files that pages link to, the command line and the Python names become pages of their own. What is written
+is plain Markdown, which any builder of sites takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# Pages that lie outside docs/, by their place in the repository.
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PICTURES = (".png", ".svg")
+LANGUAGES = {".yaml": "yaml", ".py": "python", ".json": "json", ".csv": "text", ".c": "c"}
+LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
+
+
+def write_pages(folder: Path) -> None:
+    """Write every page and picture of the site into ``folder``, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in sorted(_reached([*DOCS.glob("*.md"), *(ROOT / name for name in PAGES)])):
+        if path.suffix in PICTURES:
+            content: str | bytes = path.read_bytes()
+        else:
+            content = _relinked(path) if path.suffix == ".md" else _shown(path)
+        _write(folder / _place(path), content)
+    _write(folder / "commands.md", commands_page())
+    _write(folder / "python.md", python_page())
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _target(source: Path, link: str) -> Path | None:
+    """The file or folder that a link of ``source`` names; None for an address, or where nothing is."""
+    if ":" in link:
+        return None
+    target = (source.parent / link).resolve()
+    return target if target.exists() else None
+
+
+def _reached(pages: Iterable[Path]) -> set[Path]:
+    """The pages, and the files and folders of the repository to which they link."""
+    found: set[Path] = set()
+    waiting = list(pages)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        if path.suffix == ".md":
+            targets = (_target(path, link[1]) for link in LINK.finditer(path.read_text()))
+            waiting += [target for target in targets if target is not None]
+    return found
+
+
+def _place(path: Path) -> str:
+    """Where the site has a file or a folder of the repository."""
+    place = path.relative_to(ROOT).as_posix()
+    if place in PAGES:
+        return PAGES[place]
+    if place.startswith("docs/"):
+        return place.removeprefix("docs/")
+    return f"files/{place}" if path.suffix in (*PICTURES, ".md") else f"files/{place}.md"
+
+
+def _relinked(source: Path) -> str:
+    """The text of a page, its links pointed to where the site has their files; a link to nothing stays as it is."""
+    begin = posixpath.dirname(_place(source))
+
+    def link(found: re.Match[str]) -> str:
+        target = _target(source, found[1])
+        return found[0] if target is None else posixpath.relpath(_place(target), begin or ".") + (found[2] or "")
+
+    return LINK.sub(link, source.read_text())
+
+
+def _shown(target: Path) -> str:
+    """A page with the content of a file, or with the names in a folder."""
+    title = f"# {target.relative_to(ROOT).as_posix()}\n\n"
+    if target.is_dir():
+        return title + "".join(f"- {path.name}\n" for path in sorted(target.iterdir()))
+    return f"{title}````{LANGUAGES.get(target.suffix, 'text')}\n{target.read_text().rstrip()}\n````\n"
+
+
+def commands_page() -> str:
+    """Every command with its help, arguments and options, as the command line says them."""
+    import typer
+
+    from orchestrator.cli import app
+
+    parts = ["# Commands\n", "Made from the command line itself: `sweep COMMAND --help` says the same.\n"]
+    for words, command in _commands(typer.main.get_command(app), "sweep"):
+        parts += [f"## {words}\n", f"{command.help}\n", "| option | meaning |", "| --- | --- |"]
+        parts += [f"| `{_name(one)}` | {_meaning(one)} |" for one in command.params if one.name != "help"]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _commands(group: Any, words: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{words} {name}")
+        else:
+            yield f"{words} {name}", command
+
+
+def _name(parameter: Any) -> str:
+    """`--name VALUE`, or the name of an argument."""
+    if parameter.param_type_name == "argument":
+        return parameter.metavar or parameter.name.upper()
+    return " ".join([parameter.opts[0], *([parameter.metavar] if parameter.metavar else [])])
+
+
+def _meaning(parameter: Any) -> str:
+    is_told = parameter.default not in (None, False, (), []) and not callable(parameter.default)
+    default = f" (default: {parameter.default})" if is_told else ""
+    return re.sub(r"([|<*_])", r"\\\1", f"{parameter.help or ''}{default}")
+
+
+def python_page() -> str:
+    """The public names of the package, as directives that take them from their docstrings."""
+    package, protocol = importlib.import_module("orchestrator"), importlib.import_module("objectives.base")
+    parts = ["# Python\n", "`import orchestrator as sweep` gives these names.\n"]
+    names = [name for name in package.__all__ if not name.startswith("_")]
+    parts += [f"::: {getattr(package, name).__module__}.{name}\n" for name in names]
+    parts += ["## Objectives of your own\n", "A packed objective is an `Objective`, which makes trainers.\n"]
+    parts += [f"::: {getattr(protocol, name).__module__}.{name}\n" for name in ("Objective", "Trainer")]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

@@ -1,0 +1,42 @@
+"""The pages of the documentation's site."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site" / "pages.py")
+site = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(site)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site") / "pages"
+    site.write_pages(folder)
+    return folder
+
+
+def test_the_navigation_has_every_page_once_and_nothing_else(pages: Path) -> None:
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    assert sorted(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == sorted(p.name for p in pages.glob("*.md"))
+
+
+def test_every_link_leads_to_a_page_or_a_picture_of_the_site(pages: Path) -> None:
+    links = [(page, link[1]) for page in pages.rglob("*.md") for link in site.LINK.finditer(page.read_text())]
+    assert len(links) > 100
+    assert [f"{page.name}: {to}" for page, to in links if "://" not in to and not (page.parent / to).exists()] == []
+
+
+def test_the_page_of_commands_has_every_option_and_the_page_of_python_every_public_name(pages: Path) -> None:
+    import orchestrator
+
+    commands = (pages / "commands.md").read_text()
+    assert "## sweep export heatmap\n" in commands
+    assert "| `--margin` | how far from every edge, as a factor of each axis (default: 2.0) |" in commands
+    python = (pages / "python.md").read_text()
+    assert set(re.findall(r"\.(\w+)$", python, re.MULTILINE)) >= {n for n in orchestrator.__all__ if n[0] != "_"}
