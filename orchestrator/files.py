@@ -145,6 +145,12 @@ def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: s
     return ending
 
 
+def frozen_text(folder: Path) -> str:
+    """The sweep file in ``folder`` as it was run; empty where there is none, as beside imported results."""
+    path = folder / FROZEN_SWEEP
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
     """Write a checkpoint of the sweep in ``folder`` under a unique name; returns the name and its sha256."""
     refuse_links(folder, folder / CHECKPOINTS)

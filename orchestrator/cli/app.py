@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.answers import answers, exports
+from orchestrator.cli.importing import importing
 from orchestrator.cli.options import (
     RESULTS,
     AllowImportOption,
@@ -53,9 +54,6 @@ from orchestrator.commands.arguments import conditions, overrides, read_sweep, t
 from orchestrator.errors import EXIT_INTERRUPTED, InputError, Problem, SweepError, printable
 from orchestrator.files import REPLAYS, sweep_folder
 from orchestrator.version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Where in hyperparameter space is training stable, how far is the edge, and what moves it?",
@@ -386,6 +384,7 @@ def explain(
 
 export_app.add_typer(exports)
 app.add_typer(answers)
+app.add_typer(importing)
 app.add_typer(upkeep)
 
 

@@ -11,10 +11,10 @@ import pandas as pd
 from orchestrator.errors import InputError
 from orchestrator.files import (
     EXPORTED,
-    FROZEN_SWEEP,
     LEDGER,
     PICTURES,
     atomic_write,
+    frozen_text,
     output_format,
     refuse_links,
     storage_errors,
@@ -126,7 +126,7 @@ def export_all(folder: Path) -> list[Path]:
             written[HEATMAP] = heatmap(stability, "png", [_mesh(ledger, stability)])
             written[MAP_TABLE] = map_table(stability).to_csv(index=False)
         written[TRIAL_TABLE] = trial_table(ledger, found).to_csv(index=False)
-        text = (folder / FROZEN_SWEEP).read_text(encoding="utf-8")
+        text = frozen_text(folder)
         written[REPORT] = report_html(ledger, stability, text)
         state = ledger.state()
     refuse_links(folder)

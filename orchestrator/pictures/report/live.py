@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.driver.words import format_seconds
-from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked
+from orchestrator.files import LEDGER, frozen_text, is_locked
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -25,7 +25,7 @@ from orchestrator.pictures.report.data import (
     curves_so_far,
     table_data,
 )
-from orchestrator.pictures.report.report import answers_html, cell_name, counts_table, page_html, table_html
+from orchestrator.pictures.report.report import answers_html, cell_name, counts_table, marked, page_html, table_html
 
 _POINTS = 600  # of one curve
 _RUNNING_SHOWN = 12
@@ -72,7 +72,7 @@ class LivePage:
         if state != self._answered_state and (not self._answers or self._clock() >= self._answers_due):
             began = self._clock()
             stability = stability_map(ledger, measured=readings_and_printed(ledger)) if axes else None
-            text = (self._folder / FROZEN_SWEEP).read_text(encoding="utf-8")
+            text = frozen_text(self._folder)
             self._answers = answers_html(ledger, stability, text)
             self._answered_state, self._answers_due = state, self._next(began)
         sections = {"summary": self._summary(ledger, rows), "answers": self._answers}
@@ -92,7 +92,7 @@ class LivePage:
         done = sum(row.outcome is not None or row.status == "errored" for row in rows)
         if not is_locked(self._folder):
             words = f"{done} of {len(rows)} trials have ended. No run is under way."
-            return f"<p>{words}</p>\n{counts_table(rows)}"
+            return f"{marked(ledger)}<p>{words}</p>\n{counts_table(rows)}"
         at_work = {row.pack_id for row in running}
         packs = [pack for pack in ledger.packs() if pack.pack_id in at_work]
         newest = {row.trial_id: ledger.newest_piece(row.trial_id) for row in running}
