@@ -11,6 +11,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import FROZEN_SWEEP
 
 if TYPE_CHECKING:
+    from orchestrator.detection.config import StoppingConfig
     from orchestrator.logs.config import MetricsConfig
     from orchestrator.sweepfile.overrides import Overrides
     from orchestrator.sweepfile.spec import Sweep
@@ -75,3 +76,25 @@ def told_metrics(pattern: str | None, format_: str, loss: str | None) -> Metrics
     if metrics.pattern is not None:
         compiled(metrics)
     return metrics
+
+
+def stopping_of(sets: Sequence[str]) -> StoppingConfig:
+    """The detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
+    from pydantic import ValidationError
+
+    from orchestrator.detection.config import StoppingConfig
+    from orchestrator.sweepfile.overrides import parse_set
+
+    changes = {}
+    for text in sets:
+        path, value = parse_set(text)
+        if len(path) != 2 or path[0] != "stopping":
+            raise InputError(Problem(f"--set {text}", "", "is not a key of stopping", "write e.g. stopping.window=100"))
+        changes[path[1]] = value
+    try:
+        return StoppingConfig(**changes)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        known = f"keys: {', '.join(StoppingConfig.model_fields)}" if details["type"] == "extra_forbidden" else ""
+        raise InputError(Problem("--set", f"stopping.{key}", details["msg"], known)) from None

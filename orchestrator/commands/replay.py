@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from orchestrator.commands.arguments import stopping_of
 from orchestrator.commands.printing import Answer
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.norm_rises import NOTE
@@ -85,7 +85,7 @@ def replay(
     problems: list[InputError] = []
     notes: list[str] = []
     if others:
-        config = _logs_config(sets)
+        config = stopping_of(sets)
         replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes, told)), config, norm_rises)
         if replayed:
             yield from _logs_answer(replayed)
@@ -111,23 +111,6 @@ def _write_pictures(replayed: Sequence[Replayed], folder: Path, is_own: bool) ->
     write = atomic_write if is_own else write_output
     for one, name in zip(replayed, _picture_names(replayed), strict=True):
         write(folder / name, trace_figure(one))
-
-
-def _logs_config(sets: Sequence[str]) -> StoppingConfig:
-    """The detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
-    changes = {}
-    for text in sets:
-        path, value = parse_set(text)
-        if len(path) != 2 or path[0] != "stopping":
-            raise InputError(Problem(f"--set {text}", "", "is not a key of stopping", "write e.g. stopping.window=100"))
-        changes[path[1]] = value
-    try:
-        return StoppingConfig(**changes)
-    except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        known = f"keys: {', '.join(StoppingConfig.model_fields)}" if details["type"] == "extra_forbidden" else ""
-        raise InputError(Problem("--set", f"stopping.{key}", details["msg"], known)) from None
 
 
 def _sweep_folder(path: str, results: Path) -> Path | None:

@@ -56,10 +56,10 @@ def rules_of(maps: Sequence[str], diverged_above: float | None) -> Rules:
 def judge_rows(rows: Sequence[Row], column: str, loss: str | None, rules: Rules) -> tuple[str, list[Judged | str]]:
     """What the outcomes follow from, and for each row its outcome or why it has none.
 
-    ``column`` holds words or final losses, ``loss`` final losses beside words. Raises InputError for words whose meaning
-    is not known.
+    ``column`` holds words or final losses, ``loss`` final losses beside words. Raises InputError for words whose
+    meaning is not known.
     """
-    texts = [_text(row.values.get(column)) for row in rows]
+    texts = [cell_text(row.values.get(column)) for row in rows]
     open_texts = [text for text in texts if text not in rules.meanings and text not in WORDS and text != BLANK]
     numbers = [number for text in open_texts if (number := number_of(text)) is not None]
     holds_losses = any(math.isfinite(number) and number not in (0, 1) for number in numbers)
@@ -76,7 +76,7 @@ def judge_rows(rows: Sequence[Row], column: str, loss: str | None, rules: Rules)
     return BY_FINAL_LOSSES if holds_losses else BY_WORDS, found
 
 
-def _text(raw: Any) -> str:
+def cell_text(raw: Any) -> str:
     """A cell in small letters; the word for an empty one."""
     return str(raw).strip().lower() if raw is not None and str(raw).strip() else BLANK
 
@@ -87,8 +87,8 @@ def _unclear(where: str, column: str, texts: Sequence[str], *, holds_losses: boo
     words = ",".join(text for text, _ in counts)
     also = "" if holds_losses else ", and no final losses"
     remedy = (
-        f"say what they mean, e.g. --map diverged={words}, or --map {SKIP}={words} to leave such rows out; outcomes are "
-        f"{', '.join(WORDS)}"
+        f"say what they mean, e.g. --map diverged={words}, or --map {SKIP}={words} to leave such rows out; "
+        f"outcomes are {', '.join(WORDS)}"
     )
     return Problem(where, column, f"holds words that are no outcomes{also}: {shown}", remedy)
 
@@ -119,13 +119,11 @@ def _of_word(row: Row, column: str, text: str, loss: str | None, rules: Rules) -
         return f"{column} is empty"
     if outcome == SKIP:
         return f"{column} is {text} (--map {SKIP})"
-    value = None if loss is None else number_of(_text(row.values.get(loss)))
+    value = None if loss is None else number_of(cell_text(row.values.get(loss)))
     finite = float(value) if value is not None and math.isfinite(value) else None
     if value is not None and finite is None and outcome in ("stable", "spiked"):
         return f"{column} is {text}, and {loss} is {value}"
-    if finite is not None and rules.diverged_above is not None and finite > rules.diverged_above:
-        if outcome in ("stable", "spiked"):
-            return Judged(
-                "diverged", finite, f"{loss} of {finite:g} is above {rules.diverged_above:g}; {column} {text}"
-            )
+    limit, ran_on = rules.diverged_above, outcome in ("stable", "spiked")
+    if ran_on and finite is not None and limit is not None and finite > limit:
+        return Judged("diverged", finite, f"{loss} of {finite:g} is above {limit:g}, and {column} is {text}")
     return Judged(outcome, finite, f"{column} is {text}")

@@ -37,7 +37,7 @@ class Collected:
     is_scattered: bool
     runs: Sequence[Run] = field(repr=False)
     left_out: Sequence[LeftOut] = field(repr=False)
-    stopping: StoppingConfig = StoppingConfig()
+    stopping: StoppingConfig
 
 
 def checked_name(name: str) -> str:

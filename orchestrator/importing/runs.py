@@ -105,9 +105,9 @@ def _whole(raw: Any) -> int | None:
 
 
 def with_seeds(runs: Sequence[Run]) -> tuple[list[Run], list[LeftOut]]:
-    """The runs, each with a seed: its own, or its number within its cell. Of runs with one cell and seed the first counts.
+    """The runs, each with a seed: its own, or its number within its cell.
 
-    The second value has the others.
+    Of runs with one cell and seed the first counts; the second value has the others.
     """
     taken: dict[tuple[Any, ...], str] = {}
     counts: Counter[tuple[Any, ...]] = Counter()

@@ -15,11 +15,15 @@ from orchestrator.messages import Finished
 
 @dataclass(frozen=True, slots=True)
 class ResultColumns:
-    """The columns of results: words or final losses, final losses beside words, and losses on held-out data."""
+    """The columns of results: words or final losses, final losses beside words, losses on held-out data.
+
+    ``initial_loss`` is the loss before the training: a column, or one for all runs.
+    """
 
     outcome: str
     loss: str | None = None
     validation_loss: str | None = None
+    initial_loss: str | float | None = None
 
 
 def runs_of_rows(
@@ -35,7 +39,11 @@ def runs_of_rows(
         elif isinstance(result, str):
             left_out.append(LeftOut(row.where, result))
         else:
-            runs.append(Run(settings, _finished(settings, result, _number(row, results.validation_loss))))
+            initial = results.initial_loss
+            if not isinstance(initial, float):
+                initial = _number(row, initial)
+            validation = _number(row, results.validation_loss)
+            runs.append(Run(settings, _finished(settings, result, validation, initial)))
     return judged_by, runs, left_out
 
 
@@ -44,7 +52,7 @@ def _number(row: Row, column: str | None) -> float | None:
     return float(value) if value is not None and isfinite(value) else None
 
 
-def _finished(settings: Settings, judged: Judged, validation_loss: float | None) -> Finished:
+def _finished(settings: Settings, judged: Judged, validation: float | None, initial: float | None) -> Finished:
     """The result of a run of which only the outcome and the end are known."""
     ran_on = judged.outcome in ("stable", "spiked")
     return Finished(
@@ -53,10 +61,10 @@ def _finished(settings: Settings, judged: Judged, validation_loss: float | None)
         onset_step=None,
         num_spikes=None,
         steps_done=settings.steps if ran_on else None,
-        initial_loss=None,
+        initial_loss=initial,
         best_loss=None,
         final_loss=judged.loss,
         peak_loss=None,
-        validation_loss=validation_loss,
+        validation_loss=validation,
         reason=f"{judged.reason} ({settings.where})",
     )

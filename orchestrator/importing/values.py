@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,17 @@ def axis_columns(options: Sequence[tuple[str, str]], scales: Sequence[str], colu
 
 
 def column_named(option: str, wanted: str, columns: Sequence[str]) -> str:
-    """The column ``wanted``, in the spelling of the source. Raises InputError naming ``option``."""
-    if (found := find_name(columns, wanted)) is None:
+    """The column ``wanted``, in the spelling of the source; lr also means the only one that ends in .lr or /lr.
+
+    Raises InputError naming ``option``.
+    """
+    found = find_name(columns, wanted)
+    inner = [column for column in columns if re.split(r"[./]", column)[-1] == wanted]
+    if found is None and len(inner) == 1:
+        return inner[0]
+    if found is None and inner:
+        raise InputError(Problem(option, wanted, f"may be any of {listed(inner)}", "write the whole name"))
+    if found is None:
         raise InputError(Problem(option, wanted, "is no column", f"columns: {listed(list(columns))}"))
     return found
 

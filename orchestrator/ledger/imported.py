@@ -24,8 +24,8 @@ class Imported:
 
     ``sources`` are files, folders or stores. ``judged_by`` says what the outcomes follow from: the words of the source,
     its final losses, or curves. ``columns`` say which column of the source became what. ``left_out`` names rows or runs
-    that could not be used, with the reason, up to a limit; ``num_left_out`` counts all. ``digest`` is a hash of all that
-    was brought in, and ``imported_at`` the time of it in seconds since 1970.
+    that could not be used, with the reason, up to a limit; ``num_left_out`` counts all. ``digest`` is a hash of all
+    that was brought in, and ``imported_at`` the time of it in seconds since 1970.
     """
 
     sources: tuple[str, ...]
