@@ -28,6 +28,7 @@ from orchestrator.files import (
     storage_errors,
     write_output,
 )
+from orchestrator.ledger.imported import is_imported, refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
@@ -253,11 +254,20 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
     for text in sets:
         if parse_set(text)[0][0] != "stopping":
             raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
+    if is_imported(folder):
+        return _replay_imported(folder, sets)
     stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
     with LedgerReader(folder / LEDGER) as ledger:
         # The value of null comes from the objective, and was recorded when the sweep was run.
         was = json.loads(ledger.facts()["stopping"])
         return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
+
+
+def _replay_imported(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
+    """Judge imported curves again. Raises InputError where there is none."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        refuse_without_curves(ledger, "a replay judges curves")
+        return replay_sweep(ledger, stopping_of(sets))
 
 
 def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str | Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,8 +109,8 @@ def _of_folders(folders: Sequence[Path], options: ImportOptions) -> Import:
     logs: list[Log] = []
     left_out: list[LeftOut] = []
     for folder in folders:
-        for own, more in zip((rows, logs, left_out), logs_in(folder, found), strict=True):
-            own.extend(more)  # type: ignore[arg-type]
+        its_rows, its_logs, its_left_out = logs_in(folder, found)
+        rows, logs, left_out = rows + its_rows, logs + its_logs, left_out + its_left_out
     if not rows:
         raise InputError(_none(str(folders[0]), left_out))
     names = list(dict.fromkeys(name for row in rows for name in row.values))
@@ -132,7 +132,7 @@ def _judged(
     logs: Sequence[Log],
     left_out: Sequence[LeftOut],
     asked: Asked,
-    named: dict[str, str | None],
+    named: Mapping[str, str | None],
     unused: Sequence[str],
     options: ImportOptions,
 ) -> Import:
@@ -150,7 +150,7 @@ def _import(
     paths: Sequence[Path],
     judged_by: str,
     asked: Asked,
-    named: dict[str, str | None],
+    named: Mapping[str, str | None],
     runs: Sequence[Run],
     left_out: Sequence[LeftOut],
     options: ImportOptions,
@@ -218,9 +218,9 @@ def _results(table: Rows, options: ImportOptions) -> ResultColumns:
     return ResultColumns(outcome, loss, named("--validation-loss", options.validation_loss), initial)
 
 
-def _unused(columns: Sequence[str], asked: Asked, named: object) -> list[str]:
+def _unused(columns: Sequence[str], asked: Asked, named: Iterable[str | None]) -> list[str]:
     taken = {*(axis.column for axis in asked.axes), asked.seed, asked.steps, *asked.where}
-    taken |= set(named)  # type: ignore[call-overload]
+    taken |= set(named)
     return [name for name in columns if name not in taken]
 
 

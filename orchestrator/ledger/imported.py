@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,8 +107,27 @@ def is_imported(folder: Path) -> bool:
         return bool(ledger.version) and FACT in ledger.facts()
 
 
+def origin_notes(*folders: Path) -> Iterator[str]:
+    """A line for each of ``folders`` whose results are imported, to stand below an answer."""
+    for folder in folders:
+        with LedgerReader(folder / LEDGER) as ledger:
+            facts = ledger.facts()
+        if (note := long_note(facts)) is not None:
+            yield f"note: {facts.get('name', folder.name)} is {note}"
+
+
 def refuse_imported(folder: Path) -> None:
     """Raise InputError where the results in ``folder`` are imported, and training is asked for."""
     if is_imported(folder):
         message = "holds imported results: they were trained elsewhere, and no sweep file says how"
         raise InputError(Problem(str(folder), "", message, "train a sweep of your own under another name"))
+
+
+def refuse_without_curves(ledger: LedgerReader, why: str) -> None:
+    """Raise InputError where the results of ``ledger`` are imported and no curve is known; ``why`` one is needed."""
+    facts = ledger.facts()
+    imported = imported_of(facts)
+    if imported is not None and not imported.has_curves:
+        message = f"was imported without curves, and {why}"
+        remedy = "import the runs' logs, or a table with a loss in each row (--step, --loss): `sweep import --help`"
+        raise InputError(Problem(facts.get("name", ""), "", message, remedy))
