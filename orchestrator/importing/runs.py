@@ -136,7 +136,10 @@ def axes_of(runs: Sequence[Run], wanted: Sequence[AxisColumn], scattered: bool |
     are_numbers = sum(len(own) > 1 and all(map(is_number, own)) for own in values.values())
     if scattered is None:
         size = prod(map(len, values.values()))
-        scattered = are_numbers > 1 and num_cells >= _FEWEST_SCATTERED and num_cells < _LEAST_FILLED * size
+        # The values of a grid with gaps repeat, those of a random search seldom do.
+        most = max((len(own) for own in values.values() if all(map(is_number, own))), default=0)
+        is_sparse = num_cells >= _FEWEST_SCATTERED and num_cells < _LEAST_FILLED * size
+        scattered = are_numbers > 1 and is_sparse and most > _MOST_REPEATED * num_cells
     return [axis_of(axis.name, values[axis.name], axis.scale, is_scattered=scattered) for axis in wanted], scattered
 
 

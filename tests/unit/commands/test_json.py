@@ -91,6 +91,11 @@ def imported(results: Path, file: Path) -> Answer:
     return import_([str(table)], "theirs", options, results / "imports", file, replaces=True)
 
 
+def of_imported(results: Path, file: Path) -> Answer:
+    assert list(imported(results, file.with_name("import.json")))
+    return status(results / "imports" / "theirs", file)
+
+
 COMMANDS: dict[str, list[Command]] = {
     "list": [list_],
     "status": [
