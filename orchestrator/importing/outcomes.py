@@ -62,7 +62,9 @@ def judge_rows(rows: Sequence[Row], column: str, loss: str | None, rules: Rules)
     texts = [cell_text(row.values.get(column)) for row in rows]
     open_texts = [text for text in texts if text not in rules.meanings and text not in WORDS and text != BLANK]
     numbers = [number for text in open_texts if (number := number_of(text)) is not None]
-    holds_losses = any(math.isfinite(number) and number not in (0, 1) for number in numbers)
+    # Zeros and ones alone may be flags, unless the user says that they are losses.
+    is_said = loss == column or (loss is None and rules.diverged_above is not None)
+    holds_losses = any(math.isfinite(number) and (is_said or number not in (0, 1)) for number in numbers)
     unclear = [text for text in open_texts if not (holds_losses and number_of(text) is not None)]
     if unclear:
         raise InputError(_unclear(rows[0].where.rpartition(":")[0], column, unclear, holds_losses=holds_losses))

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +88,8 @@ def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
             case ".csv" | ".tsv":
                 table.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False, na_rep="nan")
             case ".parquet":
-                table.to_parquet(path)
+                # pandas itself would write the NaN as a missing value, which is another thing.
+                pq.write_table(pa.Table.from_pylist(rows), path)
             case ".json":
                 path.write_text(json.dumps(rows))
             case ".jsonl":
@@ -95,6 +98,13 @@ def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
         found.append([(dict(run.settings.cell), run.result.outcome, run.result.final_loss) for run in runs])
     assert found[0] == [({"lr": 0.1}, "stable", 1.5), ({"lr": 1}, "diverged", None), ({"lr": 10}, "stable", 2.5)]
     assert all(one == found[0] for one in found)
+
+
+def test_a_missing_value_of_a_parquet_file_is_empty_and_no_nan(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"lr": 1.0, "loss": 2.0}, {"lr": 2.0, "loss": None}]), tmp_path / "t.parquet")
+    found = collect([str(tmp_path / "t.parquet")], ImportOptions(x="lr", outcome="loss")).collected
+    assert (len(found.runs), len(found.left_out)) == (1, 1)
+    assert "--map diverged=empty" in found.left_out[0].reason
 
 
 def test_words_that_are_no_outcomes_are_asked_about_with_their_counts(tmp_path: Path) -> None:
@@ -119,6 +129,12 @@ def test_a_column_of_flags_is_neither_losses_nor_words(tmp_path: Path, values: s
     a, b = values.split(",")
     with pytest.raises(InputError, match="words that are no outcomes"):
         brought_in(tmp_path, f"lr,bad\n1,{a}\n2,{b}\n", ImportOptions(x="lr", outcome="bad"))
+
+
+def test_zeros_and_ones_are_losses_where_the_user_says_so(tmp_path: Path) -> None:
+    for options in (ImportOptions(x="lr", loss="end"), ImportOptions(x="lr", outcome="end", diverged_above=0.5)):
+        runs = collect([written(tmp_path, "lr,end\n1,0\n2,1\n")], options).collected.runs
+        assert [run.result.final_loss for run in runs] == [0, 1]
 
 
 def test_rows_that_cannot_be_used_are_named_with_their_line_and_a_reason(tmp_path: Path) -> None:
