@@ -146,6 +146,13 @@ def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: s
     return ending
 
 
+def frozen_text(folder: Path) -> str:
+    """The sweep file in ``folder`` as it was run; empty where there is none, as beside imported results."""
+    path = folder / FROZEN_SWEEP
+    with storage_errors(path):
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
     """Write a checkpoint of the sweep in ``folder`` under a unique name; returns the name and its sha256."""
     refuse_links(folder, folder / CHECKPOINTS)
@@ -253,15 +260,6 @@ def waiting_lock(path: Path) -> Iterator[None]:
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def frozen_text(folder: Path) -> str:
-    """The sweep file as it was run in ``folder``. Raises StorageError if it cannot be read."""
-    path = folder / FROZEN_SWEEP
-    if not path.is_file():
-        raise StorageError(f"{path} is not there\n    remedy: `sweep run` with the sweep's file writes it again")
-    with storage_errors(path):
-        return path.read_text(encoding="utf-8")
 
 
 def sweep_folder(name_or_folder: str, results: Path) -> Path:

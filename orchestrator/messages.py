@@ -16,7 +16,9 @@ DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
 # Words on a trial's learning rate: raise it, lower it, leave it, and that it cannot be told.
 TOO_SLOW, OSCILLATING, RIGHT, UNSURE = "too slow", "oscillating", "right", "unknown"
 PRUNED = "pruned"  # the outcome of a trial that was stopped since it was slow
-CUSTOM_KINDS = ("command", "python")  # the objective of the trials of a custom trainer
+IMPORTED = "imported"  # the objective of runs that were trained elsewhere
+# The objectives whose trials a user's own code trains: what their settings, steps and columns mean is not known here.
+CUSTOM_KINDS = ("command", "python", IMPORTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +222,8 @@ class Finished:
     trial_id: str
     outcome: str
     onset_step: int | None
-    num_spikes: int
-    steps_done: int
+    num_spikes: int | None
+    steps_done: int | None
     initial_loss: float | None
     best_loss: float | None
     final_loss: float | None

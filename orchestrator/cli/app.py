@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.answers import answers, exports
+from orchestrator.cli.importing import importing
 from orchestrator.cli.options import (
     RESULTS,
     AllowImportOption,
@@ -370,4 +371,5 @@ def replay(
 
 export_app.add_typer(exports)
 app.add_typer(answers)
+app.add_typer(importing)
 app.add_typer(upkeep)

@@ -11,6 +11,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import FROZEN_SWEEP
 
 if TYPE_CHECKING:
+    from orchestrator.detection.config import StoppingConfig
     from orchestrator.logs.config import MetricsConfig
     from orchestrator.sweepfile.overrides import Overrides
     from orchestrator.sweepfile.spec import Sweep
@@ -32,6 +33,7 @@ def overrides(
 
 def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
     """A sweep from its file, from the frozen file in its folder, or of those that ship. Raises InputError."""
+    from orchestrator.ledger.imported import refuse_imported
     from orchestrator.shipped_sweeps import shipped_sweeps
     from orchestrator.sweepfile.spec import load_sweep
 
@@ -39,6 +41,9 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
     for folder in (path, results / file):
         if not os.path.isfile(path) and os.path.isfile(folder / FROZEN_SWEEP):
             path = folder / FROZEN_SWEEP
+    if path == Path(file) and not os.path.isfile(path):
+        for folder in (path, results / file):
+            refuse_imported(folder)
     if not path.exists():
         path = shipped_sweeps().get(file, path)
     return load_sweep(path, changes, allow_import=allow_import)
@@ -71,3 +76,25 @@ def told_metrics(pattern: str | None, format_: str, loss: str | None) -> Metrics
     if metrics.pattern is not None:
         compiled(metrics)
     return metrics
+
+
+def stopping_of(sets: Sequence[str]) -> StoppingConfig:
+    """The detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
+    from pydantic import ValidationError
+
+    from orchestrator.detection.config import StoppingConfig
+    from orchestrator.sweepfile.overrides import parse_set
+
+    changes = {}
+    for text in sets:
+        path, value = parse_set(text)
+        if len(path) != 2 or path[0] != "stopping":
+            raise InputError(Problem(f"--set {text}", "", "is not a key of stopping", "write e.g. stopping.window=100"))
+        changes[path[1]] = value
+    try:
+        return StoppingConfig(**changes)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        known = f"keys: {', '.join(StoppingConfig.model_fields)}" if details["type"] == "extra_forbidden" else ""
+        raise InputError(Problem("--set", f"stopping.{key}", details["msg"], known)) from None

@@ -19,6 +19,7 @@ from orchestrator.files import (
     refuse_links,
     write_output,
 )
+from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
 from orchestrator.maps.comparison_text import comparison_json, comparison_lines
@@ -66,6 +67,7 @@ def compare(
     write(path, picture)
     yield from lines
     yield f"picture: {path}"
+    yield from origin_notes(*folders)
     yield from written_json(json_file, content)
     return EXIT_OK
 

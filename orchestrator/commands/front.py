@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER, check_output
+from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import front as fronts
 from orchestrator.maps.front_text import front_lines
@@ -29,5 +30,6 @@ def front(
     with LedgerReader(folder / LEDGER) as ledger:
         found = fronts.front(ledger, metric, against, along, target, degraded)
     yield from front_lines(found)
+    yield from origin_notes(folder)
     yield from written_json(json_file, fronts.front_content(found))
     return EXIT_OK

@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER, check_output
+from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import importance as shares
 
@@ -17,5 +18,6 @@ def importance(folder: Path, json_file: Path | None) -> Answer:
     with LedgerReader(folder / LEDGER) as ledger:
         found = shares.importance(ledger)
     yield from shares.importance_lines(found)
+    yield from origin_notes(folder)
     yield from written_json(json_file, shares.importance_json(found))
     return EXIT_OK

@@ -37,4 +37,5 @@ def _cells(sweep: ListedSweep) -> tuple[str, str, str, str, str]:
     if sweep.problem is not None:
         return sweep.sweep, sweep.problem, "", "", age
     share = "" if sweep.stable_share is None else f"{sweep.stable_share:.0%}"
-    return sweep.sweep, sweep.axes_text, outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials), share, age
+    name = f"{sweep.sweep} (imported)" if sweep.is_imported else sweep.sweep
+    return name, sweep.axes_text, outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials), share, age

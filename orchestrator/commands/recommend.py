@@ -7,6 +7,7 @@ from pathlib import Path
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import LEDGER, check_output
+from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import recommendation
 
@@ -21,5 +22,6 @@ def recommend(folder: Path, margin: float, metric: str | None, degraded: bool, j
         name = ledger.facts().get("name", folder.name)
         found = recommendation.recommend(ledger, margin, metric, degraded)
     yield from recommendation.recommendation_lines(found)
+    yield from origin_notes(folder)
     yield from written_json(json_file, {"sweep": name, **recommendation.recommendation_json(found)})
     return EXIT_OK

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from orchestrator.commands.arguments import stopping_of
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.norm_rises import NOTE
@@ -28,6 +28,7 @@ from orchestrator.files import (
     storage_errors,
     write_output,
 )
+from orchestrator.ledger.imported import is_imported, refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
@@ -85,7 +86,7 @@ def replay(
     problems: list[InputError] = []
     notes: list[str] = []
     if others:
-        config = _logs_config(sets)
+        config = stopping_of(sets)
         replayed = _with_progress(list(_read_all(others, wanted, results, problems, notes, told)), config, norm_rises)
         if replayed:
             yield from _logs_answer(replayed)
@@ -109,23 +110,6 @@ def _write_pictures(replayed: Sequence[Replayed], folder: Path, is_own: bool) ->
     write = atomic_write if is_own else write_output
     for one, name in zip(replayed, _picture_names(replayed), strict=True):
         write(folder / name, trace_figure(one))
-
-
-def _logs_config(sets: Sequence[str]) -> StoppingConfig:
-    """The detector's settings for logs, changed by `--set stopping.KEY=VALUE`. Raises InputError."""
-    changes = {}
-    for text in sets:
-        path, value = parse_set(text)
-        if len(path) != 2 or path[0] != "stopping":
-            raise InputError(Problem(f"--set {text}", "", "is not a key of stopping", "write e.g. stopping.window=100"))
-        changes[path[1]] = value
-    try:
-        return StoppingConfig(**changes)
-    except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        known = f"keys: {', '.join(StoppingConfig.model_fields)}" if details["type"] == "extra_forbidden" else ""
-        raise InputError(Problem("--set", f"stopping.{key}", details["msg"], known)) from None
 
 
 def _sweep_folder(path: str, results: Path) -> Path | None:
@@ -268,11 +252,20 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
     for text in sets:
         if parse_set(text)[0][0] != "stopping":
             raise InputError(Problem(f"--set {text}", "", "changes the training", "replay changes only stopping.KEY"))
+    if is_imported(folder):
+        return _replay_imported(folder, sets)
     stopping = load_sections(folder / FROZEN_SWEEP, Overrides(sets=tuple(sets))).stopping
     with LedgerReader(folder / LEDGER) as ledger:
         # The value of null comes from the objective, and was recorded when the sweep was run.
         was = json.loads(ledger.facts()["stopping"])
         return replay_sweep(ledger, stopping.resolved(was["spike_rise"], was["gradient_patience"]))
+
+
+def _replay_imported(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
+    """Judge imported curves again. Raises InputError where there is none."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        refuse_without_curves(ledger, "a replay judges curves")
+        return replay_sweep(ledger, stopping_of(sets))
 
 
 def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str | Table]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.files import LEDGER, check_output
+from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted_sensitivity import words_and_data
 
@@ -22,6 +23,7 @@ def sensitivity(folder: Path, axis: str, between: str | None, json_file: Path | 
     with LedgerReader(folder / LEDGER) as ledger:
         lines, found = words_and_data(ledger, axis, ends)
     yield from lines
+    yield from origin_notes(folder)
     yield from written_json(json_file, found)
     return EXIT_OK
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.words import counts_line
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.files import LEDGER, check_output, is_locked
+from orchestrator.ledger.imported import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led
@@ -49,6 +51,8 @@ def _answer(folder: Path, json_file: Path | None) -> Answer:
     with LedgerReader(folder / LEDGER) as ledger:
         rows, facts, axes = judged_trials(ledger), ledger.facts(), sweep_axes(ledger)
     yield f"{facts.get('name', folder.name)}: {len(rows)} trials of {facts.get('objective', '')}"
+    if note := long_note(facts):
+        yield note
     yield counts_line(Counter(row.label for row in rows))
     if drawing := text_map(rows, led(axes)):
         yield drawing
@@ -62,17 +66,18 @@ def _answer(folder: Path, json_file: Path | None) -> Answer:
             yield "\n".join(f"    {line}" for line in row.error.splitlines()[-_LINES_OF_ERROR:]).rstrip()
     if len(failed) > _FAILED_SHOWN:
         yield f"... and {len(failed) - _FAILED_SHOWN} more"
-    name, objective = facts.get("name", folder.name), facts.get("objective", "")
-    yield from written_json(json_file, _content(name, objective, rows, folder))
+    yield from written_json(json_file, _content(facts, rows, folder))
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-def _content(name: str, objective: str, rows: Sequence[TrialRow], folder: Path) -> dict[str, Any]:
+def _content(facts: Mapping[str, str], rows: Sequence[TrialRow], folder: Path) -> dict[str, Any]:
     """The state of a sweep: how many trials have each status and outcome, and those that failed."""
     failed = [row for row in rows if row.status in ("errored", "lost")]
+    imported = imported_of(facts)
     return {
-        "sweep": name,
-        "objective": objective,
+        "sweep": facts.get("name", folder.name),
+        "objective": facts.get("objective", ""),
+        "imported": None if imported is None else asdict(imported),
         "is_running": is_locked(folder),
         "num_trials": len(rows),
         "statuses": Counter(row.status for row in rows),

@@ -8,7 +8,9 @@ from pathlib import Path
 from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import FROZEN_SWEEP, sweep_lock
+from orchestrator.ledger.imported import is_imported
 from orchestrator.pictures.exports import export_all
+from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
 from orchestrator.tracking.mirror import Mirror
 from orchestrator.tracking.tracker import TrackingError, tracker_class
@@ -19,13 +21,15 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Answ
 
     A tracker that fails does not keep the others from being written. Raises InputError while a driver has the sweep.
     """
-    tracking = load_sections(folder / FROZEN_SWEEP).tracking
+    frozen = folder / FROZEN_SWEEP
+    has_file = frozen.is_file() or not is_imported(folder)
+    tracking = load_sections(frozen).tracking if has_file else TrackingConfig()
     if tracking_uri is not None:
         tracking = tracking.model_copy(update={"uri": tracking_uri})
     trackers = [tracker_class(name) for name in dict.fromkeys(to or tracking.to)]
     failures: list[str] = []
     with sweep_lock(folder):
-        artifacts = [folder / FROZEN_SWEEP, *export_all(folder)]
+        artifacts = [*([frozen] if has_file else []), *export_all(folder)]
         for tracker in trackers:
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:

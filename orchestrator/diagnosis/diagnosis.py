@@ -18,6 +18,7 @@ from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.diagnosis.mechanisms.finding import Finding
 from orchestrator.diagnosis.series import Series, series
 from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.packed_objective import PackedObjective
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes, trials_where
@@ -115,6 +116,7 @@ def examine(
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
     """The diagnosis of ``trial``, a finished one of ``rows``."""
+    refuse_without_curves(ledger, "a diagnosis reads them")
     trace = ledger.trace(trial.trial_id)
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
     packed = ledger.packed_objective()

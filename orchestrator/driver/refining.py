@@ -6,6 +6,7 @@ from pathlib import Path
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import FROZEN_SWEEP, LEDGER
+from orchestrator.ledger.imported import refuse_imported
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.refining import refined
@@ -18,6 +19,7 @@ def refining_sweep(
     folder: Path, along: str | None, num_more: int, factor: float, overrides: Overrides, allow_import: bool
 ) -> Sweep:
     """The search that goes on with the trials in ``folder`` and adds at most ``num_more``. Raises InputError."""
+    refuse_imported(folder)
     document = read_document(folder / FROZEN_SWEEP)
     # Which trials count is known once the axes are.
     search = build_sweep(refined(document, along, _MOST, factor), overrides, allow_import=allow_import)

@@ -10,6 +10,7 @@ from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.libraries import problem_with
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
+from orchestrator.ledger.imported import refuse_imported
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.space import Trial
 from orchestrator.sweepfile.custom_trainer import CustomTrainer, refuse_what_is_not_there
@@ -18,6 +19,7 @@ from orchestrator.sweepfile.spec import Sweep
 
 def refuse_what_cannot_run(sweep: Sweep, folder: Path) -> None:
     """Raise InputError where ``sweep`` cannot be trained on this machine, or ``folder`` belongs to another sweep."""
+    refuse_imported(folder)
     refuse_what_is_not_there(sweep.objective)
     refuse_missing_optimizers(sweep)
     refuse_another_question(sweep, folder)

@@ -256,7 +256,7 @@ class _Run:
         for finished in new:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome
-            progress.saved_steps += max(0, pack.steps - finished.steps_done)
+            progress.saved_steps += max(0, pack.steps - (finished.steps_done or 0))
         if report.ending is not None:
             self._close(pack, report.ending)
         return new

@@ -22,6 +22,7 @@ from orchestrator.files import (
 )
 from orchestrator.health.finding import Finding
 from orchestrator.health.trackers import examine_trackers
+from orchestrator.ledger.imported import FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.messages import CUSTOM_KINDS, PackRow, TrialRow
@@ -54,6 +55,9 @@ def _examine(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield from _trial(row, ledger)
     yield from _mixed(rows, packs)
     yield from _stray_curves(folder, ledger)
+    if FACT in ledger.facts():
+        yield Finding("note", "its results are imported: there is no sweep file, and nothing to train")
+        return
     try:
         sweep = load_sweep(folder / FROZEN_SWEEP)
     except ImportNotAllowed:

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.files import make_folder, make_private
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
+from orchestrator.ledger.imported import ImportedTrial
 from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader, closed_on_error, connect
 from orchestrator.ledger.schema import (
     SCHEMA,
@@ -22,7 +23,7 @@ from orchestrator.ledger.schema import (
     make_or_upgrade,
     version_of,
 )
-from orchestrator.messages import Finished, Pack, Report
+from orchestrator.messages import IMPORTED, Finished, Pack, Report
 from orchestrator.space import Trial, canonical_json
 
 _CHECKPOINTS_KEPT = 2
@@ -68,6 +69,44 @@ class LedgerWriter(LedgerReader):
         with self._transaction() as db:
             (last,) = db.execute("SELECT COALESCE(MAX(position), -1) FROM trials").fetchone()
             db.executemany(_PLAN, _planned(objective, trials, last + 1))
+
+    def replace_with_imported(self, pack_id: str, trials: Sequence[ImportedTrial], facts: Mapping[str, str]) -> None:
+        """Make the ledger hold ``trials`` of elsewhere and nothing else, all of them results of one pack."""
+        now = self._clock()
+        with self._transaction() as db:
+            for table in (*CURVES, "checkpoints", "trials", "packs", "facts"):
+                db.execute(f"DELETE FROM {table}")
+            db.executemany("INSERT INTO facts VALUES (?, ?)", list(facts.items()))
+            db.execute(
+                "INSERT INTO packs (pack_id, trial_ids, executor, started_at, ended_at, ended)"
+                " VALUES (?, ?, ?, ?, ?, 'done')",
+                (pack_id, json.dumps([trial.trial_id for trial in trials]), IMPORTED, now, now),
+            )
+            db.executemany(
+                "INSERT INTO trials (trial_id, position, cell, seed, config, objective, steps, status, num_attempts,"
+                " pack_id) VALUES (?, ?, ?, ?, ?, ?, ?, 'planned', 1, ?)",
+                [
+                    (
+                        t.trial_id,
+                        i,
+                        json.dumps(dict(t.cell)),
+                        t.seed,
+                        canonical_json(t.config),
+                        IMPORTED,
+                        t.steps,
+                        pack_id,
+                    )
+                    for i, t in enumerate(trials)
+                ],
+            )
+            for trial in trials:
+                self._finish(db, trial.finished)
+                if trial.curve is not None:
+                    first = int(trial.curve["step"][0])
+                    db.execute(
+                        "INSERT INTO traces VALUES (?, ?, ?, ?)",
+                        (trial.trial_id, pack_id, first, pack_piece(trial.curve)),
+                    )
 
     def release_abandoned(self) -> int:
         """Mark trials that a dead driver left running as lost; returns their number."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.errors import SweepError
 from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked
+from orchestrator.ledger.imported import FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 
@@ -20,7 +21,7 @@ class ListedSweep:
     """One sweep: ``axes`` have their numbers of values, 0 where cells are scattered; ``changed`` is seconds since 1970.
 
     ``num_over`` of its trials are finished or errored. ``stable_share`` is that of the trials with an outcome, None
-    without one. ``problem`` says why its ledger cannot be read.
+    without one. ``problem`` says why its ledger cannot be read. One that ``is_imported`` was trained elsewhere.
     """
 
     sweep: str
@@ -33,6 +34,7 @@ class ListedSweep:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     stable_share: float | None = None
     problem: str | None = None
+    is_imported: bool = False
 
     @property
     def axes_text(self) -> str:
@@ -72,4 +74,5 @@ def _listed(folder: Path) -> ListedSweep:
         sum(row.status in ("finished", "errored") for row in rows),
         {str(outcome): num for outcome, num in outcomes.items()},
         outcomes["stable"] / outcomes.total() if outcomes else None,
+        is_imported=FACT in facts,
     )

@@ -23,7 +23,7 @@ from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sid
 from orchestrator.maps.run_shares import in_whole_steps
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
-from orchestrator.messages import DEGRADED, TrialRow
+from orchestrator.messages import DEGRADED, IMPORTED, TrialRow
 from orchestrator.search.surface import CONFIDENCE
 from orchestrator.space import Axis, frozen, is_number, is_ordered, on_natural_scale
 from orchestrator.sweepfile.run_settings import RunSettings
@@ -199,7 +199,8 @@ def _with_value(axis: Axis, value: Any) -> Axis:
 
 def _settings(row: TrialRow) -> dict[str, Any]:
     """The settings of a trial that are no axes."""
-    settings = {"steps": row.steps, **settings_of(row.objective, row.config)}
+    length = {} if row.objective == IMPORTED else {"steps": row.steps}  # of an imported run it need not be known
+    settings = {**length, **settings_of(row.objective, row.config)}
     return {
         name: frozen(value) for name, value in settings.items() if name not in row.cell and not isinstance(value, dict)
     }

@@ -14,6 +14,7 @@ from orchestrator.columns import METRICS
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import wilson
+from orchestrator.ledger.imported import short_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of
@@ -138,6 +139,7 @@ def stability_map(
     x_name, y_name = _chosen(axes, x, y, where or {})
     is_sampled = facts.get("is_sampled") == "true"
     name = facts.get("name", "")
+    notes += [note] if (note := short_note(facts)) is not None else []
     notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], ties_of(ledger))
     made = make_map(trials, axes, x_name, y_name, metric, reduce, name, notes, is_sampled, measured)
     return replace(made, counts_degraded=counts_degraded)

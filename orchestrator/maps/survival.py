@@ -12,6 +12,7 @@ import numpy as np
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, OUTCOMES
 from orchestrator.errors import InputError, Problem
 from orchestrator.intervals import CONFIDENCE, wilson
+from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.covariates import Covariate, covariates_of, design
 from orchestrator.maps.stability import distinct_runs, sweep_axes
@@ -134,6 +135,7 @@ def survival(ledger: LedgerReader, axis: str | None = None, until: int | None = 
     if axis is not None and axis not in [one.name for one in axes]:
         known = ", ".join(one.name for one in axes) or "none"
         raise InputError(Problem("--axis", "", f"{axis!r} is not an axis", f"axes: {known}"))
+    refuse_without_curves(ledger, "only a curve says when a run left its trend")
     trials = ledger.trials()
     lives = lifetimes(trials)
     if not lives:

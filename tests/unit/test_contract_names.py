@@ -88,6 +88,10 @@ def test_commands_and_options() -> None:
         "status": {"--watch", "--json", "--results"},
         "list": {"--json", "--results"},
         "check": {"--axis", "--drop", "--set", "--losses", "--seconds", "--results", "--allow-import"},
+        "import": LOG_OPTIONS
+        | {"--name", "--x", "--y", "--axis", "--scale", "--outcome", "--validation-loss", "--initial-loss", "--map"}
+        | {"--diverged-above", "--seed", "--steps", "--where", "--run", "--from-path", "--config", "--log", "--pattern"}
+        | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--json", "--results"},

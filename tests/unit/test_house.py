@@ -45,7 +45,9 @@ IMPORTERS = {
     "apprise": {"orchestrator.notify.service"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
-    "typer": {f"orchestrator.cli.{name}" for name in ("answers", "app", "completion", "options", "upkeep")},
+    "typer": {
+        f"orchestrator.cli.{name}" for name in ("answers", "app", "completion", "importing", "options", "upkeep")
+    },
 }
 
 MOST_LINES = 400
@@ -91,6 +93,7 @@ FLOOR_PLAN = (
     "orchestrator.driver",
     "orchestrator.notify",
     "orchestrator.tracking",
+    "orchestrator.importing",
     "orchestrator.diagnosis",
     "orchestrator.health",
     "orchestrator.pictures",

@@ -25,7 +25,7 @@ from orchestrator.pictures.report.data import (
     curves_so_far,
     table_data,
 )
-from orchestrator.pictures.report.report import answers_html, cell_name, counts_table, page_html, table_html
+from orchestrator.pictures.report.report import answers_html, cell_name, counts_table, marked, page_html, table_html
 
 _POINTS = 600  # of one curve
 _RUNNING_SHOWN = 12
@@ -91,7 +91,7 @@ class LivePage:
         done = sum(row.outcome is not None or row.status == "errored" for row in rows)
         if not is_locked(self._folder):
             words = f"{done} of {len(rows)} trials have ended. No run is under way."
-            return f"<p>{words}</p>\n{counts_table(rows)}"
+            return f"{marked(ledger)}<p>{words}</p>\n{counts_table(rows)}"
         at_work = {row.pack_id for row in running}
         packs = [pack for pack in ledger.packs() if pack.pack_id in at_work]
         newest = {row.trial_id: ledger.newest_piece(row.trial_id) for row in running}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import html
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.errors import InputError
+from orchestrator.ledger.imported import Imported, imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.fitted import fit, fitted_lines
@@ -26,6 +28,7 @@ from orchestrator.pictures.report.data import as_script, report_data
 from orchestrator.replay.audit import audit, audit_lines
 from orchestrator.space import format_value
 
+_LEFT_OUT_SHOWN = 50
 _SCRIPTS = ("elements.js", "cells.js", "map.js", "curves.js", "address.js", "controls.js")  # one script, in this order
 
 
@@ -34,7 +37,7 @@ def report_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text
     data = None if stability is None else report_data(ledger)
     rows = ledger.trials()
     sections = {
-        "summary": f"<p>{len(rows)} trials.</p>\n{counts_table(rows)}",
+        "summary": f"{marked(ledger)}<p>{len(rows)} trials.</p>\n{counts_table(rows)}",
         "answers": answers_html(ledger, stability, sweep_text),
     }
     return page_html(ledger.facts().get("name", ""), data, sections)
@@ -95,9 +98,11 @@ def answers_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_tex
     if failed:
         shown = ((cell_name(cell, seed), reason or "") for cell, seed, reason in failed[:50])
         sections += ["<h2>Trials without a result</h2>", table_html(("trial", "why"), shown)]
+    if (imported := imported_of(ledger.facts())) is not None:
+        sections += ["<h2>Imported</h2>", _imported(imported)]
+    else:
+        sections += ["<h2>Sweep file</h2>", f"<pre>{html.escape(sweep_text)}</pre>"]
     sections += [
-        "<h2>Sweep file</h2>",
-        f"<pre>{html.escape(sweep_text)}</pre>",
         "<h2>Environment</h2>",
         table_html(("what", "value"), {**facts_to_show(ledger.facts()), **environment}.items()),
     ]
@@ -148,6 +153,27 @@ def facts_to_show(facts: Mapping[str, str]) -> dict[str, str]:
     """The facts that are of interest to a reader."""
     wanted = ("objective", "sweep_version", "git_commit", "stopping")
     return {key: facts[key] for key in wanted if facts.get(key)}
+
+
+def marked(ledger: LedgerReader) -> str:
+    """The paragraph that marks imported results; empty for a sweep that was trained here."""
+    note = long_note(ledger.facts())
+    return "" if note is None else f"<p><strong>{html.escape(note[0].upper() + note[1:])}.</strong></p>\n"
+
+
+def _imported(imported: Imported) -> str:
+    """Sources, columns and what was left out."""
+    when = datetime.datetime.fromtimestamp(imported.imported_at, datetime.UTC).isoformat(" ", timespec="seconds")
+    what = [
+        ("sources", ", ".join(imported.sources)),
+        ("columns", ", ".join(f"{name} = {column}" for name, column in imported.columns.items())),
+        ("outcomes by", imported.judged_by),
+        ("imported at", when),
+        ("runs", imported.num_runs),
+        ("left out", imported.num_left_out),
+    ]
+    shown = "\n".join(imported.left_out[:_LEFT_OUT_SHOWN])
+    return table_html(("what", "value"), what) + (f"<pre>{html.escape(shown)}</pre>" if shown else "")
 
 
 def cell_name(cell: Mapping[str, Any], seed: int) -> str:

@@ -18,6 +18,7 @@ from orchestrator.commands.compare import compare
 from orchestrator.commands.diagnose import diagnose
 from orchestrator.commands.doctor import doctor
 from orchestrator.commands.explain import explain
+from orchestrator.commands.import_ import import_
 from orchestrator.commands.list import list as list_
 from orchestrator.commands.locate import locate
 from orchestrator.commands.plan import plan
@@ -25,6 +26,7 @@ from orchestrator.commands.printing import Answer, written_json
 from orchestrator.commands.recommend import recommend
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.status import status
+from orchestrator.importing.options import ImportOptions
 from orchestrator.logs.columns import Columns
 
 PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
@@ -83,9 +85,27 @@ def located(name: str, *sets: str) -> Command:
     return lambda results, file: locate(results / name, None, sets, None, Columns(), None, False, file)
 
 
+def imported(results: Path, file: Path) -> Answer:
+    table = file.with_name("table.csv")
+    table.write_text("lr,kind,loss\n0.1,a,2.0\n0.1,b,2.1\n1.0,a,nan\n,b,2.0\n")
+    options = ImportOptions(x="lr", outcome="loss")
+    return import_([str(table)], "theirs", options, results / "imports", file, replaces=True)
+
+
+def of_imported(results: Path, file: Path) -> Answer:
+    assert list(imported(results, file.with_name("import.json")))
+    return status(results / "imports" / "theirs", file)
+
+
 COMMANDS: dict[str, list[Command]] = {
     "list": [list_],
-    "status": [lambda results, file: status(results / "grid", file)],
+    "status": [
+        lambda results, file: status(results / "grid", file),
+        lambda results, file: (
+            [*imported(results, file.with_name("import.json"))] and status(results / "imports" / "theirs", file)
+        ),
+    ],
+    "import": [lambda results, file: imported(results, file)],
     "plan": [
         lambda results, file: plan(sweep_of(GRID, f"name: grid\n{HEAD}"), results, file),
         lambda results, file: plan(search_with(), results, file),

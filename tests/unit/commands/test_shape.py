@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import keyword
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ def names_of(group: click.Group, prefix: str = "") -> list[str]:
     for name, command in group.commands.items():
         inner = getattr(command, "commands", None)
         found += names_of(command, f"{prefix}{name}_") if inner else [f"{prefix}{name}"]
-    return found
+    return [f"{name}_" if keyword.iskeyword(name) else name for name in found]
 
 
 COMMANDS = names_of(get_command(app))
@@ -42,7 +43,7 @@ def test_a_command_is_a_module_with_one_public_function_that_gives_an_answer(nam
     assert inspect.isgeneratorfunction(functions[name])
     assert functions[name].__annotations__["return"] == "Answer"
     assert functions[name].__doc__
-    assert module.__doc__.startswith(f"`sweep {name.replace('_', ' ')}`: ")
+    assert module.__doc__.startswith(f"`sweep {name.rstrip('_').replace('_', ' ')}`: ")
 
 
 def test_nothing_else_lies_among_the_commands() -> None:

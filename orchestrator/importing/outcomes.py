@@ -1,0 +1,131 @@
+"""Outcomes of imported runs without a curve: by the words of the source, or by final losses. Nothing is guessed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.errors import InputError, Problem
+from orchestrator.importing.rows import Row
+from orchestrator.importing.values import number_of
+from orchestrator.ledger.imported import BY_FINAL_LOSSES, BY_WORDS
+from orchestrator.messages import PRUNED
+
+SKIP, BLANK = "skip", "empty"  # a meaning of words: leave the row out; the word for a cell without a text
+WORDS = (*OUTCOMES, "unknown", PRUNED)
+_SHOWN = 8
+
+
+class Judged(NamedTuple):
+    """The outcome of a row, its final loss if it has one, and why."""
+
+    outcome: str
+    loss: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What words mean, in small letters, and the final loss above which a run has diverged, if the user names one."""
+
+    meanings: Mapping[str, str]
+    diverged_above: float | None = None
+
+
+def rules_of(maps: Sequence[str], diverged_above: float | None) -> Rules:
+    """The rules that `--map OUTCOME=WORD,WORD` options and `--diverged-above` give. Raises InputError."""
+    meanings: dict[str, str] = {}
+    for text in maps:
+        outcome, equals, words = text.partition("=")
+        if not equals or outcome not in (*WORDS, SKIP):
+            remedy = f"write e.g. diverged=nan,crashed; the outcomes are {', '.join(WORDS)}, and {SKIP} leaves rows out"
+            raise InputError(Problem("--map", text, "is not OUTCOME=WORD,WORD", remedy))
+        for word in filter(None, (word.strip().lower() for word in words.split(","))):
+            if meanings.get(word, outcome) != outcome:
+                raise InputError(Problem("--map", word, f"means both {meanings[word]} and {outcome}", "choose one"))
+            meanings[word] = outcome
+    if diverged_above is not None and not math.isfinite(diverged_above):
+        raise InputError(Problem("--diverged-above", str(diverged_above), "is no finite loss", "write e.g. 7.5"))
+    return Rules(meanings, diverged_above)
+
+
+def judge_rows(rows: Sequence[Row], column: str, loss: str | None, rules: Rules) -> tuple[str, list[Judged | str]]:
+    """What the outcomes follow from, and for each row its outcome or why it has none.
+
+    ``column`` holds words or final losses, ``loss`` final losses beside words. Raises InputError for words whose
+    meaning is not known.
+    """
+    texts = [cell_text(row.values.get(column)) for row in rows]
+    open_texts = [text for text in texts if text not in rules.meanings and text not in WORDS and text != BLANK]
+    numbers = [number for text in open_texts if (number := number_of(text)) is not None]
+    # Zeros and ones alone may be flags, unless the user says that they are losses.
+    is_said = loss == column or (loss is None and rules.diverged_above is not None)
+    holds_losses = any(math.isfinite(number) and (is_said or number not in (0, 1)) for number in numbers)
+    unclear = [text for text in open_texts if not (holds_losses and number_of(text) is not None)]
+    if unclear:
+        raise InputError(_unclear(rows[0].where.rpartition(":")[0], column, unclear, holds_losses=holds_losses))
+    if not holds_losses and rules.diverged_above is not None and loss is None:
+        remedy = "name the column of final losses with --loss, or leave --diverged-above out"
+        raise InputError(Problem("--diverged-above", f"{rules.diverged_above:g}", f"{column} holds words", remedy))
+    found = [
+        _of_loss(column, text, rules) if holds_losses else _of_word(row, column, text, loss, rules)
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    return BY_FINAL_LOSSES if holds_losses else BY_WORDS, found
+
+
+def cell_text(raw: Any) -> str:
+    """A cell in small letters; the word for an empty one."""
+    return str(raw).strip().lower() if raw is not None and str(raw).strip() else BLANK
+
+
+def _unclear(where: str, column: str, texts: Sequence[str], *, holds_losses: bool) -> Problem:
+    counts = Counter(texts).most_common(_SHOWN)
+    shown = ", ".join(f"{text} ({num} {'row' if num == 1 else 'rows'})" for text, num in counts)
+    words = ",".join(text for text, _ in counts)
+    also = "" if holds_losses else ", and no final losses"
+    remedy = (
+        f"say what they mean, e.g. --map diverged={words}, or --map {SKIP}={words} to leave such rows out; "
+        f"outcomes are {', '.join(WORDS)}"
+    )
+    return Problem(where, column, f"holds words that are no outcomes{also}: {shown}", remedy)
+
+
+def _of_loss(column: str, text: str, rules: Rules) -> Judged | str:
+    outcome = rules.meanings.get(text, text if text in WORDS else None)
+    if outcome == SKIP:
+        return f"{column} is {text} (--map {SKIP})"
+    if outcome is not None:
+        return Judged(outcome, None, f"{column} is {text}")
+    if text == BLANK:
+        return f"{column} is empty; if that means a loss of nan, say --map diverged={BLANK}"
+    return by_final_loss(column, float(text), rules.diverged_above)
+
+
+def by_final_loss(column: str, loss: float, diverged_above: float | None) -> Judged:
+    """The outcome by a final loss alone: diverged where it is not finite or above the threshold, else stable."""
+    if not math.isfinite(loss):
+        return Judged("diverged", None, f"{column} is {loss}")
+    if diverged_above is not None and loss > diverged_above:
+        return Judged("diverged", loss, f"{column} of {loss:g} is above {diverged_above:g}")
+    return Judged("stable", loss, f"{column} is finite; spikes are not known without a curve")
+
+
+def _of_word(row: Row, column: str, text: str, loss: str | None, rules: Rules) -> Judged | str:
+    outcome = rules.meanings.get(text, text if text in WORDS else None)
+    if outcome is None:
+        return f"{column} is empty"
+    if outcome == SKIP:
+        return f"{column} is {text} (--map {SKIP})"
+    value = None if loss is None else number_of(cell_text(row.values.get(loss)))
+    finite = float(value) if value is not None and math.isfinite(value) else None
+    if value is not None and finite is None and outcome in ("stable", "spiked"):
+        return f"{column} is {text}, and {loss} is {value}"
+    limit, ran_on = rules.diverged_above, outcome in ("stable", "spiked")
+    if ran_on and finite is not None and limit is not None and finite > limit:
+        return Judged("diverged", finite, f"{loss} of {finite:g} is above {limit:g}, and {column} is {text}")
+    return Judged(outcome, finite, f"{column} is {text}")

@@ -1,0 +1,126 @@
+"""Curves of elsewhere are judged by the detector, from long tables and from folders, with equal results."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.errors import InputError
+from orchestrator.files import LEDGER
+from orchestrator.importing.collecting import collect
+from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.recording import record
+from orchestrator.ledger.reader import LedgerReader
+
+STEPS = 120
+LONG = ImportOptions(x="lr", step="step", loss="loss", run=("run_id",))
+
+
+def losses(lr: float, seed: int) -> np.ndarray:
+    """A calm run, one that spikes at 0.1, one that diverges at 1."""
+    step_N = np.arange(STEPS)
+    loss_N = 1 + np.exp(-step_N / 20) + np.random.default_rng(seed).normal(0, 0.01, STEPS)
+    if lr == 0.1:
+        loss_N[60:66] += 5
+    if lr == 1:
+        loss_N[80:] = math.nan
+    return loss_N
+
+
+def runs() -> list[tuple[str, float, int, np.ndarray]]:
+    return [(f"r{lr}_{seed}", lr, seed, losses(lr, seed)) for lr in (0.01, 0.1, 1) for seed in (0, 1)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    lines = [f"{run},{lr},{t},{loss}" for run, lr, _, loss_N in runs() for t, loss in enumerate(loss_N)]
+    (tmp_path / "curves.csv").write_text("\n".join(["run_id,lr,step,loss", *lines]) + "\n")
+    return str(tmp_path / "curves.csv")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for _, lr, seed, loss_N in runs():
+        own = tmp_path / "runs" / f"lr{lr}_seed{seed}"
+        own.mkdir(parents=True)
+        (own / "config.json").write_text(json.dumps({"optim": {"lr": lr}, "seed": seed}))
+        rows = [f"{t},{loss}" for t, loss in enumerate(loss_N)]
+        (own / "metrics.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
+    return tmp_path / "runs"
+
+
+def results(source: str, options: ImportOptions) -> list[tuple[float, int, str, tuple]]:
+    found = collect([source], options).collected.runs
+    return [(run.settings.cell["lr"], run.seed, run.result.outcome, run.result.episodes) for run in found]
+
+
+def test_spikes_are_seen_and_a_table_and_a_folder_give_the_same(table: str, folder: Path) -> None:
+    found = results(table, LONG)
+    assert [outcome for _, _, outcome, _ in found] == ["stable"] * 2 + ["spiked"] * 2 + ["diverged"] * 2
+    assert results(str(folder), ImportOptions(x="lr", seed="seed")) == found
+    named = ImportOptions(x="lr", seed="seed", from_path=r"lr(?P<lr>[^_/]+)_seed(?P<seed>\d+)")
+    assert results(str(folder), named) == found
+
+
+def test_the_rows_of_a_long_table_may_stand_in_any_order(table: str) -> None:
+    before = results(table, LONG)
+    head, *rows = Path(table).read_text().splitlines()
+    order = np.random.default_rng(0).permutation(len(rows))
+    Path(table).write_text("\n".join([head, *(rows[i] for i in order)]) + "\n")
+    assert sorted(outcome for _, _, outcome, _ in results(table, LONG)) == sorted(outcome for *_, outcome, _ in before)
+
+
+def test_curves_are_stored_as_they_were(table: str, tmp_path: Path) -> None:
+    record(tmp_path / "made", "made", collect([table], LONG).collected, replaces=False)
+    with LedgerReader(tmp_path / "made" / LEDGER) as ledger:
+        for trial, (_, _, _, loss_N) in zip(ledger.trials(), runs(), strict=True):
+            trace = ledger.trace(trial.trial_id)
+            np.testing.assert_array_equal(trace["step"], np.arange(STEPS))
+            np.testing.assert_allclose(trace["loss"], loss_N)
+            assert trial.steps_done == STEPS
+            assert trial.num_spikes is not None
+
+
+def test_rows_of_several_runs_that_nothing_tells_apart_are_refused(table: str) -> None:
+    with pytest.raises(InputError, match=r"curves\.csv:\d+: step: .*\n.*--run NAME"):
+        collect([table], ImportOptions(x="lr", step="step", loss="loss"))
+
+
+def test_a_run_whose_axis_changes_is_left_out_and_named(table: str) -> None:
+    text = Path(table).read_text().replace("r0.01_0,0.01,7,", "r0.01_0,0.02,7,")
+    Path(table).write_text(text)
+    found = collect([table], LONG).collected
+    assert len(found.runs) == 5
+    assert [one.reason for one in found.left_out] == ["lr changes within the run"]
+
+
+def test_a_run_with_several_logs_is_left_out_until_one_is_named(folder: Path) -> None:
+    one = folder / "lr1_seed0"
+    (one / "again.csv").write_text((one / "metrics.csv").read_text())
+    options = ImportOptions(x="lr", seed="seed")
+    found = collect([str(folder)], options).collected
+    assert len(found.runs) == 5
+    assert "--log again.csv" in found.left_out[0].reason
+    assert len(collect([str(folder)], ImportOptions(x="lr", seed="seed", log="metrics.csv")).collected.runs) == 6
+
+
+def test_the_settings_of_weights_and_biases_stand_under_value(tmp_path: Path) -> None:
+    (tmp_path / "run" / "files").mkdir(parents=True)
+    (tmp_path / "run" / "files" / "config.yaml").write_text("wandb_version: 1\nlr:\n  desc: null\n  value: 0.1\n")
+    (tmp_path / "run" / "log.csv").write_text("step,loss\n" + "".join(f"{t},{2 - t / 100}\n" for t in range(60)))
+    (run,) = collect([str(tmp_path)], ImportOptions(x="lr")).collected.runs
+    assert run.settings.cell == {"lr": 0.1}
+
+
+def test_options_of_other_sources_are_refused(table: str, folder: Path) -> None:
+    for source, options in (
+        (table, ImportOptions(x="lr", step="step", loss="loss", outcome="loss")),
+        (table, ImportOptions(x="lr", outcome="loss", from_path="(?P<lr>.*)")),
+        (str(folder), ImportOptions(x="lr", diverged_above=3)),
+    ):
+        with pytest.raises(InputError, match="leave it out"):
+            collect([source], options)

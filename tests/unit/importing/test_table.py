@@ -1,0 +1,218 @@
+"""Tables with a run in each row become sweeps that are marked as imported."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.commands.import_ import import_
+from orchestrator.commands.printing import Answer
+from orchestrator.errors import InputError
+from orchestrator.files import LEDGER
+from orchestrator.importing.collecting import collect
+from orchestrator.importing.options import ImportOptions
+from orchestrator.importing.outcomes import by_final_loss
+from orchestrator.importing.recording import record
+from orchestrator.importing.values import EMPTY, axis_of, value_of
+from orchestrator.ledger.imported import imported_of, is_imported, long_note, refuse_imported
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.boundary import boundary_lines
+from orchestrator.maps.stability import stability_map
+
+TABLE = "lr,warmup,loss\n1e-3,0,3.0\n1e-3,100,3.1\n1e-2,0,nan\n1e-2,100,2.9\n1e-1,0,inf\n1e-1,100,9.5\n"
+BY_LOSS = ImportOptions(x="lr", y="warmup", outcome="loss", diverged_above=7)
+
+
+def written(folder: Path, text: str, name: str = "table.csv") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def brought_in(folder: Path, text: str, options: ImportOptions = BY_LOSS, name: str = "table.csv") -> LedgerReader:
+    """The ledger of an import, without pictures."""
+    record(folder / "made", "made", collect([written(folder, text, name)], options).collected, replaces=True)
+    return LedgerReader(folder / "made" / LEDGER)
+
+
+def outcomes(ledger: LedgerReader) -> dict[tuple, str]:
+    return {(*trial.cell.values(), trial.seed): trial.outcome for trial in ledger.trials()}
+
+
+def drained(answer: Answer) -> list[str]:
+    return [str(line) for line in answer]
+
+
+def test_a_final_loss_that_is_not_finite_or_above_the_threshold_has_diverged(tmp_path: Path) -> None:
+    with brought_in(tmp_path, TABLE) as ledger:
+        assert outcomes(ledger) == {
+            (1e-3, 0, 0): "stable",
+            (1e-3, 100, 0): "stable",
+            (1e-2, 0, 0): "diverged",
+            (1e-2, 100, 0): "stable",
+            (1e-1, 0, 0): "diverged",
+            (1e-1, 100, 0): "diverged",
+        }
+        assert boundary_lines(stability_map(ledger))[0].startswith("warmup=100  edge near lr=0.0316")
+
+
+def test_what_a_table_does_not_tell_is_null_and_said(tmp_path: Path) -> None:
+    with brought_in(tmp_path, TABLE) as ledger:
+        for trial in ledger.trials():
+            assert (trial.num_spikes, trial.onset_step, trial.steps_done, trial.initial_loss) == (None,) * 4
+            assert trial.reason.endswith(")")
+        assert "spiked and recovered counts as stable" in long_note(ledger.facts())
+        assert "spikes are not seen" in stability_map(ledger).note
+
+
+@given(st.floats(), st.floats(allow_nan=False, allow_infinity=False))
+def test_by_final_losses_a_run_is_stable_exactly_up_to_the_threshold(loss: float, limit: float) -> None:
+    is_stable = math.isfinite(loss) and loss <= limit
+    assert (by_final_loss("loss", loss, limit).outcome == "stable") == is_stable
+
+
+def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
+    rows = [{"lr": 0.1, "loss": 1.5}, {"lr": 1.0, "loss": math.nan}, {"lr": 10.0, "loss": 2.5}]
+    table, options = pd.DataFrame(rows), ImportOptions(x="lr", outcome="loss")
+    found = []
+    for name in ("t.csv", "t.tsv", "t.jsonl", "t.json", "t.parquet"):
+        path = tmp_path / name
+        match path.suffix:
+            case ".csv" | ".tsv":
+                table.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False, na_rep="nan")
+            case ".parquet":
+                # pandas itself would write the NaN as a missing value, which is another thing.
+                pq.write_table(pa.Table.from_pylist(rows), path)
+            case ".json":
+                path.write_text(json.dumps(rows))
+            case ".jsonl":
+                path.write_text("\n".join(json.dumps(row) for row in rows))
+        runs = collect([str(path)], options).collected.runs
+        found.append([(dict(run.settings.cell), run.result.outcome, run.result.final_loss) for run in runs])
+    assert found[0] == [({"lr": 0.1}, "stable", 1.5), ({"lr": 1}, "diverged", None), ({"lr": 10}, "stable", 2.5)]
+    assert all(one == found[0] for one in found)
+
+
+def test_a_missing_value_of_a_parquet_file_is_empty_and_no_nan(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"lr": 1.0, "loss": 2.0}, {"lr": 2.0, "loss": None}]), tmp_path / "t.parquet")
+    found = collect([str(tmp_path / "t.parquet")], ImportOptions(x="lr", outcome="loss")).collected
+    assert (len(found.runs), len(found.left_out)) == (1, 1)
+    assert "--map diverged=empty" in found.left_out[0].reason
+
+
+def test_words_that_are_no_outcomes_are_asked_about_with_their_counts(tmp_path: Path) -> None:
+    text = "lr,end\n1,stable\n2,crashed\n3,OOM\n4,crashed\n5,nan\n"
+    with pytest.raises(InputError, match=r"crashed \(2 rows\), oom \(1 row\), nan \(1 row\)") as error:
+        brought_in(tmp_path, text, ImportOptions(x="lr", outcome="end"))
+    assert "--map diverged=crashed,oom,nan" in str(error.value)
+
+
+def test_a_map_says_what_words_mean_and_which_rows_are_left_out(tmp_path: Path) -> None:
+    text = "lr,end\n1,Stable\n2,crashed\n3,OOM\n4,\n"
+    options = ImportOptions(x="lr", outcome="end", map=("diverged=crashed", "skip=OOM,empty"))
+    with brought_in(tmp_path, text, options) as ledger:
+        assert outcomes(ledger) == {(1, 0): "stable", (2, 0): "diverged"}
+        imported = imported_of(ledger.facts())
+    assert imported.num_left_out == 2
+    assert imported.left_out[0].endswith("table.csv:4: end is oom (--map skip)")
+
+
+@pytest.mark.parametrize("values", ["0,1", "True,False", "yes,no"])
+def test_a_column_of_flags_is_neither_losses_nor_words(tmp_path: Path, values: str) -> None:
+    a, b = values.split(",")
+    with pytest.raises(InputError, match="words that are no outcomes"):
+        brought_in(tmp_path, f"lr,bad\n1,{a}\n2,{b}\n", ImportOptions(x="lr", outcome="bad"))
+
+
+def test_zeros_and_ones_are_losses_where_the_user_says_so(tmp_path: Path) -> None:
+    for options in (ImportOptions(x="lr", loss="end"), ImportOptions(x="lr", outcome="end", diverged_above=0.5)):
+        runs = collect([written(tmp_path, "lr,end\n1,0\n2,1\n")], options).collected.runs
+        assert [run.result.final_loss for run in runs] == [0, 1]
+
+
+def test_rows_that_cannot_be_used_are_named_with_their_line_and_a_reason(tmp_path: Path) -> None:
+    text = "# a comment\nlr,loss\n1,2.0\n,2.0\n2,\n3,2.0,7\ninf,2.0\n4,3.0\n"
+    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss")).collected
+    assert [run.settings.cell["lr"] for run in found.runs] == [1, 4]
+    lines = {one.where.rpartition(":")[2]: one.reason for one in found.left_out}
+    assert set(lines) == {"4", "5", "6", "7"}
+    assert lines["4"] == "lr is empty"
+    assert "--map diverged=empty" in lines["5"]
+    assert lines["6"] == "has 3 cells, and the header has 2"
+
+
+def test_equal_cells_are_seeds_and_a_seed_that_stands_twice_is_left_out(tmp_path: Path) -> None:
+    text = "lr,seed,loss\n1,7,2.0\n1,8,2.1\n1,7,2.2\n"
+    numbered = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss")).collected
+    assert [run.seed for run in numbered.runs] == [0, 1, 2]
+    named = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", seed="seed")).collected
+    assert [run.seed for run in named.runs] == [7, 8]
+    assert "has the cell and the seed 7" in named.left_out[0].reason
+
+
+def test_settings_that_differ_within_a_cell_are_told_and_constant_ones_are_kept(tmp_path: Path) -> None:
+    text = "lr,optimizer,width,loss\n" + "".join(f"{lr},{o},64,{lr + 1}\n" for lr in (1, 2) for o in ("adam", "lion"))
+    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"))
+    assert "differ in optimizer" in found.notes[0]
+    assert found.collected.runs[0].settings.fixed == {"width": 64}
+    chosen = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", where={"optimizer": "lion"}))
+    assert len(chosen.collected.runs) == 2
+
+
+def test_importing_the_same_again_changes_nothing_and_other_results_are_refused(tmp_path: Path) -> None:
+    same = collect([written(tmp_path, TABLE)], BY_LOSS).collected
+    assert record(tmp_path / "made", "made", same, replaces=False)
+    before = (tmp_path / "made" / LEDGER).read_bytes()
+    assert not record(tmp_path / "made", "made", same, replaces=False)
+    assert (tmp_path / "made" / LEDGER).read_bytes() == before
+    other = collect([written(tmp_path, TABLE.replace("3.0", "3.5"))], BY_LOSS).collected
+    with pytest.raises(InputError, match="--replace"):
+        record(tmp_path / "made", "made", other, replaces=False)
+    assert record(tmp_path / "made", "made", other, replaces=True)
+    with LedgerReader(tmp_path / "made" / LEDGER) as ledger:
+        assert ledger.trials()[0].final_loss == 3.5
+        assert ledger.integrity() == []
+
+
+def test_imported_results_are_never_trained_on(tmp_path: Path) -> None:
+    brought_in(tmp_path, TABLE).close()
+    assert is_imported(tmp_path / "made")
+    with pytest.raises(InputError, match="trained elsewhere"):
+        refuse_imported(tmp_path / "made")
+
+
+def test_a_name_that_no_sweep_may_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--name"):
+        drained(import_([written(tmp_path, TABLE)], "../up", BY_LOSS, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([1e-4, 2e-4, 4e-4], "log"),
+        ([1e-4, 1e-3, 1e-2], "log"),
+        ([0.9, 0.99, 0.999], "log1m"),
+        ([100, 200, 300], "linear"),
+        ([0, 100, 1000], "values"),
+        (["adam", "lion"], "values"),
+    ],
+)
+def test_the_scale_of_an_axis_is_found_from_its_values(values: list, scale: str) -> None:
+    assert axis_of("a", values, None, is_scattered=False).scale == scale
+
+
+@given(st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False)))
+def test_a_number_means_itself_as_a_value_and_as_a_text(number: float) -> None:
+    assert value_of(number) == value_of(repr(number)) == number
+
+
+def test_a_cell_without_a_text_is_empty_and_none_is_a_value() -> None:
+    assert [value_of(raw) for raw in ("", "  ", None, math.nan)] == [EMPTY] * 4
+    assert [value_of(raw) for raw in ("none", "True", "x")] == [None, True, "x"]
