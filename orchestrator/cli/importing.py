@@ -24,7 +24,10 @@ importing = typer.Typer()
 def import_(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="tables (CSV, TSV, JSON lines, Parquet), or folders of runs"),
+        typer.Argument(
+            metavar="SOURCE...",
+            help="tables (CSV, TSV, JSON lines, Parquet), folders of runs, mlflow:EXPERIMENT, or optuna:URL#STUDY",
+        ),
     ],
     name: Annotated[str, typer.Option("--name", help="name of the sweep that is made: results/NAME/")],
     x: Annotated[str, typer.Option("--x", metavar="[AXIS=]COLUMN", help="the first axis, e.g. lr=learning_rate")],
@@ -108,7 +111,8 @@ def import_(
 
     Curves are judged by the detector, so that spikes are seen. They are read from a table with a loss in each row,
     `sweep import curves.csv --name theirs --x lr --step step --loss loss --run run_id`, or from a folder with a log and
-    a settings file for each run, `sweep import runs/ --name theirs --x lr --y optimizer.beta2`.
+    a settings file for each run, `sweep import runs/ --name theirs --x lr --y optimizer.beta2`, or from an experiment,
+    `sweep import mlflow:theirs --name theirs --x lr`. The trials of optuna:sqlite:///theirs.db are rows of a table.
     """
     from orchestrator.commands.import_ import import_ as command
     from orchestrator.importing.options import ImportOptions

@@ -40,7 +40,7 @@ def import_(
     """
     check_output(json_file, "--json")
     folder = results / checked_name(name)
-    found = collect(sources, options)
+    found = collect(sources, options, results)
     refuse_links(folder)
     is_new = record(folder, name, found.collected, replaces=replaces)
     yield from _told(name, found, is_new=is_new)

@@ -26,6 +26,7 @@ from orchestrator.importing.runs import (
     settings_of_rows,
     with_seeds,
 )
+from orchestrator.importing.stores import OPTUNA, is_store, logs_of_experiment, rows_of_studies
 from orchestrator.importing.table import ResultColumns, runs_of_rows
 from orchestrator.importing.values import axis_columns, column_named
 from orchestrator.ledger.imported import BY_CURVES
@@ -44,8 +45,13 @@ class Import:
     notes: list[str] = field(default_factory=list)
 
 
-def collect(sources: Sequence[str], options: ImportOptions) -> Import:
-    """What ``sources`` hold, as ``options`` say. Raises InputError where they cannot be read or hold no run."""
+def collect(sources: Sequence[str], options: ImportOptions, results: Path) -> Import:
+    """What ``sources`` hold, as ``options`` say. Raises InputError where they cannot be read or hold no run.
+
+    An MLflow experiment is looked for in the store under ``results`` where the environment names no other.
+    """
+    if any(map(is_store, sources)):
+        return _of_stores(sources, options, results)
     for source in sources:
         if not os.path.exists(source):
             raise InputError(Problem(source, "", "no such file or folder", "name tables, or folders of runs"))
@@ -55,13 +61,27 @@ def collect(sources: Sequence[str], options: ImportOptions) -> Import:
         raise InputError(Problem(str(folders[0]), "", "is a folder beside tables", "import each on its own"))
     if folders:
         return _of_folders(folders, options)
-    return _of_long_tables(paths, options) if options.step is not None else _of_tables(paths, options)
+    return (
+        _of_long_tables(paths, options) if options.step is not None else _of_tables(paths, read_tables(paths), options)
+    )
 
 
-def _of_tables(paths: Sequence[Path], options: ImportOptions) -> Import:
+def _of_stores(sources: Sequence[str], options: ImportOptions, results: Path) -> Import:
+    """Experiments of MLflow, or studies of Optuna."""
+    kinds = {source.partition(":")[0] for source in sources}
+    if len(kinds) > 1:
+        raise InputError(Problem(sources[0], "", "stands beside a source of another kind", "import each on its own"))
+    if kinds == {OPTUNA.rstrip(":")}:
+        return _of_tables(sources, rows_of_studies(sources), options)
+    _refuse(options, ("run", "from_path", "config", "log"), "is for tables and folders of runs")
+    _refuse_judged(options)
+    wanted = Columns(options.step, options.loss, options.grad_norm)
+    return _of_runs(sources, [logs_of_experiment(source, results, wanted) for source in sources], options)
+
+
+def _of_tables(paths: Sequence[Path | str], table: Rows, options: ImportOptions) -> Import:
     """Tables with a run in each row."""
     _refuse(options, ("grad_norm", "run", "from_path", "config", "log", "stopping"), "is for runs with curves")
-    table = read_tables(paths)
     asked, results = _asked(table.columns, options), _results(table, options)
     rows = chosen_rows(table.rows, asked.where)
     named = {"outcome": results.outcome, "final_loss": results.loss, "validation_loss": results.validation_loss}
@@ -105,14 +125,20 @@ def _of_folders(folders: Sequence[Path], options: ImportOptions) -> Import:
     _refuse_judged(options)
     wanted = Columns(options.step, options.loss, options.grad_norm)
     found = FolderOptions(path_pattern(options.from_path), options.config, options.log, wanted, options.told)
+    return _of_runs(folders, [logs_in(folder, found) for folder in folders], options)
+
+
+def _of_runs(
+    sources: Sequence[Path | str], found: Iterable[tuple[list[Row], list[Log], list[LeftOut]]], options: ImportOptions
+) -> Import:
+    """Runs with a row of settings and a log each."""
     rows: list[Row] = []
     logs: list[Log] = []
     left_out: list[LeftOut] = []
-    for folder in folders:
-        its_rows, its_logs, its_left_out = logs_in(folder, found)
+    for its_rows, its_logs, its_left_out in found:
         rows, logs, left_out = rows + its_rows, logs + its_logs, left_out + its_left_out
     if not rows:
-        raise InputError(_none(str(folders[0]), left_out))
+        raise InputError(_none(str(sources[0]), left_out))
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     asked = _asked(names, options)
     kept = {id(row) for row in chosen_rows(rows, asked.where)}
@@ -123,11 +149,11 @@ def _of_folders(folders: Sequence[Path], options: ImportOptions) -> Import:
         for key in ("step", "loss", "grad_norm")
     }
     unused = _unused(names, asked, ())
-    return _judged(folders, rows, logs, left_out, asked, named, unused, options)
+    return _judged(sources, rows, logs, left_out, asked, named, unused, options)
 
 
 def _judged(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     rows: Sequence[Row],
     logs: Sequence[Log],
     left_out: Sequence[LeftOut],
@@ -147,7 +173,7 @@ def _judged(
 
 
 def _import(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     judged_by: str,
     asked: Asked,
     named: Mapping[str, str | None],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import InputError, Problem
 
 if TYPE_CHECKING:
     import optuna
@@ -116,3 +118,26 @@ def _frozen(
 
 def _date(seconds: float | None) -> datetime.datetime | None:
     return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
+
+
+def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number of each trial of the study ``name`` in the storage at ``url``, and its parameters, values and state.
+
+    Without a name the only study. Raises InputError where there is no such study.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    source = f"optuna:{url}"
+    try:
+        names = optuna.get_all_study_names(url)
+    except Exception as error:  # every library of databases has errors of its own
+        message = f"cannot be read: {str(error).splitlines()[0]}"
+        raise InputError(Problem(source, "", message, "write optuna:sqlite:///PATH#STUDY")) from None
+    if name not in names and (name or len(names) != 1):
+        what = f"has no study {name!r}" if name else f"has {len(names)} studies"
+        raise InputError(Problem(source, "", what, f"name one after #: {', '.join(names[:8])}"))
+    for trial in optuna.load_study(study_name=name or names[0], storage=url).get_trials(deepcopy=False):
+        results = trial.values or []
+        values = {"value": results[0]} if len(results) == 1 else {f"values.{i}": one for i, one in enumerate(results)}
+        yield trial.number, {**trial.params, **values, "state": trial.state.name.lower(), "trial": trial.number}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError, Problem
 from orchestrator.logs.columns import Columns
@@ -13,7 +15,11 @@ from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mlflow_store import folder_tag, shown_uri, sqlite_file, tracking_uri
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 _PAGE = 1000
+_SHOWN = 8
 
 
 def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
@@ -24,20 +30,58 @@ def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
     name = f"mlflow:{run_id}"
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise InputError(Problem(name, "", f"no MLflow store at {shown_uri(uri)}", "set MLFLOW_TRACKING_URI"))
+    uri = _store(results, name)
     client = MlflowClient(tracking_uri=uri)
-    table = Table()
     try:
-        for key in client.get_run(run_id).data.metrics:
-            for metric in client.get_metric_history(run_id, key):
-                table.add({key: metric.value} | {"step": metric.step})
+        table = _metrics(client, run_id, client.get_run(run_id).data.metrics)
     except MlflowException as error:
         cause = str(error).splitlines()[0]
         raise InputError(Problem(name, "", shown_uri(cause), f"looked in {shown_uri(uri)}")) from None
     return make_log(name, table, wanted)
+
+
+def read_experiment(name: str, results: Path) -> Iterator[tuple[str, dict[str, str], Table]]:
+    """Id, parameters and metrics by step of each run of an experiment, from the store that ``read_run`` reads.
+
+    Raises InputError where there is no such experiment.
+    """
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    uri, source = _store(results, f"mlflow:{name}"), f"mlflow:{name}"
+    client = MlflowClient(tracking_uri=uri)
+    try:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            known = ", ".join(one.name for one in client.search_experiments(max_results=_PAGE)[:_SHOWN])
+            problem = Problem(source, "", f"{shown_uri(uri)} has no experiment {name!r}", f"there are: {known}")
+            raise InputError(problem)
+        token: str | None = None
+        while token != "":
+            page = client.search_runs([experiment.experiment_id], max_results=_PAGE, page_token=token)
+            for run in page:
+                yield run.info.run_id, dict(run.data.params), _metrics(client, run.info.run_id, run.data.metrics)
+            token = page.token or ""
+    except MlflowException as error:
+        cause = str(error).splitlines()[0]
+        raise InputError(Problem(source, "", shown_uri(cause), f"looked in {shown_uri(uri)}")) from None
+
+
+def _store(results: Path, source: str) -> str:
+    """MLFLOW_TRACKING_URI, or the store under ``results``. Raises InputError where its file is missing."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise InputError(Problem(source, "", f"no MLflow store at {shown_uri(uri)}", "set MLFLOW_TRACKING_URI"))
+    return uri
+
+
+def _metrics(client: MlflowClient, run_id: str, keys: Iterable[str]) -> Table:
+    table = Table()
+    for key in keys:
+        for metric in client.get_metric_history(run_id, key):
+            table.add({key: metric.value} | {"step": metric.step})
+    return table
 
 
 def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:

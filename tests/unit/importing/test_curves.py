@@ -16,6 +16,7 @@ from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import record
 from orchestrator.ledger.reader import LedgerReader
 
+HERE = Path("results")
 STEPS = 120
 LONG = ImportOptions(x="lr", step="step", loss="loss", run=("run_id",))
 
@@ -54,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def results(source: str, options: ImportOptions) -> list[tuple[float, int, str, tuple]]:
-    found = collect([source], options).collected.runs
+    found = collect([source], options, HERE).collected.runs
     return [(run.settings.cell["lr"], run.seed, run.result.outcome, run.result.episodes) for run in found]
 
 
@@ -75,7 +76,7 @@ def test_the_rows_of_a_long_table_may_stand_in_any_order(table: str) -> None:
 
 
 def test_curves_are_stored_as_they_were(table: str, tmp_path: Path) -> None:
-    record(tmp_path / "made", "made", collect([table], LONG).collected, replaces=False)
+    record(tmp_path / "made", "made", collect([table], LONG, HERE).collected, replaces=False)
     with LedgerReader(tmp_path / "made" / LEDGER) as ledger:
         for trial, (_, _, _, loss_N) in zip(ledger.trials(), runs(), strict=True):
             trace = ledger.trace(trial.trial_id)
@@ -87,13 +88,13 @@ def test_curves_are_stored_as_they_were(table: str, tmp_path: Path) -> None:
 
 def test_rows_of_several_runs_that_nothing_tells_apart_are_refused(table: str) -> None:
     with pytest.raises(InputError, match=r"curves\.csv:\d+: step: .*\n.*--run NAME"):
-        collect([table], ImportOptions(x="lr", step="step", loss="loss"))
+        collect([table], ImportOptions(x="lr", step="step", loss="loss"), HERE)
 
 
 def test_a_run_whose_axis_changes_is_left_out_and_named(table: str) -> None:
     text = Path(table).read_text().replace("r0.01_0,0.01,7,", "r0.01_0,0.02,7,")
     Path(table).write_text(text)
-    found = collect([table], LONG).collected
+    found = collect([table], LONG, HERE).collected
     assert len(found.runs) == 5
     assert [one.reason for one in found.left_out] == ["lr changes within the run"]
 
@@ -102,17 +103,24 @@ def test_a_run_with_several_logs_is_left_out_until_one_is_named(folder: Path) ->
     one = folder / "lr1_seed0"
     (one / "again.csv").write_text((one / "metrics.csv").read_text())
     options = ImportOptions(x="lr", seed="seed")
-    found = collect([str(folder)], options).collected
+    found = collect([str(folder)], options, HERE).collected
     assert len(found.runs) == 5
     assert "--log again.csv" in found.left_out[0].reason
-    assert len(collect([str(folder)], ImportOptions(x="lr", seed="seed", log="metrics.csv")).collected.runs) == 6
+    assert (
+        len(
+            collect(
+                [str(folder)], ImportOptions(x="lr", seed="seed", log="metrics.csv"), Path("results")
+            ).collected.runs
+        )
+        == 6
+    )
 
 
 def test_the_settings_of_weights_and_biases_stand_under_value(tmp_path: Path) -> None:
     (tmp_path / "run" / "files").mkdir(parents=True)
     (tmp_path / "run" / "files" / "config.yaml").write_text("wandb_version: 1\nlr:\n  desc: null\n  value: 0.1\n")
     (tmp_path / "run" / "log.csv").write_text("step,loss\n" + "".join(f"{t},{2 - t / 100}\n" for t in range(60)))
-    (run,) = collect([str(tmp_path)], ImportOptions(x="lr")).collected.runs
+    (run,) = collect([str(tmp_path)], ImportOptions(x="lr"), HERE).collected.runs
     assert run.settings.cell == {"lr": 0.1}
 
 
@@ -123,4 +131,4 @@ def test_options_of_other_sources_are_refused(table: str, folder: Path) -> None:
         (str(folder), ImportOptions(x="lr", diverged_above=3)),
     ):
         with pytest.raises(InputError, match="leave it out"):
-            collect([source], options)
+            collect([source], options, HERE)

@@ -27,6 +27,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.stability import stability_map
 
+HERE = Path("results")
 TABLE = "lr,warmup,loss\n1e-3,0,3.0\n1e-3,100,3.1\n1e-2,0,nan\n1e-2,100,2.9\n1e-1,0,inf\n1e-1,100,9.5\n"
 BY_LOSS = ImportOptions(x="lr", y="warmup", outcome="loss", diverged_above=7)
 
@@ -38,7 +39,12 @@ def written(folder: Path, text: str, name: str = "table.csv") -> str:
 
 def brought_in(folder: Path, text: str, options: ImportOptions = BY_LOSS, name: str = "table.csv") -> LedgerReader:
     """The ledger of an import, without pictures."""
-    record(folder / "made", "made", collect([written(folder, text, name)], options).collected, replaces=True)
+    record(
+        folder / "made",
+        "made",
+        collect([written(folder, text, name)], options, HERE).collected,
+        replaces=True,
+    )
     return LedgerReader(folder / "made" / LEDGER)
 
 
@@ -94,7 +100,7 @@ def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
                 path.write_text(json.dumps(rows))
             case ".jsonl":
                 path.write_text("\n".join(json.dumps(row) for row in rows))
-        runs = collect([str(path)], options).collected.runs
+        runs = collect([str(path)], options, HERE).collected.runs
         found.append([(dict(run.settings.cell), run.result.outcome, run.result.final_loss) for run in runs])
     assert found[0] == [({"lr": 0.1}, "stable", 1.5), ({"lr": 1}, "diverged", None), ({"lr": 10}, "stable", 2.5)]
     assert all(one == found[0] for one in found)
@@ -102,7 +108,7 @@ def test_the_formats_of_a_table_give_the_same_results(tmp_path: Path) -> None:
 
 def test_a_missing_value_of_a_parquet_file_is_empty_and_no_nan(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{"lr": 1.0, "loss": 2.0}, {"lr": 2.0, "loss": None}]), tmp_path / "t.parquet")
-    found = collect([str(tmp_path / "t.parquet")], ImportOptions(x="lr", outcome="loss")).collected
+    found = collect([str(tmp_path / "t.parquet")], ImportOptions(x="lr", outcome="loss"), HERE).collected
     assert (len(found.runs), len(found.left_out)) == (1, 1)
     assert "--map diverged=empty" in found.left_out[0].reason
 
@@ -133,13 +139,13 @@ def test_a_column_of_flags_is_neither_losses_nor_words(tmp_path: Path, values: s
 
 def test_zeros_and_ones_are_losses_where_the_user_says_so(tmp_path: Path) -> None:
     for options in (ImportOptions(x="lr", loss="end"), ImportOptions(x="lr", outcome="end", diverged_above=0.5)):
-        runs = collect([written(tmp_path, "lr,end\n1,0\n2,1\n")], options).collected.runs
+        runs = collect([written(tmp_path, "lr,end\n1,0\n2,1\n")], options, HERE).collected.runs
         assert [run.result.final_loss for run in runs] == [0, 1]
 
 
 def test_rows_that_cannot_be_used_are_named_with_their_line_and_a_reason(tmp_path: Path) -> None:
     text = "# a comment\nlr,loss\n1,2.0\n,2.0\n2,\n3,2.0,7\ninf,2.0\n4,3.0\n"
-    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss")).collected
+    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"), HERE).collected
     assert [run.settings.cell["lr"] for run in found.runs] == [1, 4]
     lines = {one.where.rpartition(":")[2]: one.reason for one in found.left_out}
     assert set(lines) == {"4", "5", "6", "7"}
@@ -150,29 +156,33 @@ def test_rows_that_cannot_be_used_are_named_with_their_line_and_a_reason(tmp_pat
 
 def test_equal_cells_are_seeds_and_a_seed_that_stands_twice_is_left_out(tmp_path: Path) -> None:
     text = "lr,seed,loss\n1,7,2.0\n1,8,2.1\n1,7,2.2\n"
-    numbered = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss")).collected
+    numbered = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"), HERE).collected
     assert [run.seed for run in numbered.runs] == [0, 1, 2]
-    named = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", seed="seed")).collected
+    named = collect(
+        [written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", seed="seed"), Path("results")
+    ).collected
     assert [run.seed for run in named.runs] == [7, 8]
     assert "has the cell and the seed 7" in named.left_out[0].reason
 
 
 def test_settings_that_differ_within_a_cell_are_told_and_constant_ones_are_kept(tmp_path: Path) -> None:
     text = "lr,optimizer,width,loss\n" + "".join(f"{lr},{o},64,{lr + 1}\n" for lr in (1, 2) for o in ("adam", "lion"))
-    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"))
+    found = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss"), HERE)
     assert "differ in optimizer" in found.notes[0]
     assert found.collected.runs[0].settings.fixed == {"width": 64}
-    chosen = collect([written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", where={"optimizer": "lion"}))
+    chosen = collect(
+        [written(tmp_path, text)], ImportOptions(x="lr", outcome="loss", where={"optimizer": "lion"}), Path("results")
+    )
     assert len(chosen.collected.runs) == 2
 
 
 def test_importing_the_same_again_changes_nothing_and_other_results_are_refused(tmp_path: Path) -> None:
-    same = collect([written(tmp_path, TABLE)], BY_LOSS).collected
+    same = collect([written(tmp_path, TABLE)], BY_LOSS, HERE).collected
     assert record(tmp_path / "made", "made", same, replaces=False)
     before = (tmp_path / "made" / LEDGER).read_bytes()
     assert not record(tmp_path / "made", "made", same, replaces=False)
     assert (tmp_path / "made" / LEDGER).read_bytes() == before
-    other = collect([written(tmp_path, TABLE.replace("3.0", "3.5"))], BY_LOSS).collected
+    other = collect([written(tmp_path, TABLE.replace("3.0", "3.5"))], BY_LOSS, HERE).collected
     with pytest.raises(InputError, match="--replace"):
         record(tmp_path / "made", "made", other, replaces=False)
     assert record(tmp_path / "made", "made", other, replaces=True)
