@@ -108,7 +108,7 @@ lr-knobs: $(READY)
 docs: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[docs]'
 	$(BIN)/python docs/site/pages.py build/pages
-	$(BIN)/zensical build --strict --config-file mkdocs.yml
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
 	@echo "open build/site/index.html"
 
 lint: $(READY)
