@@ -21,6 +21,7 @@ from orchestrator.maps.comparison import Comparison, compare
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
 from orchestrator.maps.fitted_comparison import FittedComparison, compare_fitted
 from orchestrator.maps.front import Front, front
+from orchestrator.maps.labelled import labelled
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -29,6 +30,7 @@ from orchestrator.pictures.maps import fraction_axes, heatmap, map_figure
 from orchestrator.space import Axis
 
 if TYPE_CHECKING:
+    import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -134,6 +136,13 @@ class SweepResults:
             return map_figure([found]) if ax is None else fraction_axes(ax, found)
 
         return self._read(drawn)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The sweep as an xarray.Dataset over its axes: `stable_fraction` and `state` of cells, results by `seed`.
+
+        Raises InputError where its cells are no grid, or xarray is not installed.
+        """
+        return self._read(labelled)
 
     def boundary(
         self,

@@ -6,7 +6,9 @@ is plain Markdown, which any builder of sites takes.
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import posixpath
 import re
 import shutil
@@ -21,6 +23,7 @@ DOCS = ROOT / "docs"
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 PICTURES = (".png", ".svg")
 LANGUAGES = {".yaml": "yaml", ".py": "python", ".json": "json", ".csv": "text", ".c": "c"}
+TERMINAL_CODES = re.compile("\x1b\\[[0-9;]*m")
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 
 
@@ -28,6 +31,9 @@ def write_pages(folder: Path) -> None:
     """Write every page and picture of the site into ``folder``, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in sorted(_reached(_own_pages())):
+        if path.suffix == ".ipynb":
+            _write_notebook(path, folder)
+            continue
         if path.suffix in PICTURES:
             content: str | bytes = path.read_bytes()
         else:
@@ -49,7 +55,7 @@ def broken_links() -> list[str]:
 
 
 def _own_pages() -> list[Path]:
-    return [*DOCS.glob("*.md"), *(ROOT / name for name in PAGES)]
+    return [*DOCS.glob("*.md"), *DOCS.glob("*.ipynb"), *(ROOT / name for name in PAGES)]
 
 
 def _write(path: Path, content: str | bytes) -> None:
@@ -86,7 +92,7 @@ def _place(path: Path) -> str:
     if place in PAGES:
         return PAGES[place]
     if place.startswith("docs/"):
-        return place.removeprefix("docs/")
+        return place.removeprefix("docs/").replace(".ipynb", ".md")
     return f"files/{place}" if path.suffix in (*PICTURES, ".md") else f"files/{place}.md"
 
 
@@ -107,6 +113,26 @@ def _shown(target: Path) -> str:
     if target.is_dir():
         return title + "".join(f"- {path.name}\n" for path in sorted(target.iterdir()))
     return f"{title}````{LANGUAGES.get(target.suffix, 'text')}\n{target.read_text().rstrip()}\n````\n"
+
+
+def _write_notebook(path: Path, folder: Path) -> None:
+    """A page with the text and the code of a notebook, and with its outputs; pictures lie beside it."""
+    parts: list[str] = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = ""
+        for output in cell.get("outputs", []):
+            found = output.get("data", {})
+            if "image/png" in found:
+                picture = f"pictures/{path.stem}_{len(parts)}.png"
+                _write(folder / picture, base64.b64decode(found["image/png"]))
+                parts.append(f"![What the cell draws]({picture})")
+            else:
+                printed += "".join(output.get("text", found.get("text/plain", "")))
+        if printed:
+            parts.append(f"```text\n{TERMINAL_CODES.sub('', printed).rstrip()}\n```")
+    _write(folder / _place(path), "\n\n".join(parts) + "\n")
 
 
 def commands_page() -> str:

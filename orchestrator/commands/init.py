@@ -91,7 +91,7 @@ def _script_starter(name: str, command: str, changes: Overrides) -> str:
     if not changes.axes:
         changes = replace(changes, axes=(_USUAL_AXIS,))
     shown = _SCRIPT.format(name=name, command=json.dumps(command), steps=_STEPS)
-    lines = ["# Which question does this sweep answer? Say it here.", ""]
+    lines = ["# Ask here what this sweep is to answer: lists of sweeps show the first question of this comment.", ""]
     # The frozen form of a sweep has an absolute folder; a starter goes where its script goes.
     said_anyway = {f"  folder: {Path.cwd()}", "fixed: {}"}
     for line in build_sweep(parse_document(shown, "starter file"), changes).text.splitlines():

@@ -22,7 +22,7 @@ def list(results: Path, json_file: Path | None) -> Answer:
         yield f"no sweep in {results}/: `sweep run FILE` makes one"
     else:
         table = Table(box=None, pad_edge=False)
-        for heading in ("sweep", "axes", "trials", "stable", "age"):
+        for heading in ("sweep", "axes", "trials", "stable", "edge", "age"):
             table.add_column(heading, overflow="fold")
         for sweep in found:
             table.add_row(*_cells(sweep))
@@ -31,11 +31,12 @@ def list(results: Path, json_file: Path | None) -> Answer:
     return EXIT_OK
 
 
-def _cells(sweep: ListedSweep) -> tuple[str, str, str, str, str]:
+def _cells(sweep: ListedSweep) -> tuple[str, ...]:
     """A row of the table."""
     age = "running" if sweep.is_running else age_text(time.time() - sweep.changed)
     if sweep.problem is not None:
-        return sweep.sweep, sweep.problem, "", "", age
+        return sweep.sweep, sweep.problem, "", "", "", age
     share = "" if sweep.stable_share is None else f"{sweep.stable_share:.0%}"
     name = f"{sweep.sweep} (imported)" if sweep.is_imported else sweep.sweep
-    return name, sweep.axes_text, outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials), share, age
+    trials = outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials)
+    return name, sweep.axes_text, trials, share, sweep.edge.text if sweep.edge else "", age

@@ -9,17 +9,35 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import SweepError
-from orchestrator.files import FROZEN_SWEEP, LEDGER, is_locked
+from orchestrator.errors import InputError, SweepError
+from orchestrator.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.ledger.imported import FACT
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import sweep_axes
+from orchestrator.maps.boundary import boundary
+from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.sweepfile.strict_yaml import question_of
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRange:
+    """Where the edge along ``axis`` lies: from the lowest to the highest of all rows."""
+
+    axis: str
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """In words, with three digits."""
+        low, high = f"{self.low:.3g}", f"{self.high:.3g}"
+        return f"{self.axis} {low}" if low == high else f"{self.axis} {low} .. {high}"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSweep:
     """One sweep: ``axes`` have their numbers of values, 0 where cells are scattered; ``changed`` is seconds since 1970.
 
+    ``question`` is what its file asks, and ``edge`` where the edge lies on a grid.
     ``num_over`` of its trials are finished or errored. ``stable_share`` is that of the trials with an outcome, None
     without one. ``problem`` says why its ledger cannot be read. One that ``is_imported`` was trained elsewhere.
     """
@@ -35,6 +53,8 @@ class ListedSweep:
     stable_share: float | None = None
     problem: str | None = None
     is_imported: bool = False
+    question: str = ""
+    edge: EdgeRange | None = None
 
     @property
     def axes_text(self) -> str:
@@ -61,6 +81,8 @@ def _listed(folder: Path) -> ListedSweep:
     try:
         with LedgerReader(folder / LEDGER) as ledger:
             rows, facts, axes = ledger.trials(), ledger.facts(), sweep_axes(ledger)
+            edge = _edge(ledger)
+        question = question_of(frozen_text(folder))
     except SweepError as error:
         return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0])
     outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
@@ -75,4 +97,16 @@ def _listed(folder: Path) -> ListedSweep:
         {str(outcome): num for outcome, num in outcomes.items()},
         outcomes["stable"] / outcomes.total() if outcomes else None,
         is_imported=FACT in facts,
+        question=question,
+        edge=edge,
     )
+
+
+def _edge(ledger: LedgerReader) -> EdgeRange | None:
+    """The range of a grid's edge; None without an edge, without rows, and where it has no place on its axis."""
+    try:
+        stability = stability_map(ledger)
+        places = [edge.at for row in boundary(stability) for edge in row.edges if edge.at is not None]
+    except InputError:
+        return None
+    return EdgeRange(stability.x.name, min(places), max(places)) if places else None

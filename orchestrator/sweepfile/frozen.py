@@ -39,7 +39,7 @@ def frozen_text(
     fields: Fields,
     objective: Objective | CustomTrainer,
 ) -> str:
-    """The sweep as a file that is valid in any folder: the keys as written, with the command line's changes."""
+    """The sweep as a file for any folder: question and keys as written, with the changes of the command line."""
     data = {key: document.data[key] for key in keys_of(SweepFile) if key in document.data}
     if isinstance(data["objective"], dict):
         data["objective"] = {**data["objective"], "folder": objective.folder}
@@ -50,7 +50,8 @@ def frozen_text(
     if data.get("fixed"):
         values = {key: fixed[key] for key in data["fixed"]}
         data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-    return text_of(data)
+    question = f"# {document.question}\n" if document.question else ""
+    return question + text_of(data)
 
 
 def text_of(data: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ def starter_file(name: str, objective: str, overrides: Overrides) -> str:
     if overrides.axes:
         overrides = replace(overrides, drops=tuple(dict.fromkeys([*document.data["axes"], *overrides.drops])))
     text = build_sweep(document, overrides).text
-    lines = ["# Which question does this sweep answer? Say it here.", ""]
+    lines = ["# Ask here what this sweep is to answer: lists of sweeps show the first question of this comment.", ""]
     present = set()
     for line in text.splitlines():
         key = line.split(":", 1)[0]

@@ -28,11 +28,12 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass
 class Document:
-    """Plain data, and where each of its values was written."""
+    """Plain data, and where each of its values was written; the question that its first comment asks, or nothing."""
 
     name: str
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[Path, str] = field(default_factory=dict)
+    question: str = ""
 
     def place(self, path: Path) -> str:
         """Where ``path``, or its nearest enclosing element, was written."""
@@ -72,9 +73,20 @@ def parse_document(text: str, name: str) -> Document:
         raise InputError(_syntax_problem(error, name)) from None
     if not isinstance(node, yaml.MappingNode):
         raise InputError(Problem(name, "", "is not a mapping of keys to values", "start with `name: my_sweep`"))
-    document = Document(name)
+    document = Document(name, question=question_of(text))
     document.data = _value(node, (), document)
     return document
+
+
+def question_of(text: str) -> str:
+    """The question that the first comment of a sweep file asks, on one line; empty where it asks none."""
+    words = []
+    for line in text.splitlines():
+        if not line.startswith("#") or not line.strip("# "):
+            break
+        words.append(line.strip("# "))
+    asked, mark, _ = " ".join(words).partition("?")
+    return asked + mark if mark else ""
 
 
 def _refuse_exotic(text: str, name: str) -> None:

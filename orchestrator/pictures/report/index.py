@@ -11,7 +11,7 @@ from orchestrator.driver.words import age_text, outcomes_text
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps
 from orchestrator.pictures.report.report import content_policy, document
 
-_HEADS = ("sweep", "axes", "trials", "stable", "last change")
+_HEADS = ("sweep", "question", "axes", "trials", "stable", "edge", "last change")
 
 
 def index_html(results: Path) -> str:
@@ -29,5 +29,7 @@ def _row(sweep: ListedSweep) -> str:
     age = "running" if sweep.is_running else f"{age_text(time.time() - sweep.changed)} ago"
     trials = "" if sweep.problem else outcomes_text(sweep.outcomes, sweep.num_over, sweep.num_trials)
     share = "" if sweep.stable_share is None else f"{sweep.stable_share:.0%}"
-    cells = "".join(f"<td>{html.escape(text)}</td>" for text in (sweep.problem or sweep.axes_text, trials, share, age))
+    edge = sweep.edge.text if sweep.edge else ""
+    texts = (sweep.question, sweep.problem or sweep.axes_text, trials, share, edge, age)
+    cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
     return f"<tr><td>{link}</td>{cells}</tr>"

@@ -1,0 +1,66 @@
+"""A sweep as labelled arrays: what each cell and each trial came to, over the axes by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.lr_curves import judged_trials
+from orchestrator.maps.stability import map_cell, sweep_axes
+from orchestrator.messages import TrialRow
+from orchestrator.space import format_value
+
+if TYPE_CHECKING:
+    import xarray
+
+_OF_TRIALS = (
+    "outcome", "onset_step", "num_spikes", "best_loss", "final_loss", "peak_loss", "validation_loss", "learned_share",
+)  # fmt: skip
+
+
+def labelled(ledger: LedgerReader) -> xarray.Dataset:
+    """An xarray.Dataset over the axes of a grid: `stable_fraction` and `state` of cells, and results by `seed`.
+
+    A value that is no number is a coordinate as it is written. What was not trained is missing: NaN, or None for a
+    word. Raises InputError where cells are scattered, where there is no axis, and without xarray.
+    """
+    name = ledger.facts().get("name", "")
+    try:
+        import xarray  # noqa: F401
+    except ImportError:
+        raise InputError(Problem(name, "to_xarray", "needs the package xarray", "pip install xarray")) from None
+    axes = sweep_axes(ledger)
+    if not axes:
+        raise InputError(Problem(name, "to_xarray", "the sweep has no axes", "use .trials"))
+    if ledger.facts().get("is_sampled") == "true":
+        raise InputError(Problem(name, "to_xarray", "its cells are scattered, not a grid", "use .trials or .map()"))
+    names = [axis.name for axis in axes]
+    cells: dict[tuple[float | str, ...], list[TrialRow]] = {}
+    for row in judged_trials(ledger):
+        cells.setdefault(tuple(_label(row.cell[axis]) for axis in names), []).append(row)
+    found = [map_cell(None, None, rows, "final_loss", {}) for rows in cells.values()]
+    of_cells = pd.DataFrame(
+        {"stable_fraction": [cell.fraction_stable for cell in found], "state": [cell.state for cell in found]},
+        index=_index(list(cells), names),
+    )
+    keys = [(*at, row.seed) for at, rows in cells.items() for row in rows]
+    of_trials = pd.DataFrame(
+        [{column: getattr(row, column) for column in _OF_TRIALS} for rows in cells.values() for row in rows],
+        index=_index(keys, [*names, "seed"]),
+    )
+    dataset = of_cells.to_xarray().merge(of_trials.to_xarray())
+    return dataset.assign_attrs(sweep=name, axes=names)
+
+
+def _label(value: object) -> float | str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else format_value(value)  # type: ignore[return-value]
+
+
+def _index(keys: list[tuple[float | str, ...]], names: list[str]) -> pd.Index:
+    if len(names) == 1:
+        return pd.Index([key[0] for key in keys], name=names[0])
+    return pd.MultiIndex.from_tuples(keys, names=names)
