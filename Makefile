@@ -108,8 +108,8 @@ lr-knobs: $(READY)
 docs: $(READY)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[docs]'
 	$(BIN)/python docs/site/pages.py build/pages
-	$(BIN)/zensical build --strict --config-file mkdocs.yml
-	@echo "open build/site/index.html"
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
+	@echo "open build/site/index.html; its search needs: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

@@ -30,7 +30,7 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 def write_pages(folder: Path) -> None:
     """Write every page and picture of the site into ``folder``, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
-    for path in sorted(_reached([*DOCS.glob("*.md"), *DOCS.glob("*.ipynb"), *(ROOT / name for name in PAGES)])):
+    for path in sorted(_reached(_own_pages())):
         if path.suffix == ".ipynb":
             _write_notebook(path, folder)
             continue
@@ -41,6 +41,21 @@ def write_pages(folder: Path) -> None:
         _write(folder / _place(path), content)
     _write(folder / "commands.md", commands_page())
     _write(folder / "python.md", python_page())
+
+
+def broken_links() -> list[str]:
+    """The links of pages to files that are not there, as `PAGE: LINK`; builders of sites miss those to pictures."""
+    pages = sorted(path for path in _reached(_own_pages()) if path.suffix == ".md")
+    return [
+        f"{page.relative_to(ROOT).as_posix()}: {link[1]}"
+        for page in pages
+        for link in LINK.finditer(page.read_text())
+        if ":" not in link[1] and _target(page, link[1]) is None
+    ]
+
+
+def _own_pages() -> list[Path]:
+    return [*DOCS.glob("*.md"), *DOCS.glob("*.ipynb"), *(ROOT / name for name in PAGES)]
 
 
 def _write(path: Path, content: str | bytes) -> None:
@@ -167,4 +182,6 @@ def python_page() -> str:
 
 
 if __name__ == "__main__":
+    if broken := broken_links():
+        sys.exit("\n".join(["links to nothing:", *broken]))
     write_pages(Path(sys.argv[1]))

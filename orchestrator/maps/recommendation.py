@@ -31,6 +31,13 @@ class Recommendation:
     axes: tuple[Axis, ...]
     fitted: Fit | None  # the surface that margins are from, where cells are scattered
 
+    def __str__(self) -> str:
+        return "\n".join(recommendation_lines(self))
+
+    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
+        """For a notebook, which ends a cell with the lines of `sweep recommend` in place of every field."""
+        printer.text(str(self))
+
 
 def recommend(
     ledger: LedgerReader, at_least: float = 2.0, metric: str | None = None, counts_degraded: bool = False

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
 import orchestrator
+from orchestrator.commands.recommend import recommend
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -143,3 +145,10 @@ def test_answers_are_those_of_the_commands(results, tmp_path: Path) -> None:
     assert results.diagnose(unstable[:8]).trial.trial_id == unstable
     assert len(results.explain().rulings) == 2
     assert results.recommend(margin=1).chosen.setting == {"lr": 0.1, "clip": 1.0}
+
+
+def test_a_notebook_shows_a_recommendation_as_the_lines_of_the_command(results) -> None:
+    shown: list[str] = []
+    results.recommend(margin=1)._repr_pretty_(SimpleNamespace(text=shown.append), is_cycle=False)
+    printed = recommend(results.folder, 1, None, degraded=False)
+    assert shown == ["\n".join(map(str, printed))]

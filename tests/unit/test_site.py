@@ -40,3 +40,32 @@ def test_the_page_of_commands_has_every_option_and_the_page_of_python_every_publ
     assert "| `--margin` | how far from every edge, as a factor of each axis (default: 2.0) |" in commands
     python = (pages / "python.md").read_text()
     assert set(re.findall(r"\.(\w+)$", python, re.MULTILINE)) >= {n for n in orchestrator.__all__ if n[0] != "_"}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them; code has none."""
+    text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", title)).strip().lower().replace(" ", "-") for title in titles
+    }
+
+
+def test_every_anchor_of_a_link_is_a_heading_of_its_page() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    links = [
+        (page, (page.parent / to).resolve() if to else page, anchor)
+        for page in pages
+        for to, anchor in re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", page.read_text())
+    ]
+    assert len(links) > 100
+    assert [f"{page.name}: {to.name}#{anchor}" for page, to, anchor in links if anchor not in anchors(to)] == []
+
+
+def test_a_link_or_a_picture_that_leads_nowhere_is_named_with_its_page(tmp_path: Path, monkeypatch) -> None:
+    assert site.broken_links() == []
+    monkeypatch.setattr(site, "ROOT", tmp_path)
+    monkeypatch.setattr(site, "DOCS", tmp_path)
+    monkeypatch.setattr(site, "PAGES", {})
+    (tmp_path / "there.md").write_text("![a](gone.png) [b](https://a.example/b) [c](there.md#c) [d](gone.md#d)")
+    assert site.broken_links() == ["there.md: gone.png", "there.md: gone.md"]
