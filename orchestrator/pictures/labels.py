@@ -32,6 +32,16 @@ def short_number(value: float) -> str:
     return f"{digits.removesuffix('.0')}e{int(exponent)}"
 
 
+def distinct_numbers(values: Sequence[float]) -> list[str]:
+    """``short_number`` of each of ``values``, with more digits where different values would have the same text."""
+    texts = [short_number(value) for value in values]
+    for digits in range(4, 10):
+        if len(set(texts)) == len(set(values)):
+            break
+        texts = [f"{value:.{digits}g}" for value in values]
+    return texts
+
+
 def fraction_text(cell: MapCell) -> str:
     """Stable out of finished seeds, as 2/3, plus the number of all seeds if that is larger.
 

@@ -16,7 +16,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import Formatter
 
 from orchestrator.columns import FRACTION_TITLE, title
 from orchestrator.detection.outcomes import is_known
@@ -25,6 +25,7 @@ from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.pictures.colours import fraction_colours, ink, is_clipped, value_colours, value_norm
 from orchestrator.pictures.labels import (
     axis_place,
+    distinct_numbers,
     fraction_text,
     label_positions,
     label_ranks,
@@ -155,11 +156,19 @@ def _difference_panel(first: StabilityMap) -> Panel:
     return Panel("more stable (+) or less (-), points", matplotlib.colormaps["PRGn"], Normalize(-100, 100), value, text)
 
 
+class _DistinctTicks(Formatter):
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return short_number(value)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        return distinct_numbers(values)
+
+
 def add_colour_bar(figure: Figure, panel: Panel, places: list[Axes]) -> None:
     """The colours of a panel beside the ``places`` that show it."""
     bar = figure.colorbar(
         matplotlib.cm.ScalarMappable(panel.norm, panel.colours), ax=places, fraction=0.05, pad=0.02,
-        format=FuncFormatter(lambda value, _: short_number(value)),
+        format=_DistinctTicks(),
     )  # fmt: skip
     bar.ax.minorticks_off()
 
