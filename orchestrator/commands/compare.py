@@ -22,6 +22,7 @@ from orchestrator.files import (
 from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
+from orchestrator.maps.compared import are_scattered
 from orchestrator.maps.comparison_text import comparison_json, comparison_lines
 from orchestrator.maps.one_value import values_along
 
@@ -57,8 +58,7 @@ def compare(
             ledgers = values_along(folders[0] / LEDGER, along, base, stack)
         else:
             ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
-        are_scattered = any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
-        compared = _on_surfaces if are_scattered else _on_cells
+        compared = _on_surfaces if are_scattered(ledgers) else _on_cells
         lines, picture, content = compared(ledgers, x, y, reduce, degraded, file_format)
     names = [re.sub(r"[^\w.=-]+", "_", folder.name)[:_LONGEST_NAME] for folder in folders]
     file_name = "_vs_".join(names) if along is None else f"{names[0]}_along_{along}"

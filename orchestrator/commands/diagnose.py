@@ -7,10 +7,10 @@ from pathlib import Path
 
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.diagnosis import diagnosis
-from orchestrator.diagnosis.advice import advise
+from orchestrator.diagnosis.advised import advised
 from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
 from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
-from orchestrator.diagnosis.not_finite import branches, sweep_of
+from orchestrator.diagnosis.not_finite import sweep_of
 from orchestrator.errors import EXIT_OK
 from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
@@ -43,12 +43,7 @@ def diagnose(
         yield "`--trial ID` diagnoses a stable trial anyway"
         yield from written_json(json_file, {"sweep": folder.name, "trial_id": None})
         return EXIT_OK
-    advice = []
-    if found.evidence.outcome != "stable":
-        advice = advise(found.evidence, found.cause.mechanism if found.cause is not None else None, folder)
-    broken = branches(found.evidence, folder)
-    told = {one.advice.move.setting for one in broken if one.advice is not None}
-    advice = [one for one in advice if one.move.setting not in told]
+    advice, broken = advised(found, folder)
     path = output or folder / DIAGNOSES / f"{found.trial.trial_id}.png"
     write(path, diagnosis_figure(found, file_format))
     yield from diagnosis_lines(found, advice, folder, broken)

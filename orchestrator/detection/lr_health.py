@@ -107,15 +107,16 @@ def with_lr_health(rows: Sequence[TrialRow], beside: Collection[str] = ()) -> li
     said = {}
     for row in lr_rows(rows, beside):
         for seed, trials in row.judged.items():
+            best = row.best(seed)
             for trial in trials:
-                regret = _regret(trial, row.best(seed))
-                said[trial.trial_id] = replace(trial, lr_health=_health(trial, row), lr_regret=regret)
+                health, regret = _health(trial, row, best), _regret(trial, best)
+                said[trial.trial_id] = replace(trial, lr_health=health, lr_regret=regret)
     return [said.get(row.trial_id, row) for row in rows]
 
 
-def _health(trial: TrialRow, row: LrRow) -> str:
-    """The word on a trial's learning rate."""
-    rate, loss, best = trial.cell[row.axis], _final(trial), row.best(trial.seed)
+def _health(trial: TrialRow, row: LrRow, best: TrialRow | None) -> str:
+    """The word on a trial's learning rate; ``best`` is the best calm one of its seed."""
+    rate, loss = trial.cell[row.axis], _final(trial)
     others = [one for one in row.calm.get(trial.seed, ()) if one.trial_id != trial.trial_id]
     if best is None or not others:
         return UNSURE
@@ -125,10 +126,11 @@ def _health(trial: TrialRow, row: LrRow) -> str:
         return OSCILLATING if trial.outcome == "stable" else UNSURE
     if trial.outcome == "stalled":
         return UNSURE
-    is_at_an_end = rate in (row.tried[0], row.tried[-1])
+    if rate not in (row.tried[0], row.tried[-1]):
+        return RIGHT
     beside = min(others, key=lambda one: abs(math.log(one.cell[row.axis] / rate)) if rate > 0 else math.inf)
     is_alone = row.differs(_final(beside), loss, trial.initial_loss)
-    return UNSURE if is_at_an_end and is_alone else RIGHT
+    return UNSURE if is_alone else RIGHT
 
 
 def _regret(trial: TrialRow, best: TrialRow | None) -> float | None:

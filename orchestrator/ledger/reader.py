@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -286,10 +286,15 @@ def _trial(row: sqlite3.Row) -> TrialRow:
     values["cell"] = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
     values["config"] = json.loads(row["config"])
     values["is_audited"] = bool(row["is_audited"])
-    values["episodes"] = tuple((onset, recovery) for onset, recovery in json.loads(row["episodes"]))
-    values["norm_rises"] = tuple(json.loads(row["norm_rises"]))
-    values["rung_losses"] = tuple(json.loads(row["rung_losses"]))
+    values["episodes"] = tuple((onset, recovery) for onset, recovery in _entries(row["episodes"]))
+    values["norm_rises"] = tuple(_entries(row["norm_rises"]))
+    values["rung_losses"] = tuple(_entries(row["rung_losses"]))
     return TrialRow(**values)
+
+
+def _entries(text: str) -> list[Any]:
+    """A list in JSON, which is empty in most rows."""
+    return [] if text == "[]" else list(json.loads(text))
 
 
 def _pack(row: sqlite3.Row) -> PackRow:

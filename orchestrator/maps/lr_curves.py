@@ -21,19 +21,24 @@ _FEWEST = 8  # losses
 _TO_DEVIATION = 1 / (0.6745 * np.sqrt(6.0))  # of independent normal losses, from the median size of second differences
 
 
-def judged_trials(ledger: LedgerReader) -> list[TrialRow]:
+# The noise of trials by id and attempt.
+KnownNoise = dict[tuple[str, str | None], float]
+
+
+def judged_trials(ledger: LedgerReader, known: KnownNoise | None = None) -> list[TrialRow]:
     """The trials of a sweep, with the words on their learning rates that need curves.
 
     A trial whose learning rate is right by its final loss is oscillating all the same where its loss shakes for
     nothing: from step to step ``SHAKING`` times as much as at the next lower learning rate with the same seed, by an
-    amount that matters, without ending lower than that.
+    amount that matters, without ending lower than that. Curves whose noise is ``known`` are not read again, and the
+    others are put there.
     """
-    rows = ledger.trials()
-    shaking = {trial_id for row in lr_rows(rows, ledger.beside_lr()) for trial_id in _shaking(ledger, row)}
+    rows, noise = ledger.trials(), {} if known is None else known
+    shaking = {trial_id for row in lr_rows(rows, ledger.beside_lr()) for trial_id in _shaking(ledger, row, noise)}
     return [replace(row, lr_health=OSCILLATING) if row.trial_id in shaking else row for row in rows]
 
 
-def _shaking(ledger: LedgerReader, row: LrRow) -> list[str]:
+def _shaking(ledger: LedgerReader, row: LrRow, known: KnownNoise) -> list[str]:
     found = []
     for trials in row.calm.values():
         for lower, trial in itertools.pairwise(trials):
@@ -41,14 +46,17 @@ def _shaking(ledger: LedgerReader, row: LrRow) -> list[str]:
                 continue
             if row.differs(lower.final_loss, trial.final_loss, trial.initial_loss):
                 continue  # it pays for its noise
-            own, others = _noise_of(ledger, trial), _noise_of(ledger, lower)
+            own, others = _noise_of(ledger, trial, known), _noise_of(ledger, lower, known)
             if own > SHAKING * others and own > LEAST_DIFFERENCE * abs(trial.final_loss):
                 found.append(trial.trial_id)
     return found
 
 
-def _noise_of(ledger: LedgerReader, trial: TrialRow) -> float:
-    return step_noise(ledger.trace(trial.trial_id, ("loss",)).get("loss", np.empty(0)))
+def _noise_of(ledger: LedgerReader, trial: TrialRow, known: KnownNoise) -> float:
+    attempt = (trial.trial_id, trial.pack_id)
+    if attempt not in known:
+        known[attempt] = step_noise(ledger.trace(trial.trial_id, ("loss",)).get("loss", np.empty(0)))
+    return known[attempt]
 
 
 def step_noise(loss_N: np.ndarray) -> float:

@@ -89,9 +89,9 @@ class StabilityMap:
         return self.cells[key].state if key in self.cells else "not_run"
 
 
-def sweep_axes(ledger: LedgerReader) -> list[Axis]:
-    """The axes of the sweep, with the values found in its trials."""
-    values = axis_values([trial.cell for trial in ledger.trials()])
+def sweep_axes(ledger: LedgerReader, trials: Sequence[TrialRow] | None = None) -> list[Axis]:
+    """The axes of the sweep, with the values found in its ``trials``, which are read where they are not given."""
+    values = axis_values([trial.cell for trial in (ledger.trials() if trials is None else trials)])
     return [
         Axis(
             fact["name"],

@@ -20,29 +20,38 @@ from orchestrator.space import Axis
 _METRIC = "final_loss"
 
 
+# The cells of an earlier call by their place: the trials and metrics that they were computed from, and the cell.
+KnownCells = dict[tuple[int, ...], tuple[list[TrialRow], list[dict[str, float]], MapCell]]
+
+
 def cells_and_panels(
-    rows: Sequence[TrialRow], axes: Sequence[Axis], measured: Measured
+    rows: Sequence[TrialRow], axes: Sequence[Axis], measured: Measured, known: KnownCells | None = None
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
-    """The cells over all axes of the sweep, and what can be shown of each.
+    """The cells over all axes of the sweep, and what can be shown of each: the metrics that a cell has.
 
     Which of several cells a map of fewer axes shows follows only from a panel's ``rank``, the index of each cell in
-    ``from_best``, and from REDUCTIONS.
+    ``from_best``, and from REDUCTIONS. With two axes there is nothing to choose, and no rank. Cells in ``known`` whose
+    trials have not changed are taken from there, and the others put there.
     """
     place = [{value: i for i, value in enumerate(axis.values)} for axis in axes]
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         at = tuple(of_axis[row.cell[axis.name]] for of_axis, axis in zip(place, axes, strict=True))
         members.setdefault(at, []).append(i)
-    cells = [map_cell(None, None, [rows[i] for i in trials], _METRIC, measured) for trials in members.values()]
+    found = {} if known is None else known
+    cells = [_cell(at, [rows[i] for i in trials], measured, found) for at, trials in members.items()]
+    is_reduced = len(axes) > 2
     fractions = [cell.fraction_stable for cell in cells]
     texts = [fraction_text(cell) for cell in cells]
-    panels = [_panel("fraction", FRACTION_TITLE, "stable seeds of those that have a result", fractions, texts, cells)]
+    means = "stable seeds of those that have a result"
+    panels = [_panel("fraction", FRACTION_TITLE, means, fractions, texts, cells, is_reduced)]
     panels[0] |= {"colours": "fraction", "range": [0, 1]}
     for name in dict.fromkeys([*METRICS, *measured]):
         values = [_finite(cell.medians[name]) for cell in cells]
-        texts = ["" if value is None else short_number(value) for value in values]
-        panels.append(_panel(name, title(name), meaning(name), values, texts, cells))
-    known: dict[str, list[Any]] = {
+        if any(value is not None for value in values):
+            texts = ["" if value is None else short_number(value) for value in values]
+            panels.append(_panel(name, title(name), meaning(name), values, texts, cells, is_reduced))
+    of_cells: dict[str, list[Any]] = {
         "at": list(members),
         "members": list(members.values()),
         "state": [cell.state for cell in cells],
@@ -50,7 +59,15 @@ def cells_and_panels(
         "num_risen": [cell.num_risen for cell in cells],
         "lr_health": [cell.lr_health for cell in cells],
     }
-    return known, panels
+    return of_cells, panels
+
+
+def _cell(at: tuple[int, ...], trials: list[TrialRow], measured: Measured, known: KnownCells) -> MapCell:
+    metrics = [{name: of[row.trial_id] for name, of in measured.items() if row.trial_id in of} for row in trials]
+    before = known.get(at)
+    if before is None or before[0] != trials or before[1] != metrics:
+        known[at] = before = (trials, metrics, map_cell(None, None, trials, _METRIC, measured))
+    return before[2]
 
 
 def _words(cell: MapCell) -> str:
@@ -67,8 +84,9 @@ def _panel(
     values: list[float | None],
     texts: list[str],
     cells: Sequence[MapCell],
+    is_reduced: bool,
 ) -> dict[str, Any]:
-    ordered = from_best(cells, _METRIC if name == "fraction" else name)
+    ordered = from_best(cells, _METRIC if name == "fraction" else name) if is_reduced else []
     rank = {id(cell): i for i, cell in enumerate(ordered)}
     return {
         "name": name,
@@ -76,7 +94,7 @@ def _panel(
         "meaning": means,
         "values": values,
         "texts": texts,
-        "rank": [rank[id(cell)] for cell in cells],
+        "rank": [rank[id(cell)] for cell in cells] if is_reduced else [],
         "colours": "value",
         "range": None,  # computed from the cells on the map
     }

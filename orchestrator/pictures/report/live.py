@@ -2,122 +2,143 @@
 
 from __future__ import annotations
 
-import html
+import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from orchestrator.driver.words import format_seconds
-from orchestrator.files import LEDGER, frozen_text, is_locked
+from orchestrator.files import LEDGER, frozen_text
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.lr_curves import judged_trials
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of
+from orchestrator.maps.lr_curves import KnownNoise, judged_trials
 from orchestrator.maps.stability import stability_map, sweep_axes
-from orchestrator.maps.tables import readings_and_printed
-from orchestrator.messages import PackRow, TrialRow
-from orchestrator.pictures.labels import short_number
-from orchestrator.pictures.report.data import (
-    CURVES,
-    VALIDATION,
-    curves_and_readings,
-    curves_so_far,
-    table_data,
-)
-from orchestrator.pictures.report.report import answers_html, cell_name, counts_table, marked, page_html, table_html
+from orchestrator.messages import TrialRow
+from orchestrator.pictures.report.answers import answers_html
+from orchestrator.pictures.report.asked import POINTS
+from orchestrator.pictures.report.cells import KnownCells
+from orchestrator.pictures.report.changes import changes
+from orchestrator.pictures.report.curves import CURVES, VALIDATION, curves_and_readings
+from orchestrator.pictures.report.data import table_data
+from orchestrator.pictures.report.report import page_html
+from orchestrator.pictures.report.summary import summary_html
 
-_POINTS = 600  # of one curve
-_RUNNING_SHOWN = 12
-_REST = 4  # what is computed anew rests so many times as long as it took: the trials need the processor
 _SHORTEST_REST_S = 1.0
+_REST = 0.5  # the data rest so many times as long as they took
+_REST_OF_ANSWERS = 4  # they take longer, and the trials need the processor
+_KEPT = 4  # versions of the data to which a page may have the newest changes
 
 
 class LivePage:
-    """The page of the sweep in ``folder``, and the curves that it asks for. Not for several threads at a time."""
+    """The page of the sweep in ``folder``, what is new on it, and what follows from it. Any thread may ask."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Read nothing yet; ``clock`` measures how long to rest, in seconds."""
         self._folder, self._clock = folder, clock
-        self._readings: dict[tuple[str, str | None], dict[str, float]] = {}  # of a trial's attempt with a result
-        self._answers, self._answered_state = "", ""
-        self._page, self._page_due, self._answers_due = "", 0.0, 0.0
+        self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()
+        self._metrics: dict[tuple[str, str | None], dict[str, float]] = {}  # of a trial's attempt with a result
+        self._noise: KnownNoise = {}
+        self._cells: KnownCells = {}
+        self._rows: list[TrialRow] = []
+        self._mark: Any = None  # what the trials were when the data was made
+        self._name, self._summary = folder.name, ""
+        self._origin, self._number = secrets.token_hex(4), 0  # pages may outlive a server
+        self._versions: dict[str, dict[str, Any] | None] = {}
+        self._due = 0.0
+        self._answers, self._state_of_answers, self._answers_due = "", "", 0.0
 
     def page(self) -> str:
-        """The page as of now, or of the moment before. Raises StorageError, InputError."""
-        if not self._page or self._clock() >= self._page_due:
-            began = self._clock()
-            with LedgerReader(self._folder / LEDGER) as ledger:
-                self._page = self._made(ledger)
-            self._page_due = self._next(began)
-        return self._page
+        """The whole page as of now, or of the moment before. Raises StorageError, InputError."""
+        with self._lock:
+            self._refresh()
+            name, data, summary, version = self._name, self._newest(), self._summary, self._version
+        sections = {"summary": summary, "answers": self._answers}  # the page asks for them: they may take long
+        return page_html(name, data, sections, version=version)
 
-    def curves(self, trial_ids: Sequence[str]) -> list[dict[str, Any]]:
-        """The curves of these trials so far; a trial that the sweep does not have has none."""
-        with LedgerReader(self._folder / LEDGER) as ledger:
-            known = ledger.statuses()
-            return [curves_so_far(ledger, identity, _POINTS) if identity in known else {} for identity in trial_ids]
+    def news(self, since: str) -> dict[str, Any]:
+        """What has changed on a page of the version ``since``, or all of its data where that is not known any more.
 
-    def _next(self, began: float) -> float:
+        Raises StorageError, InputError.
+        """
+        with self._lock:
+            self._refresh()
+            found: dict[str, Any] = {"version": self._version, "summary": self._summary}
+            newest = self._newest()
+            if since == self._version:
+                return found
+            before = self._versions.get(since)
+            if before is not None and newest is not None:
+                return found | {"changes": list(changes(before, newest))}
+            return found | {"data": newest}
+
+    def answers(self) -> str:
+        """What follows from the map, as HTML; of a moment before. Raises StorageError, InputError."""
+        with self._lock_of_answers:
+            if not self._answers or self._clock() >= self._answers_due:
+                began = self._clock()
+                with LedgerReader(self._folder / LEDGER) as ledger:
+                    state = ledger.state()
+                    if state != self._state_of_answers:
+                        self._answers, self._state_of_answers = self._answers_of(ledger), state
+                self._answers_due = self._next(began, _REST_OF_ANSWERS)
+            return self._answers
+
+    @property
+    def _version(self) -> str:
+        return f"{self._origin}.{self._number}"
+
+    def _newest(self) -> dict[str, Any] | None:
+        return self._versions[self._version]
+
+    def _next(self, began: float, rest: float) -> float:
         now = self._clock()
-        return now + max(_SHORTEST_REST_S, _REST * (now - began))
+        return now + max(_SHORTEST_REST_S, rest * (now - began))
 
-    def _made(self, ledger: LedgerReader) -> str:
-        rows, facts, axes = judged_trials(ledger), ledger.facts(), sweep_axes(ledger)
+    def _refresh(self) -> None:
+        """Read what is new in the ledger, unless it was read a moment ago."""
+        if self._versions and self._clock() < self._due:
+            return
+        began = self._clock()
+        with LedgerReader(self._folder / LEDGER) as ledger:
+            mark = (ledger.statuses(), ledger.facts())
+            if mark != self._mark:
+                self._remake(ledger, mark[1])
+                self._mark = mark
+            self._summary = summary_html(self._folder, ledger, self._rows)
+        self._due = self._next(began, _REST)
+
+    def _remake(self, ledger: LedgerReader, facts: dict[str, str]) -> None:
+        """Make the data of the page anew, as the next version of it."""
+        self._rows, self._name = judged_trials(ledger, self._noise), facts.get("name", self._folder.name)
+        axes = sweep_axes(ledger, self._rows)
         data = None
-        if axes and rows:
-            data = table_data(facts, rows, axes, [self._readings_of(ledger, row) for row in rows])
-            data |= {"curves": None, "curve_titles": CURVES | VALIDATION, "num_points": _POINTS}
-        state = ledger.state()
-        if state != self._answered_state and (not self._answers or self._clock() >= self._answers_due):
-            began = self._clock()
-            stability = stability_map(ledger, measured=readings_and_printed(ledger)) if axes else None
-            self._answers = answers_html(ledger, stability, frozen_text(self._folder))
-            self._answered_state, self._answers_due = state, self._next(began)
-        sections = {"summary": self._summary(ledger, rows), "answers": self._answers}
-        return page_html(facts.get("name", self._folder.name), data, sections, is_live=True)
+        if axes and self._rows:
+            metrics = [self._metrics_of(ledger, row) for row in self._rows]
+            data = table_data(facts, self._rows, axes, metrics, self._cells)
+            data |= {"curves": None, "curve_titles": CURVES | VALIDATION, "num_points": POINTS, "diagnoses": None}
+        self._number += 1
+        self._versions[self._version] = data
+        for version in list(self._versions)[:-_KEPT]:
+            del self._versions[version]
 
-    def _readings_of(self, ledger: LedgerReader, row: TrialRow) -> dict[str, float]:
+    def _metrics_of(self, ledger: LedgerReader, row: TrialRow) -> dict[str, float]:
         """The metrics from a trial's curves, which are read once."""
         if row.outcome is None:
             return {}
         attempt = (row.trial_id, row.pack_id)
-        if attempt not in self._readings:
-            _, self._readings[attempt] = curves_and_readings(ledger, row, _POINTS)
-        return self._readings[attempt]
+        if attempt not in self._metrics:
+            _, self._metrics[attempt] = curves_and_readings(ledger, row, POINTS)
+        return self._metrics[attempt]
 
-    def _summary(self, ledger: LedgerReader, rows: Sequence[TrialRow]) -> str:
-        running = [row for row in rows if row.status == "running"]
-        done = sum(row.outcome is not None or row.status == "errored" for row in rows)
-        if not is_locked(self._folder):
-            words = f"{done} of {len(rows)} trials have ended. No run is under way."
-            return f"{marked(ledger)}<p>{words}</p>\n{counts_table(rows)}"
-        at_work = {row.pack_id for row in running}
-        packs = [pack for pack in ledger.packs() if pack.pack_id in at_work]
-        newest = {row.trial_id: ledger.newest_piece(row.trial_id) for row in running}
-        steps = {identity: int(piece["step"][-1]) + 1 for identity, piece in newest.items() if "step" in piece}
-        rate = sum(pack.member_steps / pack.seconds for pack in packs if pack.seconds)
-        words = f"{done} of {len(rows)} trials have ended, {len(running)} train"
-        if rate:
-            missing = [row for row in rows if row.status in ("planned", "running", "interrupted", "lost")]
-            left = sum(row.steps - steps.get(row.trial_id, 0) for row in missing)
-            words += f" at {rate:,.0f} member-steps/s; at most {format_seconds(left / rate)} left"
-        shown = [_running_line(row, newest[row.trial_id], steps, packs) for row in running[:_RUNNING_SHOWN]]
-        table = table_html(("in training", "step", "loss", "steps/s"), shown) if shown else ""
-        more = f"<p>and {len(running) - _RUNNING_SHOWN} more</p>" if len(running) > _RUNNING_SHOWN else ""
-        return f"<p>{html.escape(words)}.</p>\n{counts_table(rows)}\n{table}{more}"
-
-
-def _running_line(
-    row: TrialRow, piece: dict[str, np.ndarray], steps: dict[str, int], packs: Sequence[PackRow]
-) -> list[str]:
-    """Name, step, newest loss and steps per second of a trial in training."""
-    pack = next((pack for pack in packs if pack.pack_id == row.pack_id), None)
-    loss = float(piece["loss"][-1]) if "loss" in piece else float("nan")
-    rate = pack.member_steps / pack.seconds / len(pack.trial_ids) if pack and pack.seconds else None
-    return [
-        cell_name(row.cell, row.seed),
-        f"{steps.get(row.trial_id, 0)} of {row.steps}",
-        short_number(loss) if np.isfinite(loss) else "",
-        f"{rate:,.1f}" if rate is not None else "",
-    ]
+    def _answers_of(self, ledger: LedgerReader) -> str:
+        rows: Sequence[TrialRow] = ledger.trials()
+        stability = None
+        if sweep_axes(ledger, rows):
+            measured: dict[str, dict[str, float]] = {name: {} for name in (*OF_TELEMETRY, *also_of(rows))}
+            for row in rows:
+                of_row = self._metrics_of(ledger, row)
+                for name in measured.keys() & of_row.keys():
+                    measured[name][row.trial_id] = of_row[name]
+            stability = stability_map(ledger, measured=measured)
+        return answers_html(ledger, stability, frozen_text(self._folder))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from orchestrator.errors import InputError, Problem, SweepError
 from orchestrator.files import LEDGER
+from orchestrator.pictures.report import asked
 from orchestrator.pictures.report.data import as_script
 from orchestrator.pictures.report.index import index_html
 from orchestrator.pictures.report.live import LivePage
 
 HOST = "127.0.0.1"
 _MOST_CURVES = 1000  # asked for at a time
+_MOST_DIGITS = 15  # of a step
 _HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -59,7 +62,7 @@ class PageServer(ThreadingHTTPServer):
         self.socket = listener
         self._results = results
         self._pages: dict[str, LivePage] = {}
-        self._lock = threading.Lock()  # several browsers may ask; one page is made at a time
+        self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
 
     def answer(self, target: str) -> tuple[str, str] | None:
         """Type and text of what is at ``target``, the path and query of a request; None if nothing is.
@@ -72,17 +75,47 @@ class PageServer(ThreadingHTTPServer):
                 return "text/html", index_html(self._results)
         name, slash, rest = parts.path.removeprefix("/").partition("/")
         # Only the name of a folder that is there can be asked for, so no path leads out of the results.
-        name = unquote(name)
-        if not slash or name not in sweep_names(self._results):
+        name, names = unquote(name), sweep_names(self._results)
+        if not slash or name not in names:
             return None
         with self._lock:
             page = self._pages.setdefault(name, LivePage(self._results / name))
-            if rest == "":
-                return "text/html", page.page()
-            if rest == "curves":
-                asked = parse_qs(parts.query).get("trials", [""])[0].split(",")
-                return "application/json", as_script(page.curves(asked[:_MOST_CURVES]))
+        words = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        if rest == "":
+            return "text/html", page.page()
+        if rest == "answers":
+            return "text/html", page.answers()
+        found = self._json(page, name, names, rest, words)
+        return None if found is None else ("application/json", as_script(found))
+
+    def _json(
+        self, page: LivePage, name: str, names: Sequence[str], rest: str, words: Mapping[str, str]
+    ) -> dict[str, Any] | list[Any] | None:
+        """What the page of the sweep ``name`` asks for at ``rest`` with ``words``; None if there is no such thing."""
+        folder = self._results / name
+        if rest == "news":
+            return page.news(words.get("since", ""))
+        if rest == "curves":
+            trial_ids = words.get("trials", "").split(",")[:_MOST_CURVES]
+            return asked.curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
+        if rest == "others":
+            return [other for other in names if other != name]
+        with self._lock_of_answers:  # one at a time: the trials need the processor
+            if rest == "diagnosis":
+                return asked.diagnosis(folder, words.get("trial", ""))
+            if rest == "comparison" and words.get("with") in names:
+                return asked.comparison(folder, self._results / words["with"])
         return None
+
+
+def _between(text: str) -> tuple[int, int] | None:
+    """The steps of FIRST:LAST; None for anything else."""
+    first, _, last = text.partition(":")
+    return (int(first), int(last)) if _is_step(first) and _is_step(last) else None
+
+
+def _is_step(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def sweep_names(results: Path) -> list[str]:

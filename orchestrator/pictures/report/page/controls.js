@@ -46,16 +46,16 @@ function drawAll() {
 }
 
 // New data with the same view, and the same cell in focus.
-function showData(text) {
+function showData(found) {
   const view = addressOfView();
   const [inFocus, scrolled] = [document.activeElement, document.getElementById("map").scrollLeft];
   const place = inFocus?.dataset?.cell;
-  readData(text);
+  readData(found);
   takeView(view);
   drawAll();
   document.getElementById("map").scrollLeft = scrolled;
   const again = place !== undefined ? [...document.querySelectorAll("#map [data-cell]")].find((each) => each.dataset.cell === place)
-    : inFocus?.id && document.getElementById(inFocus.id);
+    : document.getElementById(inFocus?.id || null);
   again?.focus({ preventScroll: true });
 }
 

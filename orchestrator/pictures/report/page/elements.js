@@ -5,16 +5,17 @@
 let data, look, cells, trials, reductions;
 const choice = { x: 0, y: -1, panel: 0, slices: [] };
 let selection = []; // cells whose curves are shown, in the order of their choice
+const isLive = () => data.curves === null; // a page that is served asks for curves and diagnoses
 
-function readData(text) {
-  data = JSON.parse(text);
+function readData(found) {
+  data = found;
   ({ look, cells, trials } = data);
   reductions = Object.keys(data.reductions);
   Object.assign(choice, { x: 0, y: data.axes.length > 1 ? 1 : -1, panel: 0, slices: data.axes.map(() => reductions[0]) });
   selection = [];
 }
 
-readData(document.getElementById("data").textContent);
+readData(JSON.parse(document.getElementById("data").textContent));
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -35,5 +36,19 @@ function tickText(value) {
   const size = Math.abs(value);
   if (value === 0 || (size >= 0.01 && size < 1000)) return String(Number(value.toPrecision(3)));
   return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
+}
+
+// What the server of a live page answers at ``what``.
+async function ask(what, words = {}) {
+  const response = await fetch(`${what}?${new URLSearchParams(words)}`);
+  if (!response.ok) throw new Error(await response.text());
+  return response.json();
+}
+
+// Gives the reader a file of this text.
+function download(name, kind, text) {
+  const address = URL.createObjectURL(new Blob([text], { type: kind }));
+  element("a", { href: address, download: name.replace(/[^\w.=-]+/g, "_") }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 

@@ -1,40 +1,59 @@
-// --- news of a sweep that trains: the page asks its own address ------------------------------------
+// --- news of a sweep that trains: the page asks its server ------------------------------------------------
 
-const NEWS_AFTER_MS = 1000;
-let shownTag = null;
+const [NEWS_AFTER_MS, ANSWERS_AFTER_MS] = [1000, 4000];
+const main = document.querySelector("main");
+const hasMap = document.getElementById("data") !== null;
 
-// The document as the server sends it now, in place of what is shown; what was chosen stays.
-function take(text) {
-  const news = new DOMParser().parseFromString(text, "text/html");
-  const newData = news.getElementById("data");
-  const hadData = document.getElementById("data") !== null;
-  if ((newData !== null) !== hadData) {
-    location.reload(); // there is a map now
-    return;
-  }
-  for (const part of ["summary", "answers"]) {
-    const [old, next] = [document.getElementById(part), news.getElementById(part)];
-    if (old.innerHTML !== next.innerHTML) old.replaceChildren(...next.childNodes);
-  }
-  if (newData !== null && newData.textContent !== document.getElementById("data").textContent) {
-    document.getElementById("data").textContent = newData.textContent;
-    showData(newData.textContent);
-  }
+// Puts a part of the page in its place that the server sends as HTML in which all text is escaped.
+function takePart(id, text) {
+  const [old, next] = [document.getElementById(id), new DOMParser().parseFromString(text, "text/html").body];
+  if (old.innerHTML.trim() === next.innerHTML.trim()) return;
+  const open = new Set([...old.querySelectorAll("details[open] > summary")].map((each) => each.textContent));
+  old.replaceChildren(...next.childNodes);
+  for (const each of old.querySelectorAll("details > summary")) each.parentNode.open = open.has(each.textContent);
+}
+
+function takeNews({ version, summary, changes, data: found }) {
+  takePart("summary", summary);
+  if (version === main.dataset.version) return;
+  main.dataset.version = version;
+  if (found === null) return;
+  if (!hasMap) location.reload(); // there is a map now
+  else showData(found === undefined ? applyChanges(data, changes) : found);
+}
+
+async function fetched(what) {
+  const response = await fetch(what, { cache: "no-cache" });
+  document.body.classList.remove("ended");
+  return response.ok ? response : null;
+}
+
+function repeat(action, after) {
+  setTimeout(async () => {
+    try {
+      await action();
+    } catch (error) {
+      if (!(error instanceof TypeError)) console.error(error);
+      document.body.classList.add("ended"); // the server has ended; the page keeps what it shows
+    }
+    repeat(action, after);
+  }, after);
 }
 
 async function news() {
-  try {
-    const response = await fetch(location.pathname, { cache: "no-cache" });
-    const tag = response.headers.get("ETag");
-    if (response.ok && tag !== shownTag) {
-      take(await response.text());
-      shownTag = tag;
-    }
-    document.body.classList.remove("ended");
-  } catch {
-    document.body.classList.add("ended"); // the server has ended; the page keeps what it shows
-  }
-  setTimeout(news, NEWS_AFTER_MS);
+  const response = await fetched(`news?since=${encodeURIComponent(main.dataset.version)}`);
+  if (response !== null) takeNews(await response.json());
 }
 
-setTimeout(news, NEWS_AFTER_MS);
+let lastTag = null;
+
+async function answers() {
+  const response = await fetched("answers");
+  if (response === null || response.headers.get("ETag") === lastTag) return;
+  lastTag = response.headers.get("ETag");
+  takePart("answers", await response.text());
+  if (hasMap) drawEdge();
+}
+
+repeat(news, NEWS_AFTER_MS);
+answers().catch(() => {}).finally(() => repeat(answers, ANSWERS_AFTER_MS));

@@ -1,42 +1,44 @@
 // --- the map --------------------------------------------------------------------------------------
 
+let drawnGrid = null; // what is drawn: the view, the places of its cells, and what each of them shows
+
 function drawMap() {
   const map = mapCells();
   const scale = colourScale(map);
-  const { drawing, states, hasEdge } = data.is_sampled ? pointMap(map, scale) : gridMap(map, scale);
-  document.getElementById("map").replaceChildren(drawing);
+  const grid = data.is_sampled ? null : gridOf(map);
+  if (grid === null) {
+    drawnGrid = null;
+    document.getElementById("map").replaceChildren(pointMap(map, scale));
+  } else if (drawnGrid?.view === viewOf(map, scale)) {
+    updateGrid(map, scale, grid);
+  } else {
+    document.getElementById("map").replaceChildren(gridMap(map, scale, grid));
+  }
+  drawDownloads();
   const hasRise = panel().range !== null && [...map.values()].some((c) => cells.num_risen[c]);
   const words = new Set(panel().range === null ? [] : [...map.values()].map((c) => cells.lr_health[c]));
+  const states = new Set([...map.values()].map((c) => cells.state[c]));
+  const hasGap = grid !== null && map.size < grid.columns.length * grid.rows.length;
+  if (hasGap) states.add(look.gap);
+  const hasEdge = grid !== null && document.querySelector("#map .edge-right, #map .edge-up") !== null;
   drawKey(states, hasEdge, hasRise, words, scale);
   document.getElementById("map-title").textContent = `${panel().title}${scale.isClipped ? " (colour clipped)" : ""}`;
 }
 
-function gridMap(map, scale) {
-  const axisX = data.axes[choice.x];
-  const axisY = choice.y < 0 ? { name: "", heads: [""] } : data.axes[choice.y];
-  const places = [...map.keys()].map((key) => key.split(",").map(Number));
-  const [columns, rows] = [0, 1].map((i) => [...new Set(places.map((place) => place[i]))].sort((a, b) => a - b));
-  const isSmall = map.size > look.text_room;
+// Where this is the same, the same cells are at the same places in the same colours, but for those that have changed.
+const viewOf = (map, scale) => JSON.stringify([choice, data.axes.map(({ labels }) => labels), map.size, scale.low, scale.high]);
+const shownOf = (c) => (c === undefined ? "" : [c, cellWords(c), cellText(c), panel().values[c], selection.includes(c)].join("\n"));
+
+function gridMap(map, scale, grid) {
+  const { columns, rows, axisX, axisY, isSmall } = grid;
   const table = element("table", { class: isSmall ? "map small" : "map", "aria-label": "stability map" });
-  const at = (i, j) => map.get(`${columns[i]},${rows[j]}`);
-  const states = new Set([...map.values()].map((c) => cells.state[c]));
-  let hasEdge = false;
-  const differ = (c, next) => c !== undefined && next !== undefined && lookOf(c).is_known && lookOf(next).is_known
-    && lookOf(c).is_over_edge !== lookOf(next).is_over_edge;
+  const places = new Map();
   for (let j = rows.length - 1; j >= 0; j--) {
     const line = element("tr", {}, element("th", { scope: "row" }, axisY.heads[rows[j]]));
     columns.forEach((_, i) => {
-      const c = at(i, j);
       const place = element("td");
-      if (differ(c, at(i + 1, j))) place.classList.add("edge-right");
-      if (differ(c, at(i, j + 1))) place.classList.add("edge-up");
-      hasEdge ||= place.classList.length > 0;
-      if (c !== undefined) {
-        place.append(cellButton(c, scale, isSmall));
-      } else {
-        states.add(look.gap);
-        if (look.states[look.gap].is_hatched) place.classList.add("hatched");
-      }
+      fillPlace(place, i, j, scale, grid);
+      places.set(`${i},${j}`, { place, shown: shownOf(grid.at(i, j)) });
       line.append(place);
     });
     table.append(line);
@@ -50,7 +52,33 @@ function gridMap(map, scale) {
   table.addEventListener("keydown", moveFocus);
   const first = table.querySelector("button");
   if (first) first.tabIndex = 0;
-  return { drawing: table, states, hasEdge };
+  drawnGrid = { view: viewOf(map, scale), places };
+  return table;
+}
+
+function fillPlace(place, i, j, scale, grid) {
+  const c = grid.at(i, j);
+  const isHatched = c === undefined && look.states[look.gap].is_hatched;
+  place.className = [grid.isEdgeRight(i, j) && "edge-right", grid.isEdgeUp(i, j) && "edge-up", isHatched && "hatched"].filter(Boolean).join(" ");
+  place.replaceChildren(...(c === undefined ? [] : [cellButton(c, scale, grid.isSmall)]));
+}
+
+// Draws the cells anew that have changed, and the edges beside them.
+function updateGrid(map, scale, grid) {
+  for (const [at, each] of drawnGrid.places) {
+    const [i, j] = at.split(",").map(Number);
+    const shown = shownOf(grid.at(i, j));
+    if (shown === each.shown) continue;
+    each.shown = shown;
+    for (const [column, row] of [[i, j], [i - 1, j], [i, j - 1]]) {
+      const place = drawnGrid.places.get(`${column},${row}`)?.place;
+      if (place === undefined) continue;
+      const [hadFocus, tabIndex] = [place.contains(document.activeElement), place.firstChild?.tabIndex ?? -1];
+      fillPlace(place, column, row, scale, grid);
+      if (place.firstChild) place.firstChild.tabIndex = tabIndex;
+      if (hadFocus) place.firstChild?.focus({ preventScroll: true });
+    }
+  }
 }
 
 function cellButton(c, scale, isSmall) {
@@ -70,6 +98,7 @@ function cellButton(c, scale, isSmall) {
 
 // A click shows one cell; with Shift it adds a cell to compare, or takes it away.
 function select(c, isAdded) {
+  zoom.steps = null;
   if (!isAdded) selection = [c];
   else selection = selection.includes(c) ? selection.filter((other) => other !== c) : [...selection, c];
   const names = new Set(selection.map(cellName));
@@ -138,7 +167,7 @@ function pointMap(map, scale) {
     mark.style.fill = ink;
     drawing.append(mark);
   }
-  return { drawing, states: new Set([...map.values()].map((c) => cells.state[c])), hasEdge: false };
+  return drawing;
 }
 
 function drawKey(states, hasEdge, hasRise, words, scale) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -10,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sweep_cases import ledger_at, record, sweep_of
+from sweep_cases import BASE, ledger_at, record, sweep_of
 
+from orchestrator.diagnosis.advised import diagnosis_page
+from orchestrator.diagnosis.diagnosis import diagnose
 from orchestrator.errors import InputError
 from orchestrator.files import FROZEN_SWEEP
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.compared import compared_lines
 from orchestrator.pictures.report.server import PageServer, address_of, listening_socket
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
@@ -58,15 +63,17 @@ def asked(port: int, target: str, **headers: str) -> tuple[int, dict[str, str], 
 
 
 def test_the_page_of_a_sweep_and_the_list_of_all_are_served_with_text_escaped(port: int) -> None:
-    for target in ("/case/", "/"):
+    for target in ("/case/answers", "/case/", "/"):
         status, headers, text = asked(port, target)
         assert status == 200
         assert headers["Content-Type"] == "text/html; charset=utf-8"
         assert HOSTILE not in text
+        if target == "/case/answers":
+            continue  # a part of the page
         assert "default-src 'none'" in text
     assert '<a href="/case/">case</a>' in text
     assert "<td>3 of 4 over: 1 stable, 1 diverged</td>" in text
-    assert "&lt;script&gt;" in asked(port, "/case/")[2]
+    assert "&lt;script&gt;" in asked(port, "/case/answers")[2]
     assert "<td>50%</td>" in text
 
 
@@ -79,6 +86,66 @@ def test_the_live_page_leaves_the_curves_to_be_asked_for(port: int, results: Pat
     assert curve["last"] == 19
     assert curve["loss"]
     assert unknown == {}
+
+
+def test_news_are_what_has_changed_since_a_version_of_the_page(port: int, results: Path) -> None:
+    version = asked(port, "/case/")[2].partition('data-version="')[2].partition('"')[0]
+    status, headers, text = asked(port, f"/case/news?since={version}")
+    assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+    assert json.loads(text).keys() == {"version", "summary"}
+    assert json.loads(asked(port, "/case/news?since=older")[2])["data"]["name"] == "case"
+
+
+def test_a_diagnosis_is_asked_for_by_the_id_of_a_trial(port: int, results: Path) -> None:
+    data = json.loads(asked(port, "/case/")[2].partition('id="data">')[2].partition("</script>")[0])
+    stable, diverged, errored, _ = data["trials"]["trial_id"]
+    said = json.loads(asked(port, f"/case/diagnosis?trial={diverged}")[2])["text"]
+    with LedgerReader(results / "case" / "ledger.db") as ledger:
+        found = diagnose(ledger, diverged)
+        assert found is not None
+        lines = diagnosis_page(found, results / "case")
+    assert said.splitlines()[2:] == lines[2:], "but for the line that says why it was chosen"
+    assert "it stayed on its trend" in json.loads(asked(port, f"/case/diagnosis?trial={stable}")[2])["text"]
+    assert "has no result" in json.loads(asked(port, f"/case/diagnosis?trial={errored}")[2])["text"]
+    assert "no such trial" in json.loads(asked(port, "/case/diagnosis?trial=x")[2])["text"]
+
+
+def test_a_sweep_is_compared_with_another_of_the_folder_and_with_nothing_else(port: int, results: Path) -> None:
+    assert json.loads(asked(port, "/case/others")[2]) == []
+    (results / "other").mkdir()
+    with ledger_at(results / "other") as ledger:
+        record(ledger, sweep_of(GRID, BASE.replace("case", "other")), ["stable", "stable", "stable", "planned"])
+    assert json.loads(asked(port, "/case/others")[2]) == ["other"]
+    said = json.loads(asked(port, "/case/comparison?with=other")[2])["text"]
+    with LedgerReader(results / "case" / "ledger.db") as one, LedgerReader(results / "other" / "ledger.db") as two:
+        assert said == "\n".join(compared_lines([one, two]))
+    assert asked(port, "/case/comparison?with=../secret")[0] == 404
+    assert asked(port, "/case/comparison")[0] == 404
+
+
+def test_sweeps_that_cannot_be_compared_say_why(port: int, results: Path) -> None:
+    (results / "other").mkdir()
+    with ledger_at(results / "other") as ledger:
+        record(ledger, sweep_of("axes: {lr: {values: [7.0, 8.0]}}\n"), ["stable", "stable"])
+    assert "share" in json.loads(asked(port, "/case/comparison?with=other")[2])["text"]
+
+
+@pytest.mark.parametrize("words", ["steps=5:9", "steps=x:y", "steps=-1:9", "steps=9", "reading=nothing", ""])
+def test_curves_can_be_asked_for_in_part(port: int, words: str) -> None:
+    data = json.loads(asked(port, "/case/")[2].partition('id="data">')[2].partition("</script>")[0])
+    status, _, text = asked(port, f"/case/curves?trials={data['trials']['trial_id'][0]}&{words}")
+    assert status == 200
+    (found,) = json.loads(text)
+    assert found["last"] == 19
+    num_points = len(base64.b64decode(found["loss"][0])) // 4
+    assert num_points == (7 if words == "steps=5:9" else 20), "with the points beside the part"
+
+
+@pytest.mark.parametrize(
+    "target", ["/case/diagnosis?trial=x", "/case/comparison?with=case", "/case/news", "/case/others"]
+)
+def test_another_host_is_refused_whatever_it_asks_for(port: int, target: str) -> None:
+    assert asked(port, target, Host="evil.example")[0] == 421
 
 
 def test_a_page_that_has_not_changed_is_not_sent_again(port: int) -> None:

@@ -1,0 +1,22 @@
+// --- comparison with another sweep of the folder: the words of `sweep compare` ---------------------------
+
+async function offerComparison() {
+  const others = await ask("others").catch(() => []);
+  if (!others.length) return;
+  const box = element("select", { id: "other" }, element("option", { value: "" }, "no other"));
+  for (const name of others) box.append(element("option", { value: name }, name));
+  const text = element("pre", {});
+  text.hidden = true;
+  box.addEventListener("change", async () => {
+    const name = box.value;
+    text.hidden = !name;
+    if (!name) return;
+    text.textContent = "…";
+    const said = await ask("comparison", { with: name }).then((answer) => answer.text, (error) => `no comparison: ${error.message}`);
+    if (box.value === name) text.textContent = said;
+  });
+  const label = element("label", { for: "other" }, `${data.name} against `, box);
+  document.getElementById("compare").replaceChildren(element("h2", {}, "Comparison"), element("p", {}, label), text);
+}
+
+offerComparison();

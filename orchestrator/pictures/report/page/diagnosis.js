@@ -1,0 +1,41 @@
+// --- why the chosen trials became unstable: the words of `sweep diagnose` -------------------------------
+
+const told = new Map(); // texts by trial and outcome
+const openness = new Map(); // trials whose diagnosis the reader has opened or closed
+
+async function diagnosisOf(i) {
+  const key = `${trials.trial_id[i]} ${trials.outcome[i]}`;
+  if (!told.has(key)) told.set(key, isLive() ? (await ask("diagnosis", { trial: trials.trial_id[i] })).text : data.diagnoses[trials.trial_id[i]]);
+  return told.get(key);
+}
+
+// A page that is served can ask about every trial with a result; one that is a file has what was put in.
+const canTell = (i) => (isLive() ? trials.has_result[i] : trials.trial_id[i] in data.diagnoses);
+const isUnstable = (i) => trials.is_unstable[i];
+
+// One part to open for each of these trials; that of the first unstable one of a single cell is open.
+function drawDiagnoses(members) {
+  const place = document.getElementById("diagnoses");
+  const shown = members.filter(canTell).sort((a, b) => isUnstable(b) - isUnstable(a));
+  const inFocus = document.activeElement?.id;
+  const parts = shown.map((i, n) => {
+    const id = trials.trial_id[i];
+    const cell = selection.length > 1 ? ` of ${cellName(selection.find((c) => cells.members[c].includes(i)))}` : "";
+    const text = element("pre", {}, "…");
+    const part = element("details", {}, element("summary", { id: `why-${id}` }, `diagnosis of seed ${trials.seed[i]}${cell}: ${trials.outcome[i]}`), text);
+    const fill = async () => {
+      try {
+        text.textContent = await diagnosisOf(i);
+      } catch (error) {
+        text.textContent = `no diagnosis: ${error.message}`;
+      }
+    };
+    part.open = openness.get(id) ?? (n === 0 && selection.length === 1 && isUnstable(i));
+    if (part.open) fill();
+    part.addEventListener("toggle", () => { openness.set(id, part.open); if (part.open) fill(); });
+    return part;
+  });
+  place.replaceChildren(...parts);
+  if (inFocus?.startsWith("why-")) document.getElementById(inFocus)?.focus({ preventScroll: true });
+}
+

@@ -1,0 +1,32 @@
+// --- marks on a curve: episodes, what is not finite, verdicts, and where training ended early ----------
+
+function episodeMarks({ i, curve }, frame) {
+  return data.episodes[i].filter(([onset, recovery]) => frame.shows(onset, recovery ?? curve.last)).map(([onset, recovery]) => {
+    const [from, to] = [frame.toX(onset), frame.toX(recovery ?? curve.last)];
+    return svg("rect", { class: "episode", x: from, y: frame.top, width: Math.max(2, to - from), height: frame.bottom - frame.top },
+      svg("title", {}, `seed ${trials.seed[i]}: off its trend from step ${onset} ${recovery === null ? "on" : `to ${recovery}`}`));
+  });
+}
+
+function brokenMarks({ i, curve }, name, frame) {
+  const broken = curve[`${name}_broken`];
+  if (broken === undefined || !frame.shows(broken, broken)) return [];
+  return [svg("text", { x: frame.toX(broken), y: frame.top + 10, "text-anchor": "middle" }, "✕",
+    svg("title", {}, `seed ${trials.seed[i]}: not finite at step ${broken}`))];
+}
+
+const VERDICTS = { lost: "found lost", slow: "found slow beside others", plateau: "no longer improving" };
+
+// A line with a word at each verdict, and a short one where a run that was judged has ended before its last step.
+function verdictMarks({ i }, frame) {
+  return trials.marks[i].filter(([step]) => frame.shows(step, step)).flatMap(([step, word]) => {
+    const x = frame.toX(step);
+    const isLeft = x > (frame.left + frame.right) / 2;
+    return [
+      svg("line", { class: "verdict", x1: x, x2: x, y1: frame.top, y2: frame.bottom },
+        svg("title", {}, `seed ${trials.seed[i]}: ${VERDICTS[word]} at step ${step}`)),
+      svg("text", { class: "mark", x: x + (isLeft ? -3 : 3), y: frame.bottom - 5, "text-anchor": isLeft ? "end" : "start" }, word),
+    ];
+  });
+}
+
