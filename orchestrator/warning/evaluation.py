@@ -19,7 +19,7 @@ from orchestrator.warning.alarms import HORIZON, Bout, alarms, beginnings
 # Shapes: N readings.
 
 GOOD_LEAD = 20  # steps in which something can still be done
-_TRIED = 200  # thresholds among which one is chosen
+_TRIED = 80  # thresholds among which one is chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,7 @@ STANDS = 100
 MEMORY = 128
 _LEAST, _MOST = 2.0**-6, 2.0**6  # ratios are cut here: beyond, how far says nothing more
 _LEAST_LAG = 1e-4
+_NEAR = 0.15  # a tenth, in powers of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +106,28 @@ def _curved(telemetry: Telemetry, name: str) -> tuple[np.ndarray, np.ndarray, np
     return telemetry["step"], is_measured_N, _log(ratio_N[is_measured_N])
 
 
-def _edge(telemetry: Telemetry, name: str) -> np.ndarray:
+def _near(telemetry: Telemetry) -> np.ndarray:
+    """log2 of the ratio where it is within a tenth of the threshold, cut beyond: on a full batch per cents count."""
+    step_N, is_measured_N, log_M = _curved(telemetry, "lambda_max")
+    return held(step_N, is_measured_N, running_median(np.clip(log_M, -_NEAR, _NEAR), 3))
+
+
+def _mean(telemetry: Telemetry, name: str, size: int) -> np.ndarray:
+    """log2 of the geometric mean of the last ``size`` ratios: above 0 a perturbation grows on the whole."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
-    return held(step_N, is_measured_N, running_median(log_M, 3))
+    past_MW = windows(log_M, size)
+    return held(step_N, is_measured_N, np.nanmean(past_MW, axis=1) if len(log_M) else log_M)
 
 
 def _peak(telemetry: Telemetry, name: str) -> np.ndarray:
+    """log2 of the highest of the last ratios."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
     return held(step_N, is_measured_N, np.nanmax(windows(log_M, TREND), axis=1) if len(log_M) else log_M)
 
 
-def _ahead(telemetry: Telemetry, name: str) -> np.ndarray:
+def _ahead(telemetry: Telemetry) -> np.ndarray:
     """log2 of the ratio that the trend of the last measurements reaches in ``AHEAD`` steps, cut to 1/2 to 2."""
-    step_N, is_measured_N, log_M = _curved(telemetry, name)
+    step_N, is_measured_N, log_M = _curved(telemetry, "lambda_max")
     rise_M = slopes(step_N[is_measured_N], log_M, TREND) * AHEAD
     expected_M = running_median(log_M, TREND) + np.clip(rise_M, -1.0, 1.0)
     return held(step_N, is_measured_N, np.clip(expected_M, -1.0, 1.0))
@@ -145,20 +155,35 @@ def _decayed(telemetry: Telemetry) -> np.ndarray:
     return -running_median(_lag(telemetry), 2 * RECENT)
 
 
+def _incoherent(telemetry: Telemetry) -> np.ndarray:
+    """-log2 of the RMS of m / sqrt(v): large where gradients cancel from step to step, or v is a relic."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return -_log(np.maximum(running_median(_column(telemetry, "direction_rms/all"), RECENT), _LEAST))
+
+
+def _relative_update(telemetry: Telemetry) -> np.ndarray:
+    """log2 of |update| / |weights|."""
+    return _log(running_median(_column(telemetry, "update_to_weight/all"), RECENT))
+
+
 def _logit(telemetry: Telemetry) -> np.ndarray:
     return np.log10(np.maximum(_column(telemetry, "attention_logit"), 1.0))
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("edge", "the curvature over its threshold", lambda t: _edge(t, "lambda_max"), True),
+    Feature("edge_near", "the curvature at its threshold", _near, True),
+    Feature("edge", "the curvature over its threshold", lambda t: _mean(t, "lambda_max", TREND), True),
+    Feature("edge_long", "a curvature that stays high", lambda t: _mean(t, "lambda_max", 4 * TREND), True),
     Feature("edge_peak", "the highest recent curvature", lambda t: _peak(t, "lambda_max"), True),
-    Feature("edge_ahead", "the trend of the curvature", lambda t: _ahead(t, "lambda_max"), True),
-    Feature("gradient_edge", "the curvature along the gradient", lambda t: _edge(t, "lambda_grad"), True),
+    Feature("edge_ahead", "the trend of the curvature", _ahead, True),
+    Feature("gradient_edge", "the curvature along the gradient", lambda t: _mean(t, "lambda_grad", TREND), True),
     Feature("gradient_peak", "the highest recent curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True),
     Feature("v_decayed", "a second moment that only decays", _decayed),
     Feature("v_lag", "a gradient that outgrows the second moment", _lag),
+    Feature("incoherent", "gradients that cancel from step to step", _incoherent),
     Feature("norm_rise", "a rising gradient norm", lambda t: _rise(t, "grad_norm/all")),
     Feature("update_rise", "growing steps", lambda t: _rise(t, "update_rms/all")),
+    Feature("relative_update", "steps that are large beside the weights", _relative_update),
     Feature("below_eps", "a second moment below eps", lambda t: _column(t, "share_below_eps/all")),
     Feature("logit", "large attention logits", _logit),
     Feature("logit_rise", "growing attention logits", lambda t: _rise(t, "attention_logit")),
