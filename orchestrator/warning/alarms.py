@@ -1,7 +1,7 @@
 """When a score is an alarm, and which steps of a run count as unstable.
 
-An alarm says: unstable within the next ``HORIZON`` steps. It stands for that long; a score that is still over the
-threshold when it ends raises the next one. Alarms that follow each other without a gap are one warning.
+An alarm says: unstable within the next ``HORIZON`` steps, and stands for that long. A run that stands a score without
+harm has shown that it can: from then on, and until its next instability, only a higher score is an alarm.
 """
 
 from __future__ import annotations
@@ -47,28 +47,47 @@ def is_calm(step_N: np.ndarray, unstable: Sequence[Bout]) -> np.ndarray:
     return calm_N
 
 
+class AlarmBell:
+    """Decides reading by reading whether a score is an alarm, at ``threshold`` or more."""
+
+    __slots__ = ("_endured", "_horizon", "_threshold", "raised_step")
+
+    def __init__(self, threshold: float, horizon: int = HORIZON) -> None:
+        self._threshold, self._horizon = threshold, horizon
+        self.forgive()
+
+    def forgive(self) -> None:
+        """Begin anew, as after an instability."""
+        self._endured = float("-inf")  # the highest score under which an alarm stood
+        self.raised_step: int | None = None
+
+    def stands(self, step: int) -> bool:
+        """Whether an alarm stands at ``step``."""
+        return self.raised_step is not None and step - self.raised_step < self._horizon
+
+    def rings(self, step: int, score: float) -> bool:
+        """Whether ``score`` at ``step`` raises an alarm; a NaN does not. Steps ascend."""
+        if self.stands(step):
+            self._endured = max(self._endured, score if score == score else self._endured)
+            return False
+        if not (score >= self._threshold and score > self._endured):
+            return False
+        self.raised_step = step
+        self._endured = score
+        return True
+
+
 def alarms(
     step_N: np.ndarray, score_N: np.ndarray, threshold: float, unstable: Sequence[Bout] = (), horizon: int = HORIZON
 ) -> list[int]:
-    """Steps of the alarms: scores of at least ``threshold``, outside bouts, while no earlier alarm stands.
-
-    A NaN raises none. An alarm stands until its horizon or the end of the bout that it announced.
-    """
-    raised: list[int] = []
-    ends = [bout.end for bout in unstable]
-    for step in step_N[(score_N >= threshold) & is_calm(step_N, unstable)].tolist():
-        if not raised or step - raised[-1] >= horizon or any(raised[-1] < end <= step for end in ends):
+    """Steps of the alarms that an ``AlarmBell`` raises outside bouts; it begins anew after each."""
+    bell, raised, left = AlarmBell(threshold, horizon), [], [bout.end for bout in unstable]
+    # Scores below the threshold change nothing.
+    counts_N = (score_N >= threshold) & is_calm(step_N, unstable)
+    for step, score in zip(step_N[counts_N].tolist(), score_N[counts_N].tolist(), strict=True):
+        while left and left[0] <= step:
+            left.pop(0)
+            bell.forgive()
+        if bell.rings(step, score):
             raised.append(step)
     return raised
-
-
-def beginnings(raised: Sequence[int], every: int, horizon: int = HORIZON) -> list[int]:
-    """For each alarm the step at which its warning began.
-
-    An alarm that is raised at most ``every`` steps after the one before it ended, at the next reading, continues it.
-    """
-    began: list[int] = []
-    for i, step in enumerate(raised):
-        continues = i > 0 and step - raised[i - 1] < horizon + every
-        began.append(began[-1] if continues else step)
-    return began

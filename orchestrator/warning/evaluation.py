@@ -1,8 +1,8 @@
 """How good a warning is: leads, precision, recall and false alarms, over many runs.
 
 An instability is warned of where an alarm was raised in the ``HORIZON`` steps before its onset; its lead is the number
-of steps from the beginning of that warning to the onset. An alarm without an onset in its horizon is false. False
-alarms are counted per 1,000 calm steps: those of stable runs, and those of others outside of their instabilities. An
+of steps from the first such alarm to the onset. An alarm without an onset in its horizon is false. False alarms are
+counted per 1,000 calm steps: those of stable runs, and those of others outside of their instabilities. An
 instability in the first ``HORIZON`` steps leaves no time to warn of it and is left out.
 """
 
@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from orchestrator.warning.alarms import HORIZON, Bout, alarms, beginnings
+from orchestrator.warning.alarms import HORIZON, Bout, alarms
 
 # Shapes: N readings.
 
@@ -34,7 +34,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """An instability and the steps from the beginning of its warning to it; None without a warning."""
+    """An instability and the steps from the first alarm to it; None without a warning."""
 
     step: int
     lead: int | None
@@ -88,13 +88,11 @@ class Quality:
 def warned(run: Scored, threshold: float, horizon: int = HORIZON) -> RunWarnings:
     """The alarms of ``run`` at ``threshold`` and how they relate to its instabilities."""
     raised = alarms(run.step_N, run.score_N, threshold, run.unstable, horizon)
-    every = int(np.median(np.diff(run.step_N))) if len(run.step_N) > 1 else 1
-    began = beginnings(raised, every, horizon)
     late = [bout for bout in run.unstable if bout.onset >= horizon]
     onsets = []
     for bout in late:
-        near = [i for i, step in enumerate(raised) if bout.onset - horizon <= step < bout.onset]
-        onsets.append(Onset(bout.onset, bout.onset - began[near[0]] if near else None))
+        near = [step for step in raised if bout.onset - horizon <= step < bout.onset]
+        onsets.append(Onset(bout.onset, bout.onset - near[0] if near else None))
     false = [step for step in raised if not any(step < bout.onset <= step + horizon for bout in run.unstable)]
     # Nobody knows what would have followed the last steps of a run.
     false = [step for step in false if step + horizon <= run.num_steps]
