@@ -9,9 +9,8 @@ of them and written to orchestrator/warning/risk.json.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,10 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Trace
 from orchestrator.replay.warning import watched_runs
-from orchestrator.sweepfile.sections import TelemetryConfig
 from orchestrator.warning.alarms import HORIZON, Bout, is_calm
 from orchestrator.warning.evaluation import Quality, Scored, best_threshold, quality, warned
 from orchestrator.warning.features import FEATURES, NAMES, Telemetry, features
-from orchestrator.warning.risk import RiskModel, as_json, fitted
+from orchestrator.warning.risk import RiskModel, fitted
 
 # Shapes: N readings, F features.
 
@@ -37,7 +35,11 @@ PENALTY = 1e-3
 
 CHEAP = tuple(feature.name for feature in FEATURES if not feature.needs_curvature)
 GRADIENT = tuple(name for name in NAMES if name.startswith("gradient_")) + CHEAP
-SETS: Mapping[str, tuple[str, ...]] = {"risk, with curvature": NAMES, "risk, cheap": CHEAP, "risk, one product": GRADIENT}
+SETS: Mapping[str, tuple[str, ...]] = {
+    "risk, with curvature": NAMES,
+    "risk, cheap": CHEAP,
+    "risk, one product": GRADIENT,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

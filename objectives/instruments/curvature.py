@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -24,6 +25,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from objectives.stacking.rounding import alike, rows_of_blocks
 
 # Shapes: R members, n parameters of one member, zero-padded to whole blocks, P Hessian-vector products.
+
+
+class Graph(Protocol):
+    """A gradient of R members, (R, n), whose products with the Hessian can be computed."""
+
+    @property
+    def gradient_Rn(self) -> torch.Tensor:
+        """The gradient, detached."""
+
+    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
+        """The Hessian of each member times its row of ``vector_Rn``, (R, n)."""
+
 
 Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
@@ -62,19 +75,28 @@ class GradientGraph:
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
         """The Hessian of each member times its row of ``vector_Rn``, (R, n): one backward pass for all members."""
         pieces = vector_Rn.split([*self._sizes, vector_Rn.shape[1] - sum(self._sizes)], dim=1)
-        # A constant gradient, of a loss that is linear in that weight, has no graph.
-        curved = [
-            (gradient, piece.reshape(gradient.shape))
-            for gradient, piece in zip(self._gradient, pieces, strict=False)
-            if gradient.requires_grad
-        ]
-        if not curved:
-            return torch.zeros_like(vector_Rn)
-        gradients, directions = zip(*curved, strict=True)
-        products = torch.autograd.grad(
-            gradients, self._weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        return rows_of_blocks(products)
+        return rows_of_blocks(hessian_pieces(self._gradient, self._weights, pieces))
+
+
+def hessian_pieces(
+    gradient: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """The Hessian times the direction ``pieces``, of any shapes, a piece for each weight in its shape.
+
+    ``gradient`` has a graph, or none where it is constant.
+    """
+    # A constant gradient, of a loss that is linear in that weight, has no graph.
+    curved = [
+        (slope, piece.reshape(slope.shape))
+        for slope, piece in zip(gradient, pieces, strict=False)
+        if slope.requires_grad
+    ]
+    if not curved:
+        return [torch.zeros_like(weight) for weight in weights]
+    gradients, directions = zip(*curved, strict=True)
+    return torch.autograd.grad(
+        gradients, weights, directions, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
 
 
 def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:
@@ -104,7 +126,7 @@ class Curvature:
 
 
 def measure_curvature(
-    graph: GradientGraph, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
+    graph: Graph, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
 ) -> Curvature:
     """Curvature along the gradient and the largest eigenvalue, from ``num_products`` products with the Hessian.
 

@@ -1,0 +1,188 @@
+"""The same readings of a training loop of one's own: any module, trained by an optimizer of torch or of its kind.
+
+The optimizer's hooks show each step before and after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from objectives.instruments.curvature import hessian_pieces, measure_curvature
+from objectives.instruments.telemetry import group_readings
+from objectives.instruments.torch_moments import Moments, moments_of
+from objectives.stacking.layout import Layout
+from objectives.stacking.rounding import rows_of_blocks
+
+# Shapes: one member, n parameters zero-padded to whole blocks; a leading axis of 1 where instruments want members.
+
+Closure = Callable[[], torch.Tensor]
+Reading = dict[str, float]
+
+
+class ClosureGraph:
+    """The gradient of one loss by the parameters that it was computed with, and its products with the Hessian."""
+
+    def __init__(self, closure: Closure, parameters: Sequence[torch.Tensor]) -> None:
+        """``closure()`` computes the loss, a tensor of one element, and calls no ``backward``."""
+        self._parameters = list(parameters)
+        # Fused attention is only once differentiable, on a CPU and on a GPU.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            loss = closure()
+        self._gradient = torch.autograd.grad(
+            loss.sum(), self._parameters, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        self.gradient_Rn = _row(self._gradient)
+
+    def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
+        """The Hessian times ``vector_Rn``, (1, n)."""
+        sizes = [parameter.numel() for parameter in self._parameters]
+        pieces = vector_Rn.split([*sizes, vector_Rn.shape[1] - sum(sizes)], dim=1)
+        return _row(hessian_pieces(self._gradient, self._parameters, pieces))
+
+
+class OptimizerReadings:
+    """Reads ``module`` every ``every`` steps of ``optimizer``, with curvature every ``curvature``; None for none.
+
+    ``closure()`` returns the loss of a sample batch, for the curvature alone; None where that is not wanted. Steps
+    count from ``first_step``. ``take`` returns the last reading, once. Reading leaves training as it is: parameters,
+    gradients, buffers and random streams are the same with and without it. ``close`` ends it.
+
+    Raises ValueError for parameters that the optimizer does not have, or that lie in parts on several machines.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        closure: Closure | None,
+        every: int,
+        curvature: int | None,
+        products: int = 4,
+        first_step: int = 0,
+    ) -> None:
+        self._module, self._optimizer, self._closure = module, optimizer, closure
+        self._every, self._curvature, self._products = every, curvature, products
+        self._group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        self._parameters = {name: p for name, p in module.named_parameters() if id(p) in self._group_of}
+        if not self._parameters:
+            raise ValueError("the optimizer has none of the module's parameters: give the module that it trains")
+        if any(hasattr(p, "full_tensor") for p in self._parameters.values()):
+            raise ValueError("the parameters are sharded: readings need whole ones")
+        self._layout = Layout({name: tuple(p.shape) for name, p in self._parameters.items()})
+        self._step, self._reading = first_step, None
+        self._warm_Rn: torch.Tensor | None = None
+        self._before: list[torch.Tensor] | None = None
+        self._gradient_Rn: torch.Tensor | None = None
+        self._hooks = [
+            optimizer.register_step_pre_hook(lambda *_: self._before_step()),
+            optimizer.register_step_post_hook(lambda *_: self._after_step()),
+        ]
+
+    def take(self) -> tuple[int, Reading] | None:
+        """The step and the numbers of the reading since the last call; None if there was none."""
+        reading, self._reading = self._reading, None
+        return reading
+
+    def close(self) -> None:
+        """Read no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    @property
+    def _is_curved(self) -> bool:
+        return self._closure is not None and self._curvature is not None and self._step % self._curvature == 0
+
+    @torch.no_grad()
+    def _before_step(self) -> None:
+        if self._step % self._every and not self._is_curved:
+            return
+        parameters = self._parameters.values()
+        self._before = [p.detach().clone() for p in parameters]
+        self._gradient_Rn = _row([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+
+    @torch.no_grad()
+    def _after_step(self) -> None:
+        if self._before is not None and self._gradient_Rn is not None:
+            before_Rn = _row(self._before)
+            moments = [self._moments(p) for p in self._parameters.values()]
+            first_Rn, second_Rn = (_row_or_none([getattr(m, which) for m in moments]) for which in ("first", "second"))
+            readings = group_readings(
+                self._layout,
+                before_Rn,
+                self._gradient_Rn,
+                before_Rn - _row(list(self._parameters.values())),
+                first_Rn,
+                second_Rn,
+                torch.tensor([moments[0].eps], dtype=torch.float64, device=before_Rn.device),
+            )
+            if self._is_curved:
+                readings |= self._measured(moments)
+            self._reading = (self._step, {name: float(value) for name, value in readings.items()})
+            self._before = self._gradient_Rn = None
+        self._step += 1
+
+    def _measured(self, moments: Sequence[Moments]) -> dict[str, torch.Tensor]:
+        """The curvature at the parameters before this step, with the divisor of its update."""
+        assert self._before is not None and self._closure is not None
+        rates = [
+            float(self._group_of[id(p)]["lr"]) * m.step_factor
+            for p, m in zip(self._parameters.values(), moments, strict=True)
+        ]
+        rate = max(rates)
+        divisor_Rn = _row_or_none([m.divisor for m in moments], padding=1.0)
+        if divisor_Rn is None or rate <= 0:
+            return {}
+        share_RT = torch.tensor([rates], dtype=torch.float64, device=divisor_Rn.device) / rate
+        divisor_Rn = divisor_Rn / self._layout.spread(share_RT.to(divisor_Rn.dtype))
+        if self._warm_Rn is None:
+            self._warm_Rn = torch.zeros_like(divisor_Rn)
+        with _untouched(self._module, list(self._parameters.values()), self._before), torch.enable_grad():
+            graph = ClosureGraph(self._closure, list(self._parameters.values()))
+            factor_R = torch.tensor([moments[0].curvature_factor], dtype=torch.float64, device=divisor_Rn.device)
+            found = measure_curvature(graph, divisor_Rn, factor_R, self._warm_Rn, self._products)
+        self._warm_Rn = found.warm_Rn
+        return {
+            "lambda_grad": found.lambda_grad_R,
+            "lambda_max": found.lambda_max_R,
+            "curvature_threshold": torch.tensor([2 / rate], dtype=torch.float64),
+        }
+
+    def _moments(self, parameter: torch.Tensor) -> Moments:
+        return moments_of(self._optimizer, parameter, self._group_of[id(parameter)])
+
+
+def _row(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Values of every parameter as one row, (1, n), detached."""
+    return rows_of_blocks(value.detach()[None] for value in values)
+
+
+def _row_or_none(values: Sequence[torch.Tensor | None], padding: float = 0.0) -> torch.Tensor | None:
+    """The same of moments, with ``padding`` in the columns that no parameter has; None where one is not kept."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    row_Rn = _row(known)
+    row_Rn[:, sum(value.numel() for value in known) :] = padding
+    return row_Rn
+
+
+@contextmanager
+def _untouched(
+    module: torch.nn.Module, parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+) -> Iterator[None]:
+    """Give the parameters other ``values`` for a while; put them, the buffers and the random streams back after it."""
+    after = [parameter.detach().clone() for parameter in parameters]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    devices = {parameter.device for parameter in parameters if parameter.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            torch._foreach_copy_(list(parameters), list(values))
+            yield
+        finally:
+            torch._foreach_copy_(list(parameters), after)
+            for buffer, value in buffers:
+                buffer.copy_(value)
