@@ -200,7 +200,7 @@ def main() -> None:
                         print(row(f"    {fold}", of_fold))
     for name, names in SETS.items():
         model = fit(runs, names)
-        print(name, {n: round(c, 2) for n, c in zip(model.names, model.coefficient)}, round(model.bias, 2))
+        print(name, {n: round(c, 2) for n, c in zip(model.names, model.coefficient, strict=True)}, round(model.bias, 2))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def moments_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, group:
 
 
 def _of_adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Moments:
-    """m / (1 - beta1^t) over sqrt(v / (1 - beta2^t)) + eps; v is its maximum where the optimizer keeps that (AMSGrad)."""
+    """m / (1 - beta1^t) over sqrt(v / (1 - beta2^t)) + eps; v is its highest where the optimizer keeps that."""
     (beta1, beta2), eps, age = group["betas"], float(group["eps"]), float(state["step"])
     second = state.get("max_exp_avg_sq", state["exp_avg_sq"]) / (1 - float(beta2) ** age)
     left = 1 - float(beta1) ** age

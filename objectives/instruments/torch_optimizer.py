@@ -73,7 +73,8 @@ class OptimizerReadings:
         if any(hasattr(p, "full_tensor") for p in self._parameters.values()):
             raise ValueError("the parameters are sharded: readings need whole ones")
         self._layout = Layout({name: tuple(p.shape) for name, p in self._parameters.items()})
-        self._step, self._reading = first_step, None
+        self._step = first_step
+        self._reading: tuple[int, Reading] | None = None
         self._warm_Rn: torch.Tensor | None = None
         self._before: list[torch.Tensor] | None = None
         self._gradient_Rn: torch.Tensor | None = None
@@ -127,7 +128,8 @@ class OptimizerReadings:
 
     def _measured(self, moments: Sequence[Moments]) -> dict[str, torch.Tensor]:
         """The curvature at the parameters before this step, with the divisor of its update."""
-        assert self._before is not None and self._closure is not None
+        assert self._before is not None
+        assert self._closure is not None
         rates = [
             float(self._group_of[id(p)]["lr"]) * m.step_factor
             for p, m in zip(self._parameters.values(), moments, strict=True)

@@ -6,6 +6,9 @@
         if watch.report(step, loss, grad_norm):
             break
 
+With ``watch.telemetry(model, optimizer, closure)`` before the loop it also reads the optimizer's steps and tells the
+risk of an instability in the next steps: ``watch.risk``, and ``watch.warning`` while an alarm stands.
+
 In a process that a sweep started, the same lines report to the sweep and `watch.config` has the trial's values.
 """
 
@@ -16,7 +19,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +31,9 @@ from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.judging import Judging
 from orchestrator.detection.norm_rises import NOTE
 from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.watched_steps import WatchedSteps
 from orchestrator.errors import InputError, Problem, StorageError
+from orchestrator.warning.monitor import Risk
 
 TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process trains
 
@@ -78,6 +83,7 @@ class Watch:
         self._is_lost = False
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows
+        self._steps: WatchedSteps | None = None
         if self._trial is not None:
             for row in read_rows(self._trial.rows):
                 if self._last_step is None or row["step"] > self._last_step:
@@ -93,12 +99,51 @@ class Watch:
         row = _row(step, loss, grad_norm, metrics)
         processes = _processes()
         if processes is None:
-            self._take(row, writes=int(os.environ.get("RANK", "0")) == 0)
+            self._take(row, writes=rank() == 0)
         else:
             self._report_together(row, processes)
+        if self._steps is not None:
+            self._steps.follow(step, self._judging.record().episodes)
         if self._raises and self._is_lost:
             raise TrainingLost(f"the run is lost: {self.lost_reason}")
         return self._is_lost
+
+    def telemetry(
+        self,
+        model: Any,
+        optimizer: Any,
+        closure: Callable[[], Any] | None = None,
+        *,
+        every: int = 5,
+        curvature: int = 25,
+        products: int = 4,
+    ) -> None:
+        """Read the steps of torch's ``optimizer`` on ``model`` from now on, each ``every``-th of them.
+
+        ``closure()`` returns the loss of a sample batch and calls no ``backward``; with it the curvature is measured
+        each ``curvature`` steps by ``products`` Hessian-vector products, each as dear as two gradients. Reading leaves
+        training as it is. In several processes only rank 0 reads: give it the model within DistributedDataParallel.
+        Raises ValueError where the optimizer does not train the model, or the model is sharded.
+        """
+        if self._steps is not None:
+            self._steps.close()
+        if rank() == 0:
+            self._steps = WatchedSteps(model, optimizer, closure, every, curvature, products)
+
+    @property
+    def risk(self) -> Risk | None:
+        """The risk of an instability in the next steps, at the last reading of telemetry; None while not known."""
+        return None if self._steps is None else self._steps.risk
+
+    @property
+    def warning(self) -> str | None:
+        """What to tell a person while an alarm stands, else None."""
+        return None if self._steps is None or self._last_step is None else self._steps.warning(self._last_step)
+
+    @property
+    def readings(self) -> dict[str, float]:
+        """The last reading of telemetry, to be logged; empty without one."""
+        return {} if self._steps is None else self._steps.reading
 
     @property
     def is_lost(self) -> bool:
@@ -281,6 +326,12 @@ def _number(name: str, value: Any) -> float:
     if not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {value!r}")
     return float(value)
+
+
+def rank() -> int:
+    """The number of this process among those that train together, 0 where it is alone."""
+    processes = _processes()
+    return int(os.environ.get("RANK", "0")) if processes is None else int(processes.get_rank())
 
 
 def _processes() -> ModuleType | None:

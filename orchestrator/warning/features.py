@@ -50,9 +50,9 @@ def ratio(telemetry: Telemetry, name: str) -> np.ndarray:
     """The curvature ``name`` over its threshold 2 / lr where it was measured, (N,); cut to 1/64 to 64."""
     if name not in telemetry:
         return unknown(telemetry)
+    threshold_N = telemetry["curvature_threshold"]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio_N = telemetry[name] / telemetry["curvature_threshold"]
-    return np.clip(np.where(np.isfinite(telemetry["curvature_threshold"]), ratio_N, np.nan), _LEAST, _MOST)
+        return np.clip(np.where(np.isfinite(threshold_N), telemetry[name] / threshold_N, np.nan), _LEAST, _MOST)
 
 
 def unknown(telemetry: Telemetry) -> np.ndarray:
@@ -62,6 +62,8 @@ def unknown(telemetry: Telemetry) -> np.ndarray:
 
 def windows(value_N: np.ndarray, size: int) -> np.ndarray:
     """The last ``size`` values at each reading, itself included, (N, W); NaN before the first."""
+    if not len(value_N):
+        return np.empty((0, size))
     padded = np.concatenate([np.full(size - 1, np.nan), value_N])
     return np.lib.stride_tricks.sliding_window_view(padded, size)
 
@@ -116,13 +118,13 @@ def _mean(telemetry: Telemetry, name: str, size: int) -> np.ndarray:
     """log2 of the geometric mean of the last ``size`` ratios: above 0 a perturbation grows on the whole."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
     past_MW = windows(log_M, size)
-    return held(step_N, is_measured_N, np.nanmean(past_MW, axis=1) if len(log_M) else log_M)
+    return held(step_N, is_measured_N, np.nanmean(past_MW, axis=1))
 
 
 def _peak(telemetry: Telemetry, name: str) -> np.ndarray:
     """log2 of the highest of the last ratios."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
-    return held(step_N, is_measured_N, np.nanmax(windows(log_M, TREND), axis=1) if len(log_M) else log_M)
+    return held(step_N, is_measured_N, np.nanmax(windows(log_M, TREND), axis=1))
 
 
 def _ahead(telemetry: Telemetry) -> np.ndarray:
@@ -174,11 +176,11 @@ FEATURES: tuple[Feature, ...] = (
     Feature("edge_near", "the curvature at its threshold", _near, True),
     Feature("edge", "the curvature over its threshold", lambda t: _mean(t, "lambda_max", TREND), True),
     Feature("edge_long", "a curvature that stays high", lambda t: _mean(t, "lambda_max", 4 * TREND), True),
-    Feature("edge_peak", "the highest recent curvature", lambda t: _peak(t, "lambda_max"), True),
+    Feature("edge_peak", "a recent high curvature", lambda t: _peak(t, "lambda_max"), True),
     Feature("edge_ahead", "the trend of the curvature", _ahead, True),
     Feature("gradient_edge", "the curvature along the gradient", lambda t: _mean(t, "lambda_grad", TREND), True),
     Feature(
-        "gradient_peak", "the highest recent curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True
+        "gradient_peak", "a recent high curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True
     ),
     Feature("v_decayed", "a second moment that only decays", _decayed),
     Feature("v_lag", "a gradient that outgrows the second moment", _lag),
@@ -191,3 +193,8 @@ FEATURES: tuple[Feature, ...] = (
     Feature("logit_rise", "growing attention logits", lambda t: _rise(t, "attention_logit")),
 )
 NAMES = tuple(feature.name for feature in FEATURES)
+# All columns of telemetry that any feature is made from.
+COLUMNS = (
+    "lambda_max", "lambda_grad", "curvature_threshold", "grad_norm/all", "v_lag/all", "direction_rms/all",
+    "update_rms/all", "update_to_weight/all", "share_below_eps/all", "attention_logit",
+)  # fmt: skip

@@ -7,7 +7,7 @@ more of a feature never lowers the risk. A feature that is not known adds nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -105,7 +105,16 @@ def as_json(models: dict[str, RiskModel], made: Any) -> str:
 def shipped() -> dict[str, RiskModel]:
     """The models that come with the package: ``curvature`` with all features, ``cheap`` with those that cost little."""
     data = json.loads(resources.files("orchestrator.warning").joinpath(_FILE).read_text())
-    return {
-        name: RiskModel(**{key: tuple(value) if isinstance(value, list) else value for key, value in model.items()})
-        for name, model in data["models"].items()
-    }
+    return {name: _from_json(model) for name, model in data["models"].items()}
+
+
+def _from_json(model: Mapping[str, Any]) -> RiskModel:
+    return RiskModel(
+        names=tuple(model["names"]),
+        centre=tuple(model["centre"]),
+        spread=tuple(model["spread"]),
+        coefficient=tuple(model["coefficient"]),
+        bias=model["bias"],
+        threshold=model["threshold"],
+        horizon=model["horizon"],
+    )

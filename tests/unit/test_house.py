@@ -81,6 +81,7 @@ FLOOR_PLAN = (
     "orchestrator.search",
     "orchestrator.tracking.catalogue",
     "orchestrator.logs",
+    "orchestrator.warning",
     "orchestrator.detection",
     "orchestrator.watch",
     "orchestrator.callbacks",
