@@ -157,6 +157,17 @@ def survival(
 
 
 @answers.command()
+def warn(name: NameArgument, json_: JsonOption = None, results: ResultsOption = RESULTS) -> None:
+    """Show when telemetry would have warned of each instability, by how many steps, and the false alarms.
+
+    For example `sweep warn fit --json warned.json`. A sweep with telemetry.curvature is warned of earlier.
+    """
+    from orchestrator.commands.warn import warn as command
+
+    finish(command(sweep_folder(name, results), json_), json_)
+
+
+@answers.command()
 def importance(name: NameArgument, json_: JsonOption = None, results: ResultsOption = RESULTS) -> None:
     """Show which axis moves stability and which the loss, by PED-ANOVA and fANOVA, with the diverged runs in.
 

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Trace, TrialRow
-from orchestrator.warning.alarms import Bout, bouts
+from orchestrator.warning.alarms import HORIZON, Bout, bouts
+from orchestrator.warning.evaluation import Quality, RunWarnings, Scored, quality, warned
+from orchestrator.warning.features import features
+from orchestrator.warning.monitor import model_for, reasons_of
 
 # A stalled trial learned nothing that it could lose; of an unknown or pruned one nobody knows what it did.
 WATCHED = ("stable", "spiked", "diverged")
@@ -43,3 +47,84 @@ def unstable(trial: TrialRow) -> tuple[Bout, ...]:
     if not episodes and trial.onset_step is not None:
         episodes = [(trial.onset_step, None)]
     return tuple(bouts(episodes, num_steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm in a trial: the ``risk``, 0 to 1, and the ``reasons`` that raise it most."""
+
+    trial: TrialRow
+    step: int
+    risk: float
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Instability:
+    """An onset in a trial and the first alarm in the horizon before it, None without one."""
+
+    trial: TrialRow
+    onset: int
+    alarm: Alarm | None
+
+    @property
+    def lead(self) -> int | None:
+        """Steps from the alarm to the onset."""
+        return None if self.alarm is None else self.onset - self.alarm.step
+
+
+@dataclass(frozen=True, slots=True)
+class WarnedSweep:
+    """What the warning would have said of each trial with readings, and how good that is.
+
+    ``num_unread`` trials have no telemetry; trials ``with_curvature`` were judged by the model that needs it.
+    """
+
+    name: str
+    num_runs: int
+    num_unread: int
+    with_curvature: int
+    horizon: int
+    instabilities: tuple[Instability, ...]
+    false_alarms: tuple[Alarm, ...]
+    quality: Quality
+
+
+def warn(ledger: LedgerReader) -> WarnedSweep:
+    """The package's warning on every trial of a sweep. Raises InputError where none has readings."""
+    instabilities: list[Instability] = []
+    false_alarms: list[Alarm] = []
+    runs: list[RunWarnings] = []
+    with_curvature = 0
+    for run in watched_runs(ledger):
+        has_curvature = bool(np.isfinite(run.telemetry.get("lambda_max", np.empty(0))).any())
+        with_curvature += has_curvature
+        model, feature_NF = model_for(has_curvature=has_curvature), features(run.telemetry)
+        step_N, risk_N = run.telemetry["step"], model.risks(feature_NF)
+        found = warned(Scored(step_N, risk_N, run.unstable, run.num_steps), model.threshold, model.horizon)
+
+        alarm_of = {
+            step: Alarm(run.trial, step, float(risk_N[place]), reasons_of(model, feature_NF[place : place + 1]))
+            for step in found.alarms
+            for place in [int(np.searchsorted(step_N, step))]
+        }
+        for onset in found.onsets:
+            first = None if onset.lead is None else alarm_of[onset.step - onset.lead]
+            instabilities.append(Instability(run.trial, onset.step, first))
+        false_alarms += [alarm_of[step] for step in found.false_alarms]
+        runs.append(found)
+    num_watched = sum(trial.outcome in WATCHED for trial in ledger.trials())
+    if not runs:
+        what = "has no trial with readings of telemetry and an outcome"
+        remedy = "a sweep with telemetry: {every: 5} has them, and {curvature: 25} warns earlier"
+        raise InputError(Problem(str(ledger.path), "", what, remedy))
+    return WarnedSweep(
+        ledger.path.parent.name,
+        len(runs),
+        num_watched - len(runs),
+        with_curvature,
+        HORIZON,
+        tuple(instabilities),
+        tuple(false_alarms),
+        quality(runs),
+    )

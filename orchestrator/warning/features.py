@@ -179,9 +179,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature("edge_peak", "a recent high curvature", lambda t: _peak(t, "lambda_max"), True),
     Feature("edge_ahead", "the trend of the curvature", _ahead, True),
     Feature("gradient_edge", "the curvature along the gradient", lambda t: _mean(t, "lambda_grad", TREND), True),
-    Feature(
-        "gradient_peak", "a recent high curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True
-    ),
+    Feature("gradient_peak", "a recent high curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True),
     Feature("v_decayed", "a second moment that only decays", _decayed),
     Feature("v_lag", "a gradient that outgrows the second moment", _lag),
     Feature("incoherent", "gradients that cancel from step to step", _incoherent),

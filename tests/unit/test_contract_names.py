@@ -102,6 +102,7 @@ def test_commands_and_options() -> None:
         "locate": LOG_OPTIONS
         | {"--config", "--set", "--log", "--pattern", "--format", "--degraded", "--json", "--results"},
         "survival": {"--axis", "--until", "--json", "--results"},
+        "warn": {"--json", "--results"},
         "compare": {"--along", "--base", "--x", "--y", "--reduce", "--degraded", "--output", "--json", "--results"},
         "report": {"--results"},
         "replay": LOG_OPTIONS

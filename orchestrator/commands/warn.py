@@ -1,0 +1,22 @@
+"""`sweep warn`: when telemetry would have warned of each instability of a sweep, and where it would have been wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.commands.printing import Answer, written_json
+from orchestrator.errors import EXIT_OK
+from orchestrator.files import LEDGER, check_output
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.replay import warning
+from orchestrator.replay.warning_text import warned_json, warned_lines
+
+
+def warn(folder: Path, json_file: Path | None) -> Answer:
+    """The alarms that the package's risk raises on the sweep in ``folder``. Raises InputError."""
+    check_output(json_file, "--json")
+    with LedgerReader(folder / LEDGER) as ledger:
+        found = warning.warn(ledger)
+    yield from warned_lines(found)
+    yield from written_json(json_file, warned_json(found))
+    return EXIT_OK
