@@ -1,14 +1,18 @@
 """Does telemetry warn of instabilities? Trained on some objectives or optimizers, tested on others.
 
-    python benchmarks/warning.py RESULTS [--json FILE] [--fit]
+    python -m benchmarks.warning RESULTS [--fit]
 
-RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. With --fit the models of the package are fitted on all
-of them and written to orchestrator/warning/risk.json.
+RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. It writes results/reference/warning and the tables of
+docs/warning.md. With --fit the models of the package are fitted on all runs and written to
+orchestrator/warning/risk.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import itertools
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,26 +24,35 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Trace
 from orchestrator.replay.warning import watched_runs
+from orchestrator.sweepfile.sections import TelemetryConfig
 from orchestrator.warning.alarms import HORIZON, Bout, is_calm
-from orchestrator.warning.evaluation import Quality, Scored, best_threshold, quality, warned
+from orchestrator.warning.evaluation import Quality, RunWarnings, Scored, best_threshold, quality, warned
 from orchestrator.warning.features import FEATURES, NAMES, Telemetry, features
-from orchestrator.warning.risk import RiskModel, fitted
+from orchestrator.warning.risk import RiskModel, as_json, fitted
 
 # Shapes: N readings, F features.
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = ROOT / "sweeps" / "warning"
 MODELS = ROOT / "orchestrator" / "warning" / "risk.json"
+REFERENCE = ROOT / "results" / "reference" / "warning"
 MOST_FALSE = 1.0  # alarms per 1,000 calm steps
 PENALTY = 1e-3
 
 CHEAP = tuple(feature.name for feature in FEATURES if not feature.needs_curvature)
-GRADIENT = tuple(name for name in NAMES if name.startswith("gradient_")) + CHEAP
+GRADIENT = tuple(name for name in NAMES if name.startswith("gradient_"))
+EDGE = tuple(name for name in NAMES if name.startswith("edge"))
 SETS: Mapping[str, tuple[str, ...]] = {
-    "risk, with curvature": NAMES,
-    "risk, cheap": CHEAP,
-    "risk, one product": GRADIENT,
+    "curvature": (*EDGE, *GRADIENT, "incoherent", "logit"),
+    "one product": (*GRADIENT, "incoherent", "logit"),
+    "cheap": CHEAP,
+    "all readings": NAMES,
 }
+# Readings every so many steps, curvature every so many, and the set: what a warning costs.
+COSTS = (
+    (5, 5, "curvature"), (5, 10, "curvature"), (5, 25, "curvature"), (5, 50, "curvature"), (10, 50, "curvature"),
+    (5, 5, "one product"), (5, 25, "one product"), (5, None, "cheap"), (10, None, "cheap"), (20, None, "cheap"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +60,7 @@ class Run:
     """A trial: what it is of, its readings and their features, its curves and its instabilities."""
 
     sweep: str
+    cell: str
     objective: str
     optimizer: str
     telemetry: Telemetry
@@ -74,6 +88,7 @@ def read(folder: Path) -> list[Run]:
                 found.append(
                     Run(
                         path.parent.name,
+                        repr(dict(run.trial.cell)),
                         run.trial.objective,
                         run.trial.config.get("optimizer", "adamw"),
                         run.telemetry,
@@ -108,8 +123,9 @@ def fit(runs: Sequence[Run], names: Sequence[str]) -> RiskModel:
     """A model of the calm readings of ``runs``; each objective counts the same, and each of its readings."""
     parts = []
     for run in runs:
-        calm_N = is_calm(run.step_N, run.unstable) & (run.step_N <= run.num_steps - HORIZON) | soon(run)
-        calm_N &= is_calm(run.step_N, run.unstable)
+        # Of the last readings nobody knows what would have followed.
+        is_told_N = (run.step_N <= run.num_steps - HORIZON) | soon(run)
+        calm_N = is_calm(run.step_N, run.unstable) & is_told_N
         parts.append((run.feature_NF[calm_N], soon(run)[calm_N], np.full(calm_N.sum(), run.objective)))
     objective_N = np.concatenate([part[2] for part in parts])
     weight_N = np.zeros(len(objective_N))
@@ -143,8 +159,8 @@ def _curve(name: str) -> Scorer:
 
 
 SCORES: Mapping[str, Trained] = {
-    **{name: trained_on(names) for name, names in SETS.items()},
-    **{f"reading, {name}": fixed(_reading(name)) for name in NAMES},
+    **{f"risk, {name}": trained_on(names) for name, names in SETS.items()},
+    **{f"{name} alone": fixed(_reading(name)) for name in NAMES},
     **{name: fixed(_curve(name)) for name in OF_CURVES},
 }
 
@@ -154,53 +170,157 @@ def scored(runs: Iterable[Run], scorer: Scorer) -> list[Scored]:
     return [Scored(*scorer(run), run.unstable, run.num_steps) for run in runs]
 
 
-def across(runs: Sequence[Run], key: Callable[[Run], str], train: Trained, most_false: float) -> dict[str, Quality]:
-    """The quality on each fold by ``key``, with everything chosen on the other folds; ``all`` is of all together."""
-    results, of_fold = [], {}
+# What is left out of the training: an objective, an optimizer, or a fifth of the settings of each sweep.
+SPLITS: Mapping[str, Callable[[Run], str]] = {
+    "objective": lambda run: run.objective,
+    "optimizer": lambda run: run.optimizer,
+    "setting": lambda run: str(zlib.crc32(f"{run.sweep} {run.cell}".encode()) % 5),
+}
+
+
+OWN = "objective, own threshold"
+
+
+def across(runs: Sequence[Run], split: str, train: Trained, most_false: float = MOST_FALSE) -> dict[str, Quality]:
+    """The quality on each fold of ``split``, with everything chosen on the others; ``all`` is of all together.
+
+    With ``OWN`` the model is fitted on the other objectives, and the threshold chosen on other settings of the same.
+    """
+    key, results, of_fold = SPLITS["objective" if split == OWN else split], [], {}
     for held_out in sorted({key(run) for run in runs}):
-        rest = [run for run in runs if key(run) != held_out]
+        rest, tested = [run for run in runs if key(run) != held_out], [run for run in runs if key(run) == held_out]
         scorer = train(rest)
-        threshold = best_threshold(scored(rest, scorer), most_false)
-        tested = [warned(run, threshold) for run in scored([run for run in runs if key(run) == held_out], scorer)]
-        of_fold[held_out] = quality(tested)
-        results += tested
+        if split == OWN:
+            found = _by_setting(scored(tested, scorer), [SPLITS["setting"](run) for run in tested], most_false)
+        else:
+            threshold = best_threshold(scored(rest, scorer), most_false)
+            found = [warned(run, threshold) for run in scored(tested, scorer)]
+        of_fold[held_out] = quality(found)
+        results += found
     return {"all": quality(results), **of_fold}
 
 
-def row(name: str, found: Quality) -> str:
-    """One line of the table."""
-    lead = "-" if found.median_lead is None else f"{found.median_lead:.0f}"
-    return (
-        f"{name:34} {found.num_onsets:5} {found.good_share:7.0%} {found.recall:7.0%} {found.precision:9.0%} "
-        f"{lead:>6} {found.false_per_1000:8.2f}"
-    )
+def _by_setting(runs: Sequence[Scored], settings: Sequence[str], most_false: float) -> list[RunWarnings]:
+    """Each run with the threshold of the runs of other settings."""
+    found = []
+    for setting in sorted(set(settings)):
+        others = [run for run, own in zip(runs, settings, strict=True) if own != setting]
+        threshold = best_threshold(others, most_false)
+        found += [warned(run, threshold) for run, own in zip(runs, settings, strict=True) if own == setting]
+    return found
 
 
-HEADER = f"{'':34} {'onset':>5} {'lead>20':>7} {'recall':>7} {'precision':>9} {'median':>6} {'false/k':>8}"
+def numbers(found: Quality) -> dict[str, str]:
+    """The columns of every table."""
+    return {
+        "onsets": str(found.num_onsets),
+        "lead_20": _share(found.good_share),
+        "recall": _share(found.recall),
+        "precision": _share(found.precision),
+        "median_lead": "-" if found.median_lead is None else f"{found.median_lead:.0f}",
+        "false_per_1000": f"{found.false_per_1000:.2f}",
+        "false_per_1000_stable": f"{found.stable_false_per_1000:.2f}",
+    }
+
+
+def _share(value: float) -> str:
+    return "-" if value != value else f"{value:.2f}"
+
+
+def score_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Each score on each split, and the folds of the risks."""
+    rows = []
+    for split in (*SPLITS, OWN):
+        for name, train in SCORES.items():
+            for fold, found in across(runs, split, train).items():
+                if fold == "all" or (name.startswith("risk") and split != "setting" and found.num_onsets):
+                    rows.append({"left_out": split, "fold": fold, "score": name, **numbers(found)})
+                    print(*rows[-1].values(), sep="\t", flush=True)
+    return rows
+
+
+def cost_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """The risks with readings that are more or less frequent, and what they cost in time, on left-out settings."""
+    rows = []
+    for every, curvature, name in COSTS:
+        sparse = [thinned(run, every, curvature) for run in runs]
+        cost = TelemetryConfig(every=every, curvature=curvature, products=1 if name == "one product" else 4)
+        row = {
+            "score": f"risk, {name}",
+            "every": str(every),
+            "curvature": "-" if curvature is None else str(curvature),
+            "time": f"{cost.time_factor:.2f}",
+        }
+        rows.append({**row, **numbers(across(sparse, "setting", trained_on(SETS[name]))["all"])})
+        print(*rows[-1].values(), sep="\t", flush=True)
+    return rows
+
+
+def calibration_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Of left-out readings by their risk: how many an onset followed within the horizon."""
+    rows = []
+    for split, key in SPLITS.items():
+        risks, was_soon = [], []
+        for held_out in sorted({key(run) for run in runs}):
+            model = fit([run for run in runs if key(run) != held_out], SETS["curvature"])
+            for run in runs:
+                if key(run) == held_out:
+                    calm_N = is_calm(run.step_N, run.unstable)
+                    risks.append(model.risks(run.feature_NF)[calm_N])
+                    was_soon.append(soon(run)[calm_N])
+        risk_N, soon_N = np.concatenate(risks), np.concatenate(was_soon)
+        for low, high in itertools.pairwise((0.0, 0.01, 0.03, 0.1, 0.3, 1.0)):
+            in_N = (risk_N >= low) & (risk_N < high)
+            if in_N.any():
+                told, came = f"{risk_N[in_N].mean():.3f}", f"{soon_N[in_N].mean():.3f}"
+                rows.append({"left_out": split, "risk": told, "came_true": came, "readings": str(in_N.sum())})
+    return rows
+
+
+def write(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """A table as comma-separated values."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def fit_models(runs: Sequence[Run]) -> None:
+    """Fit the package's models on all runs, at cadences that a user can afford, and write them."""
+    models = {}
+    for name, every, curvature in (("curvature", 5, 25), ("cheap", 5, None)):
+        sparse = [thinned(run, every, curvature) for run in runs]
+        model = fit(sparse, SETS[name])
+        threshold = best_threshold(
+            scored(sparse, lambda run, model=model: (run.step_N, model.risks(run.feature_NF))), 1
+        )
+        models[name] = replace(model, threshold=threshold)
+    made = {
+        "by": "python -m benchmarks.warning RESULTS --fit",
+        "sweeps": sorted({run.sweep for run in runs}),
+        "runs": len(runs),
+        "instabilities": sum(len(run.unstable) for run in runs),
+        "most_false_per_1000": MOST_FALSE,
+        "readings_every": 5,
+        "curvature_every": 25,
+    }
+    MODELS.write_text(as_json(models, made) + "\n")
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--fit", action="store_true", help="only fit the package's models")
     arguments = parser.parse_args()
     runs = read(arguments.results)
-    found: dict[str, dict[str, dict[str, Quality]]] = {}
-    for title, key in (("objective", lambda run: run.objective), ("optimizer", lambda run: run.optimizer)):
-        print(f"\nleave one {title} out\n{HEADER}")
-        for name, train in SCORES.items():
-            of_folds = across(runs, key, train, MOST_FALSE)
-            found.setdefault(title, {})[name] = of_folds
-            print(row(name, of_folds["all"]), flush=True)
-            if name.startswith("risk"):
-                for fold, of_fold in of_folds.items():
-                    if fold != "all":
-                        print(row(f"    {fold}", of_fold))
-    for name, names in SETS.items():
-        model = fit(runs, names)
-        print(name, {n: round(c, 2) for n, c in zip(model.names, model.coefficient, strict=True)}, round(model.bias, 2))
+    if arguments.fit:
+        fit_models(runs)
+        return
+    write(REFERENCE / "calibration.csv", calibration_rows(runs))
+    write(REFERENCE / "scores.csv", score_rows(runs))
+    write(REFERENCE / "costs.csv", cost_rows(runs))
 
 
 if __name__ == "__main__":

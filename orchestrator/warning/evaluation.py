@@ -19,7 +19,7 @@ from orchestrator.warning.alarms import HORIZON, Bout, alarms
 # Shapes: N readings.
 
 GOOD_LEAD = 20  # steps in which something can still be done
-_TRIED = 80  # thresholds among which one is chosen
+_TRIED = 60  # thresholds among which one is chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +50,11 @@ class RunWarnings:
     calm_steps: int
     early_onsets: int  # in the first steps, left out
 
+    @property
+    def is_stable(self) -> bool:
+        """Whether the run had no instability at all."""
+        return not self.onsets and not self.early_onsets
+
 
 @dataclass(frozen=True, slots=True)
 class Quality:
@@ -63,6 +68,8 @@ class Quality:
     calm_steps: int
     median_lead: float | None  # of the onsets that were warned of
     early_onsets: int
+    stable_steps: int  # of runs without any instability
+    num_false_stable: int  # false alarms in those
 
     @property
     def recall(self) -> float:
@@ -83,6 +90,11 @@ class Quality:
     def false_per_1000(self) -> float:
         """False alarms per 1,000 calm steps."""
         return 1000 * self.num_false / self.calm_steps if self.calm_steps else float("nan")
+
+    @property
+    def stable_false_per_1000(self) -> float:
+        """The same in runs that had no instability at all."""
+        return 1000 * self.num_false_stable / self.stable_steps if self.stable_steps else float("nan")
 
 
 def warned(run: Scored, threshold: float, horizon: int = HORIZON) -> RunWarnings:
@@ -113,6 +125,8 @@ def quality(runs: Iterable[RunWarnings]) -> Quality:
         calm_steps=sum(run.calm_steps for run in runs),
         median_lead=float(median(leads)) if leads else None,
         early_onsets=sum(run.early_onsets for run in runs),
+        stable_steps=sum(run.calm_steps for run in runs if run.is_stable),
+        num_false_stable=sum(len(run.false_alarms) for run in runs if run.is_stable),
     )
 
 
@@ -125,7 +139,7 @@ def best_threshold(runs: Sequence[Scored], most_false: float, horizon: int = HOR
     if not len(scores):
         return float("inf")
     # Few readings are alarms: the thresholds get denser towards the highest scores.
-    shares = 1 - np.geomspace(1, 1e-4, _TRIED)
+    shares = 1 - np.geomspace(0.5, 1e-4, _TRIED)
     best, found = (0, 0.0), float("inf")
     for threshold in np.unique(np.quantile(scores, shares, method="inverted_cdf")):
         of_this = quality(warned(run, float(threshold), horizon) for run in runs)

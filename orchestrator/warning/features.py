@@ -21,7 +21,7 @@ RECENT, USUAL = 5, 40
 TREND, AHEAD = 5, 25
 # Steps for which a measurement of the curvature stands in for the next.
 STANDS = 100
-# A feature at a reading needs this many readings before it at most, if the curvature is measured at every tenth.
+# A feature at a reading needs this many readings before it at most, if the curvature is measured at every twentieth.
 MEMORY = 128
 _LEAST, _MOST = 2.0**-6, 2.0**6  # ratios are cut here: beyond, how far says nothing more
 _LEAST_LAG = 1e-4
@@ -114,11 +114,10 @@ def _near(telemetry: Telemetry) -> np.ndarray:
     return held(step_N, is_measured_N, running_median(np.clip(log_M, -_NEAR, _NEAR), 3))
 
 
-def _mean(telemetry: Telemetry, name: str, size: int) -> np.ndarray:
-    """log2 of the geometric mean of the last ``size`` ratios: above 0 a perturbation grows on the whole."""
+def _mean(telemetry: Telemetry, name: str) -> np.ndarray:
+    """log2 of the geometric mean of the last ratios: above 0 a perturbation grows on the whole."""
     step_N, is_measured_N, log_M = _curved(telemetry, name)
-    past_MW = windows(log_M, size)
-    return held(step_N, is_measured_N, np.nanmean(past_MW, axis=1))
+    return held(step_N, is_measured_N, np.nanmean(windows(log_M, TREND), axis=1))
 
 
 def _peak(telemetry: Telemetry, name: str) -> np.ndarray:
@@ -163,29 +162,22 @@ def _incoherent(telemetry: Telemetry) -> np.ndarray:
         return -_log(np.maximum(running_median(_column(telemetry, "direction_rms/all"), RECENT), _LEAST))
 
 
-def _relative_update(telemetry: Telemetry) -> np.ndarray:
-    """log2 of |update| / |weights|."""
-    return _log(running_median(_column(telemetry, "update_to_weight/all"), RECENT))
-
-
 def _logit(telemetry: Telemetry) -> np.ndarray:
     return np.log10(np.maximum(_column(telemetry, "attention_logit"), 1.0))
 
 
 FEATURES: tuple[Feature, ...] = (
     Feature("edge_near", "the curvature at its threshold", _near, True),
-    Feature("edge", "the curvature over its threshold", lambda t: _mean(t, "lambda_max", TREND), True),
-    Feature("edge_long", "a curvature that stays high", lambda t: _mean(t, "lambda_max", 4 * TREND), True),
+    Feature("edge", "the curvature over its threshold", lambda t: _mean(t, "lambda_max"), True),
     Feature("edge_peak", "a recent high curvature", lambda t: _peak(t, "lambda_max"), True),
     Feature("edge_ahead", "the trend of the curvature", _ahead, True),
-    Feature("gradient_edge", "the curvature along the gradient", lambda t: _mean(t, "lambda_grad", TREND), True),
+    Feature("gradient_edge", "the curvature along the gradient", lambda t: _mean(t, "lambda_grad"), True),
     Feature("gradient_peak", "a recent high curvature along the gradient", lambda t: _peak(t, "lambda_grad"), True),
     Feature("v_decayed", "a second moment that only decays", _decayed),
     Feature("v_lag", "a gradient that outgrows the second moment", _lag),
     Feature("incoherent", "gradients that cancel from step to step", _incoherent),
     Feature("norm_rise", "a rising gradient norm", lambda t: _rise(t, "grad_norm/all")),
     Feature("update_rise", "growing steps", lambda t: _rise(t, "update_rms/all")),
-    Feature("relative_update", "steps that are large beside the weights", _relative_update),
     Feature("below_eps", "a second moment below eps", lambda t: _column(t, "share_below_eps/all")),
     Feature("logit", "large attention logits", _logit),
     Feature("logit_rise", "growing attention logits", lambda t: _rise(t, "attention_logit")),
@@ -194,5 +186,5 @@ NAMES = tuple(feature.name for feature in FEATURES)
 # All columns of telemetry that any feature is made from.
 COLUMNS = (
     "lambda_max", "lambda_grad", "curvature_threshold", "grad_norm/all", "v_lag/all", "direction_rms/all",
-    "update_rms/all", "update_to_weight/all", "share_below_eps/all", "attention_logit",
+    "update_rms/all", "share_below_eps/all", "attention_logit",
 )  # fmt: skip
