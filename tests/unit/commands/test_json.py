@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from sweep_cases import ledger_at, record, search_with, sweep_of
+from sweep_cases import finished, ledger_at, record, search_with, sweep_of
 
 from orchestrator.cli import app
 from orchestrator.commands.boundary import boundary
@@ -26,8 +27,14 @@ from orchestrator.commands.printing import Answer, written_json
 from orchestrator.commands.recommend import recommend
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.status import status
+from orchestrator.commands.warn import warn
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
 from orchestrator.importing.options import ImportOptions
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
+from orchestrator.messages import Completed, Report
+from orchestrator.sweepfile.spec import Sweep
 
 PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
@@ -53,9 +60,31 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         labels = ["diverged" if trial.cell["lr"] > unstable else "stable" for trial in sweep.trials]
         with ledger_at(folder / name) as ledger:
             record(ledger, sweep, labels, [1.0 + trial.cell["lr"] for trial in sweep.trials])
+    sweep = sweep_of(GRID, f"name: warned\n{HEAD.replace('20', '400')}")
+    with ledger_at(folder / "warned") as ledger:
+        record_with_readings(ledger, sweep)
     (folder / "broken").mkdir()
     (folder / "broken" / "ledger.db").write_text("no ledger")
     return folder
+
+
+def record_with_readings(ledger: LedgerWriter, sweep: Sweep) -> None:
+    """Trials whose curvature jumps at step 200, of which every second one diverges 30 steps later."""
+    ledger.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+    step_N = np.arange(0, 400, 5)
+    curvature_N = np.where(step_N < 200, 0.01, 1e3)
+    readings = {"step": step_N, "grad_norm/all": np.ones(80), "lambda_max": curvature_N, "lambda_grad": curvature_N}
+    for i, trial in enumerate(sweep.trials):
+        (pack,) = make_packs(sweep, [trial], 1)
+        ledger.start_pack(pack, "test")
+        changes = {"onset_step": 230, "episodes": ((230, None),)} if i % 2 else {"onset_step": None}
+        result = finished(trial.trial_id, "diverged" if i % 2 else "stable", steps_done=400, **changes)
+        curve = {"step": np.arange(400), "loss": np.ones(400)}
+        of_trial = {trial.trial_id: {**readings, "curvature_threshold": np.ones(80)}}
+        ledger.record(
+            Report(pack.pack_id, 400, 0, 0.5, {trial.trial_id: curve}, (result,), Completed(), telemetry=of_trial)
+        )
+        ledger.end_pack(pack.pack_id, "done", "errored", "a bug")
 
 
 def both(command: Callable[[Path, Path], Answer]) -> list[Command]:
@@ -124,6 +153,7 @@ COMMANDS: dict[str, list[Command]] = {
         located("grid", "lr=7", "beta1=0.4"),
     ],
     "explain": [lambda results, file: explain(results / "grid", None, None, results / "picture.png", file)],
+    "warn": [lambda results, file: warn(results / "warned", file)],
     "diagnose": [lambda results, file: diagnose(results / "grid", None, {}, results / "picture.png", file)],
 }
 

@@ -1,0 +1,115 @@
+"""What the warning would have said of the trials of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sweep_cases import finished, ledger_at, sweep_of
+
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.errors import InputError
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import Completed, Report
+from orchestrator.replay import warning
+from orchestrator.replay.warning_text import warned_json, warned_lines
+from orchestrator.warning.alarms import Bout
+from orchestrator.warning.monitor import model_for
+
+STEPS = 400
+BASE = "name: case\nobjective: quadratic\nsteps: 400\nseeds: [0]\naxes: {lr: {values: [1.0, 2.0, 3.0]}}\n"
+
+
+def telemetry(high_from: int | None) -> dict[str, np.ndarray]:
+    """Readings every 5 steps; from a step on the curvature is eight times its threshold."""
+    step_N = np.arange(0, STEPS, 5)
+    ratio_N = np.full(len(step_N), 0.1)
+    if high_from is not None:
+        ratio_N[step_N >= high_from] = 8.0
+    threshold_N = np.full(len(step_N), 2.0)
+    return {
+        "step": step_N,
+        "grad_norm/all": np.ones(len(step_N)),
+        "lambda_max": 2 * ratio_N,
+        "lambda_grad": 2 * ratio_N,
+        "curvature_threshold": threshold_N,
+    }
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerReader:
+    """A stable trial, one that is warned of some 40 steps before its onset, and a stable one with a false alarm."""
+    # The threshold is fitted to sweeps; here it separates the two curvatures.
+    monkeypatch.setattr(
+        warning, "model_for", lambda has_curvature: replace(model_for(has_curvature=True), threshold=0.1)
+    )
+    sweep = sweep_of(base=BASE)
+    with ledger_at(tmp_path / "case") as writer:
+        writer.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+        for trial, high_from, onset in zip(sweep.trials, (None, 255, 200), (None, 300, None), strict=True):
+            (pack,) = make_packs(sweep, [trial], 1)
+            writer.start_pack(pack, "test")
+            outcome = "stable" if onset is None else "diverged"
+            episodes = () if onset is None else ((onset, None),)
+            result = finished(trial.trial_id, outcome, onset_step=onset, episodes=episodes, steps_done=STEPS)
+            curve = {"step": np.arange(STEPS), "loss": np.ones(STEPS)}
+            readings = {trial.trial_id: telemetry(high_from)}
+            report = Report(
+                pack.pack_id, STEPS, 0, 0.5, {trial.trial_id: curve}, (result,), Completed(), telemetry=readings
+            )
+            writer.record(report)
+            writer.end_pack(pack.pack_id, "done", "errored", "a bug")
+    return LedgerReader(tmp_path / "case" / "ledger.db")
+
+
+def test_each_instability_has_its_alarm_and_its_lead(ledger: LedgerReader) -> None:
+    with ledger:
+        found = warning.warn(ledger)
+    (instability,) = found.instabilities
+    assert instability.onset == 300
+    assert instability.lead is not None
+    assert 20 <= instability.lead <= 45
+    assert instability.alarm is not None
+    assert "curvature" in instability.alarm.reasons[0]
+
+
+def test_an_alarm_on_a_stable_trial_is_false(ledger: LedgerReader) -> None:
+    with ledger:
+        found = warning.warn(ledger)
+    assert [alarm.trial.cell["lr"] for alarm in found.false_alarms] == [3.0]
+    assert found.quality.calm_steps == 2 * STEPS + 300
+    assert found.quality.stable_steps == 2 * STEPS
+
+
+def test_the_answer_in_words_and_as_json_has_both(ledger: LedgerReader) -> None:
+    with ledger:
+        found = warning.warn(ledger)
+    lines = list(warned_lines(found))
+    assert lines[0] == "case: 3 runs, 1 instabilities"
+    assert lines[1].startswith("warned of 1 of 1, 1 of them by 20 steps or more, median lead ")
+    assert any(line.startswith("1 false alarms in 1,100 calm steps: 0.91 per 1,000 steps") for line in lines)
+    told = warned_json(found)
+    assert (told["num_warned"], len(told["false_alarms"]), told["num_with_curvature"]) == (1, 1, 3)
+
+
+def test_a_run_that_drifted_away_without_an_episode_has_its_onset() -> None:
+    from sweep_cases import trial_row
+
+    assert warning.unstable(trial_row(onset_step=7, steps_done=20)) == (Bout(7, 20),)
+    assert warning.unstable(trial_row(onset_step=7, steps_done=20, episodes=((7, 9),))) == (Bout(7, 9),)
+    assert warning.unstable(trial_row(steps_done=20)) == ()
+
+
+def test_a_sweep_without_telemetry_says_how_to_have_some(tmp_path: Path) -> None:
+    sweep = sweep_of(base=BASE)
+    with ledger_at(tmp_path / "bare") as writer:
+        writer.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))
+    with (
+        LedgerReader(tmp_path / "bare" / "ledger.db") as reader,
+        pytest.raises(InputError, match="telemetry") as raised,
+    ):
+        warning.warn(reader)
+    assert "curvature: 25" in raised.value.problems[0].remedy

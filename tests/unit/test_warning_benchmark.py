@@ -1,0 +1,123 @@
+"""The benchmark of warnings: baselines, folds, and the page that shows its numbers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import warning as benchmark
+from benchmarks.warning import CHEAP, REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
+from benchmarks.warning_scores import cusum, deviations, kurtosis
+from orchestrator.sweepfile.spec import load_sweep
+from orchestrator.warning.alarms import Bout
+from orchestrator.warning.features import features
+from orchestrator.warning.risk import shipped
+
+PAGE = (Path(__file__).parents[2] / "docs" / "warning.md").read_text()
+
+
+def run(objective: str, seed: int, onset: int | None = None) -> Run:
+    """A run whose curvature grows over its threshold from 40 steps before its onset on."""
+    random = np.random.default_rng(seed)
+    step_N = np.arange(0, 600, 5)
+    ratio_N = 0.3 * np.exp(0.1 * random.normal(size=len(step_N)))
+    if onset is not None:
+        ratio_N[step_N >= onset - 40] *= 10
+    telemetry = {
+        "step": step_N,
+        "grad_norm/all": np.ones(len(step_N)),
+        "lambda_max": ratio_N,
+        "lambda_grad": ratio_N,
+        "curvature_threshold": np.ones(len(step_N)),
+    }
+    trace = {"step": np.arange(600), "loss": random.normal(size=600), "grad_norm": np.exp(random.normal(size=600))}
+    unstable = () if onset is None else (Bout(onset, 600),)
+    return Run("case", str(seed), objective, "adamw", telemetry, features(telemetry), trace, unstable, 600)
+
+
+RUNS = [run(name, seed, onset) for name in "ab" for seed, onset in enumerate((None, None, 300, 410, 520))]
+
+
+def test_a_law_that_holds_on_all_objectives_is_found_on_those_left_out() -> None:
+    found = across(RUNS, "objective", SCORES["risk, curvature"])
+    assert found["all"].num_onsets == 6
+    assert found["all"].good_share == 1.0
+    assert found["all"].false_per_1000 <= 1.0
+
+
+def test_noise_warns_of_nothing() -> None:
+    found = across(RUNS, "objective", SCORES["norm, deviations"])
+    assert found["all"].good_share <= 0.5
+
+
+def test_a_reading_is_soon_before_an_onset_from_fifty_steps_on() -> None:
+    steps = RUNS[2].step_N[soon(RUNS[2])]
+    assert (steps.min(), steps.max()) == (250, 295)
+
+
+def test_thinning_keeps_the_readings_that_would_have_been_taken() -> None:
+    sparse = thinned(RUNS[0], 20, 50)
+    assert set(sparse.step_N.tolist()) == {step for step in range(0, 600, 5) if step % 20 == 0 or step % 50 == 0}
+    assert np.isfinite(sparse.telemetry["lambda_max"]).sum() == 12
+    assert not np.isfinite(thinned(RUNS[0], 20, None).telemetry["lambda_max"]).any()
+
+
+def test_an_objective_with_many_runs_counts_no_more_than_one_with_few() -> None:
+    """Ten copies of the runs of one objective do not move the fit."""
+    of_a, of_b = [run for run in RUNS if run.objective == "a"], [run for run in RUNS if run.objective == "b"]
+    names = ("edge", "gradient_edge")
+    once, often = fit([*of_a, *of_b], names), fit([*of_a * 10, *of_b], names)
+    assert once.bias == pytest.approx(often.bias, abs=0.2)
+
+
+def test_deviations_are_those_above_the_window_before() -> None:
+    value_N = np.concatenate([np.tile([0.0, 1.0], 30), [10.0]])
+    assert deviations(value_N)[-1] == pytest.approx((10 - 0.5) / (1.4826 * 0.5))
+    assert np.isnan(deviations(value_N)[49])
+
+
+def test_a_cusum_grows_while_values_stay_above_their_past() -> None:
+    value_N = np.concatenate([np.random.default_rng(0).normal(size=100), np.full(20, 3.0)])
+    sums_N = cusum(value_N)
+    assert (np.diff(sums_N[100:110]) > 0).all()
+
+
+def test_the_kurtosis_of_one_outlier_is_high_and_of_two_values_is_least() -> None:
+    assert kurtosis(np.tile([0.0, 1.0], 25))[-1] == pytest.approx(-2.0)
+    assert kurtosis(np.concatenate([np.zeros(49), [1.0]]))[-1] > 40
+
+
+@pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_sweep_of_the_benchmark_reads_its_telemetry(path: Path) -> None:
+    sweep = load_sweep(path)
+    assert sweep.name == path.stem
+    assert sweep.telemetry.every == 5
+
+
+def test_the_package_s_models_are_of_the_features_of_the_benchmark() -> None:
+    assert shipped()["curvature"].names == benchmark.SETS["curvature"]
+    assert shipped()["cheap"].names == CHEAP
+
+
+def test_the_page_shows_the_numbers_of_the_tables() -> None:
+    """Each row of a table of the page is one of the reference, cell by cell."""
+    shown = re.findall(r"^\| ([^|]+?) \| ((?:[\d.-]+ \| ?)+)$", PAGE, re.MULTILINE)
+    known = set()
+    for path in REFERENCE.glob("*.csv"):
+        with path.open() as file:
+            known |= {tuple(row.values()) for row in csv.DictReader(file)}
+    assert len(shown) > 20
+    for name, cells in shown:
+        numbers = tuple(cell.strip() for cell in cells.strip(" |").split("|"))
+        assert any(set(numbers) <= set(row) for row in known), (name, numbers)
+
+
+def test_a_run_is_left_out_with_its_setting() -> None:
+    folds = {benchmark.SPLITS["setting"](one) for one in RUNS}
+    assert len(folds) > 1
+    assert benchmark.SPLITS["setting"](RUNS[0]) == benchmark.SPLITS["setting"](replace(RUNS[0], num_steps=1))
