@@ -55,6 +55,14 @@ COSTS = (
 )  # fmt: skip
 
 
+# The models of the package: their set, and the readings that they are fitted to.
+FITTED: Mapping[str, tuple[str, int, int | None]] = {
+    "trend": ("curvature", 5, 5),
+    "gradient": ("one product", 5, 25),
+    "cheap": ("cheap", 5, None),
+}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A trial: what it is of, its readings and their features, its curves and its instabilities."""
@@ -289,11 +297,11 @@ def write(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def fit_models(runs: Sequence[Run]) -> None:
-    """Fit the package's models on all runs, at cadences that a user can afford, and write them."""
+    """Fit the package's models on all runs, and write them."""
     models = {}
-    for name, every, curvature in (("curvature", 5, 25), ("cheap", 5, None)):
+    for name, (of, every, curvature) in FITTED.items():
         sparse = [thinned(run, every, curvature) for run in runs]
-        model = fit(sparse, SETS[name])
+        model = fit(sparse, SETS[of])
         threshold = best_threshold(
             scored(sparse, lambda run, model=model: (run.step_N, model.risks(run.feature_NF))), 1
         )
@@ -304,8 +312,7 @@ def fit_models(runs: Sequence[Run]) -> None:
         "runs": len(runs),
         "instabilities": sum(len(run.unstable) for run in runs),
         "most_false_per_1000": MOST_FALSE,
-        "readings_every": 5,
-        "curvature_every": 25,
+        "read": {name: list(how) for name, how in FITTED.items()},
     }
     MODELS.write_text(as_json(models, made) + "\n")
 

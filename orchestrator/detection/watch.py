@@ -116,13 +116,14 @@ class Watch:
         *,
         every: int = 5,
         curvature: int = 25,
-        products: int = 4,
+        products: int = 1,
     ) -> None:
         """Read the steps of torch's ``optimizer`` on ``model`` from now on, each ``every``-th of them.
 
         ``closure()`` returns the loss of a sample batch and calls no ``backward``; with it the curvature is measured
-        each ``curvature`` steps by ``products`` Hessian-vector products, each as dear as two gradients. Reading leaves
-        training as it is. In several processes only rank 0 reads: give it the model within DistributedDataParallel.
+        each ``curvature`` steps by ``products`` Hessian-vector products, each as dear as two gradients. Four products
+        each 5 steps warn of more (docs/warning.md). Reading leaves training as it is. In several processes only rank 0
+        reads: give it the model within DistributedDataParallel.
         Raises ValueError where the optimizer does not train the model, or the model is sharded.
         """
         if self._steps is not None:

@@ -27,7 +27,7 @@ class WatchedSteps:
         self._readings = OptimizerReadings(
             model, optimizer, closure, every, None if closure is None else curvature, products
         )
-        self._monitor = RiskMonitor(model_for(has_curvature=closure is not None))
+        self._monitor = RiskMonitor(model_for(None if closure is None else curvature, has_largest=products > 1))
         self._was_off = False
         self.reading: dict[str, float] = {}
 

@@ -49,6 +49,12 @@ def unstable(trial: TrialRow) -> tuple[Bout, ...]:
     return tuple(bouts(episodes, num_steps))
 
 
+def curvature_every(telemetry: Trace) -> float | None:
+    """The usual number of steps between two measurements of the curvature; None where there are none."""
+    step_M = telemetry["step"][np.isfinite(telemetry.get("lambda_grad", np.full(len(telemetry["step"]), np.nan)))]
+    return float(np.median(np.diff(step_M))) if len(step_M) > 1 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """An alarm in a trial: the ``risk``, 0 to 1, and the ``reasons`` that raise it most."""
@@ -97,9 +103,9 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
     runs: list[RunWarnings] = []
     with_curvature = 0
     for run in watched_runs(ledger):
-        has_curvature = bool(np.isfinite(run.telemetry.get("lambda_max", np.empty(0))).any())
-        with_curvature += has_curvature
-        model, feature_NF = model_for(has_curvature=has_curvature), features(run.telemetry)
+        every = curvature_every(run.telemetry)
+        with_curvature += every is not None
+        model, feature_NF = model_for(every), features(run.telemetry)
         step_N, risk_N = run.telemetry["step"], model.risks(feature_NF)
         found = warned(Scored(step_N, risk_N, run.unstable, run.num_steps), model.threshold, model.horizon)
 

@@ -16,6 +16,7 @@ from orchestrator.warning.risk import RiskModel, shipped
 # Shapes: N readings.
 
 _REASONS = 2  # named beside a risk
+OFTEN = 10  # steps between measurements of the curvature up to which its trend tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,16 @@ class Risk:
         return f"risk {self.risk:.0%} of an instability within {self.horizon} steps of step {self.step}{why}"
 
 
-def model_for(*, has_curvature: bool) -> RiskModel:
-    """The model of the package for runs with, or without, readings of the curvature."""
-    return shipped()["curvature" if has_curvature else "cheap"]
+def model_for(curvature_every: float | None, *, has_largest: bool = True) -> RiskModel:
+    """The model of the package for runs whose curvature is measured every so many steps, None for never.
+
+    ``trend`` draws on the largest eigenvalue where it is measured often (``has_largest``: by two Hessian-vector
+    products or more). Where it is not, ``gradient`` reads the curvature along the gradient, which takes one product.
+    ``cheap`` needs neither.
+    """
+    if curvature_every is None:
+        return shipped()["cheap"]
+    return shipped()["trend" if has_largest and curvature_every <= OFTEN else "gradient"]
 
 
 class RiskMonitor:

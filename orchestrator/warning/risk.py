@@ -103,7 +103,7 @@ def as_json(models: dict[str, RiskModel], made: Any) -> str:
 
 @cache
 def shipped() -> dict[str, RiskModel]:
-    """The models that come with the package: ``curvature`` with all features, ``cheap`` with those that cost little."""
+    """The models that come with the package: ``trend``, ``gradient`` and ``cheap``; ``model_for`` chooses."""
     data = json.loads(resources.files("orchestrator.warning").joinpath(_FILE).read_text())
     return {name: _from_json(model) for name, model in data["models"].items()}
 

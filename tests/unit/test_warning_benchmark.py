@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import warning as benchmark
-from benchmarks.warning import CHEAP, REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
+from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
 from benchmarks.warning_scores import cusum, deviations, kurtosis
 from orchestrator.sweepfile.spec import load_sweep
 from orchestrator.warning.alarms import Bout
@@ -100,8 +100,8 @@ def test_each_sweep_of_the_benchmark_reads_its_telemetry(path: Path) -> None:
 
 
 def test_the_package_s_models_are_of_the_features_of_the_benchmark() -> None:
-    assert shipped()["curvature"].names == benchmark.SETS["curvature"]
-    assert shipped()["cheap"].names == CHEAP
+    for name, (of, _, _) in benchmark.FITTED.items():
+        assert shipped()[name].names == benchmark.SETS[of]
 
 
 def test_the_page_shows_the_numbers_of_the_tables() -> None:

@@ -69,8 +69,8 @@ def test_a_warning_stands_while_its_alarm_does(loop, monkeypatch: pytest.MonkeyP
     from orchestrator.detection import watched_steps
     from orchestrator.warning.monitor import model_for
 
-    always = replace(model_for(has_curvature=False), threshold=0.0)
-    monkeypatch.setattr(watched_steps, "model_for", lambda has_curvature: always)
+    always = replace(model_for(None), threshold=0.0)
+    monkeypatch.setattr(watched_steps, "model_for", lambda every, has_largest: always)
     model, optimizer, _ = loop
     watch = Watch()
     watch.telemetry(model, optimizer)

@@ -43,9 +43,7 @@ def telemetry(high_from: int | None) -> dict[str, np.ndarray]:
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerReader:
     """A stable trial, one that is warned of some 40 steps before its onset, and a stable one with a false alarm."""
     # The threshold is fitted to sweeps; here it separates the two curvatures.
-    monkeypatch.setattr(
-        warning, "model_for", lambda has_curvature: replace(model_for(has_curvature=True), threshold=0.1)
-    )
+    monkeypatch.setattr(warning, "model_for", lambda every: replace(model_for(5), threshold=0.1))
     sweep = sweep_of(base=BASE)
     with ledger_at(tmp_path / "case") as writer:
         writer.plan(sweep.objective.name, sweep.trials, driver_facts(sweep))

@@ -44,7 +44,9 @@ def test_a_feature_that_lowers_the_risk_gets_no_say() -> None:
     assert model.coefficient[0] == 0.0
 
 
-@given(st.sampled_from(sorted(NAMES)), st.floats(-5, 5), st.floats(0, 5), st.sampled_from(["curvature", "cheap"]))
+@given(
+    st.sampled_from(sorted(NAMES)), st.floats(-5, 5), st.floats(0, 5), st.sampled_from(["trend", "gradient", "cheap"])
+)
 def test_more_of_any_feature_never_lowers_the_risk_of_the_package_s_models(
     name: str, at: float, more: float, kind: str
 ) -> None:
@@ -65,12 +67,12 @@ def test_a_feature_that_is_not_known_counts_neither_way() -> None:
 
 
 def test_where_nothing_is_known_there_is_no_risk() -> None:
-    assert np.isnan(shipped()["curvature"].risks(np.full((1, F), np.nan))[0])
+    assert np.isnan(shipped()["trend"].risks(np.full((1, F), np.nan))[0])
 
 
 def test_the_cheap_model_needs_no_curvature() -> None:
     assert not shipped()["cheap"].needs_curvature
-    assert shipped()["curvature"].needs_curvature
+    assert shipped()["gradient"].needs_curvature
 
 
 def test_a_model_is_read_back_as_it_was_written() -> None:
