@@ -17,14 +17,14 @@ def warned_lines(found: WarnedSweep) -> Iterator[str]:
     """How many instabilities were warned of, each with its lead, and the false alarms."""
     told = found.quality
     unread = f"; {found.num_unread} without telemetry are left out" if found.num_unread else ""
-    yield f"{found.name}: {found.num_runs} runs, {told.num_onsets} instabilities{unread}"
+    yield f"{found.name}: {found.num_runs} runs, {told.num_onsets} {_of(told.num_onsets)}{unread}"
     if found.with_curvature < found.num_runs:
         yield (
             f"{found.num_runs - found.with_curvature} runs have no curvature and are judged by cheap readings: "
             "telemetry: {curvature: 25} warns earlier"
         )
     if told.early_onsets:
-        yield f"{told.early_onsets} instabilities in the first {found.horizon} steps left no time to warn"
+        yield f"{told.early_onsets} {_of(told.early_onsets)} in the first {found.horizon} steps left no time to warn"
     if told.num_onsets:
         lead = "" if told.median_lead is None else f", median lead {told.median_lead:.0f} steps"
         yield (
@@ -32,11 +32,16 @@ def warned_lines(found: WarnedSweep) -> Iterator[str]:
             f"more{lead}"
         )
         yield from _table(["trial", "cell", "seed", "alarm", "onset", "lead", "risk", ""], found.instabilities, _row)
+    alarms = "alarm" if told.num_false == 1 else "alarms"
     yield (
-        f"{told.num_false} false alarms in {told.calm_steps:,} calm steps: {told.false_per_1000:.2f} per 1,000 steps"
+        f"{told.num_false} false {alarms} in {told.calm_steps:,} calm steps: {told.false_per_1000:.2f} per 1,000 steps"
     )
     if found.false_alarms:
         yield from _table(["trial", "cell", "seed", "alarm", "risk", ""], found.false_alarms, _false_row)
+
+
+def _of(number: int) -> str:
+    return "instability" if number == 1 else "instabilities"
 
 
 def warned_json(found: WarnedSweep) -> dict[str, Any]:

@@ -86,9 +86,9 @@ def test_the_answer_in_words_and_as_json_has_both(ledger: LedgerReader) -> None:
     with ledger:
         found = warning.warn(ledger)
     lines = list(warned_lines(found))
-    assert lines[0] == "case: 3 runs, 1 instabilities"
+    assert lines[0] == "case: 3 runs, 1 instability"
     assert lines[1].startswith("warned of 1 of 1, 1 of them by 20 steps or more, median lead ")
-    assert any(line.startswith("1 false alarms in 1,100 calm steps: 0.91 per 1,000 steps") for line in lines)
+    assert any(line.startswith("1 false alarm in 1,100 calm steps: 0.91 per 1,000 steps") for line in lines)
     told = warned_json(found)
     assert (told["num_warned"], len(told["false_alarms"]), told["num_with_curvature"]) == (1, 1, 3)
 
