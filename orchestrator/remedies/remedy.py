@@ -130,7 +130,7 @@ def factor(value: Any) -> float | None:
 
 
 def _entry_text(entry: Entry) -> str:
-    words = [f"{name} {format_value(value)}" for name, value in entry.get("set", {}).items()]
+    words = [f"{name} {_value_text(value)}" for name, value in entry.get("set", {}).items()]
     words += [f"reset {entry['reset'].replace('_', ' ')}"] if entry.get("reset") else []
     words += [f"second moment x{format_value(entry['rescale'])}"] if entry.get("rescale") else []
     words += [f"skip {entry['skip']}"] if entry.get("skip") else []
@@ -138,6 +138,11 @@ def _entry_text(entry: Entry) -> str:
     text += f" over {entry['over']}" if entry.get("over") else ""
     text += f" for {entry['lasts']}" if entry.get("lasts") else ""
     return f"{text} after {entry['at']}" if entry["at"] else text
+
+
+def _value_text(value: Any) -> str:
+    times = factor(value)
+    return format_value(value) if times is None else f"x{format_value(times)}"
 
 
 def _touched(entry: Entry) -> set[str]:

@@ -1,0 +1,141 @@
+"""The answer of the forks: what saved the run, the cheapest of it, from when on it was too late, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
+from orchestrator.messages import TrialRow
+from orchestrator.remedies.tallies import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A stable cell next to the trial's in the map: the ``setting`` that differs, its value, and its median loss."""
+
+    setting: str
+    value: object
+    final_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What a remedy costs where nothing is wrong: its final loss in a stable neighbour, and that neighbour's own."""
+
+    name: str
+    fork_step: int
+    outcome: str
+    final_loss: float | None
+    own_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """The forks of one trial.
+
+    ``control`` is the trial trained again and left alone; ``control_repeats`` says whether its curve is that of the
+    original to the bit, None before it has a result. ``tallies`` are of remedies, ``unchanged`` of other data alone.
+    ``cause`` is the mechanism of the diagnosis. ``neighbour`` is the stable trial on which ``harms`` were measured.
+    ``num_missing`` forks have no result yet.
+    """
+
+    sweep: str
+    trial: TrialRow
+    onset: int | None
+    cause: str | None
+    control: TrialRow | None
+    control_repeats: bool | None
+    tallies: tuple[Tally, ...]
+    unchanged: tuple[Tally, ...]
+    beside: tuple[Beside, ...]
+    neighbour: TrialRow | None
+    harms: tuple[Harm, ...]
+    num_missing: int
+
+    @property
+    def fork_steps(self) -> list[int]:
+        """The steps at which the run was forked, ascending."""
+        return sorted({tally.fork_step for tally in self.tallies})
+
+    @property
+    def names(self) -> list[str]:
+        """The remedies, in the order in which they were tried."""
+        return list(dict.fromkeys(tally.remedy.name for tally in self.tallies))
+
+    def at(self, name: str, step: int) -> Tally | None:
+        """The tally of a remedy at a fork step."""
+        return next((one for one in self.tallies if one.remedy.name == name and one.fork_step == step), None)
+
+    @property
+    def cheapest(self) -> Tally | None:
+        """The remedy that saves every replicate from the latest fork on: the fewest steps are trained again.
+
+        Of several at that step the one with the lowest final loss. None where none saves all.
+        """
+        saving = [tally for tally in self.tallies if tally.saves_all]
+        return max(saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
+
+    def helped(self, tally: Tally) -> bool:
+        """Whether it saved a larger share of its replicates than other data alone, with the control, at that step."""
+        alone = next((one for one in self.unchanged if one.fork_step == tally.fork_step), None)
+        repeats = self.control is not None and self.control.outcome == "stable"
+        saved, tried = (alone.saved, alone.tried) if alone is not None else (0, 0)
+        return tally.share > (saved + repeats) / (tried + 1)
+
+    @property
+    def last_helpful_step(self) -> int | None:
+        """The last fork step from which anything helped; None where nothing did."""
+        return max((one.fork_step for one in self.tallies if self.helped(one)), default=None)
+
+    @property
+    def too_late_step(self) -> int | None:
+        """The first fork step after the last helpful one: forks from there on came too late. None without one."""
+        last = self.last_helpful_step
+        return None if last is None else next((step for step in self.fork_steps if step > last), None)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the remedies that the diagnosis calls for helped; None where none was tried, or nothing helped."""
+        if self.cause is None or self.last_helpful_step is None:
+            return None
+        called_for = [one for one in self.tallies if self.is_called_for(one)]
+        return any(self.helped(one) for one in called_for) if called_for else None
+
+    def is_called_for(self, tally: Tally) -> bool:
+        """Whether a remedy makes one of the moves against the mechanism that the diagnosis names."""
+        if self.cause is None:
+            return False
+        moves = {(move.setting, move.direction) for move in MECHANISMS[self.cause].moves}
+        return bool(moves & tally.remedy.stands_for(self.trial.config))
+
+
+def loss_of(tally: Tally) -> float:
+    """The final loss for a comparison: the worst where it is not finite."""
+    return math.inf if tally.final_loss is None else tally.final_loss
+
+
+def pairs(found: Remedies, most: int = 3) -> Iterator[tuple[Tally, Tally]]:
+    """Two remedies at a time that may do together what neither did: the best at fork steps where none saved all.
+
+    Only at steps before the onset: from there on every fork has left its trend already.
+    """
+    for step in found.fork_steps:
+        if found.onset is not None and step >= found.onset:
+            continue
+        here = [one for one in found.tallies if one.fork_step == step and len(one.remedy.entries) > 0]
+        if any(one.saves_all for one in here):
+            continue
+        yield from _best_pairs(sorted(here, key=lambda one: (-one.share, -one.recovered, loss_of(one))), most)
+
+
+def _best_pairs(ranked: Sequence[Tally], most: int) -> Iterator[tuple[Tally, Tally]]:
+    num = 0
+    for second in range(1, len(ranked)):
+        for first in range(second):
+            if ranked[first].remedy.beside(ranked[second].remedy) is not None:
+                yield ranked[first], ranked[second]
+                num += 1
+                if num == most:
+                    return
