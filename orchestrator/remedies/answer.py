@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
@@ -114,28 +113,3 @@ class Remedies:
 def loss_of(tally: Tally) -> float:
     """The final loss for a comparison: the worst where it is not finite."""
     return math.inf if tally.final_loss is None else tally.final_loss
-
-
-def pairs(found: Remedies, most: int = 3) -> Iterator[tuple[Tally, Tally]]:
-    """Two remedies at a time that may do together what neither did: the best at fork steps where none saved all.
-
-    Only at steps before the onset: from there on every fork has left its trend already.
-    """
-    for step in found.fork_steps:
-        if found.onset is not None and step >= found.onset:
-            continue
-        here = [one for one in found.tallies if one.fork_step == step and len(one.remedy.entries) > 0]
-        if any(one.saves_all for one in here):
-            continue
-        yield from _best_pairs(sorted(here, key=lambda one: (-one.share, -one.recovered, loss_of(one))), most)
-
-
-def _best_pairs(ranked: Sequence[Tally], most: int) -> Iterator[tuple[Tally, Tally]]:
-    num = 0
-    for second in range(1, len(ranked)):
-        for first in range(second):
-            if ranked[first].remedy.beside(ranked[second].remedy) is not None:
-                yield ranked[first], ranked[second]
-                num += 1
-                if num == most:
-                    return

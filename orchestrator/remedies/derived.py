@@ -26,13 +26,13 @@ def own_interventions(trial: TrialRow) -> list[Entry]:
 def fork_sweep(folder: Path, trial: TrialRow, forks: Iterable[Fork], *, allow_import: bool = False) -> Sweep:
     """The trial of the sweep in ``folder`` left alone (the control), and ``forks`` of it.
 
-    The control has the identity of the trial. Raises InputError where the trial cannot be trained again from here, or
-    a fork is refused.
+    The control has the configuration of the trial. Raises InputError where the trial cannot be trained again from here,
+    or a fork is refused.
     """
     refuse_custom_trainer(trial)
     own = own_interventions(trial)
     sweep = _sweep(folder, trial, [own, *(fork.interventions(own) for fork in forks)], allow_import)
-    if trial.trial_id not in {one.trial_id for one in sweep.trials}:
+    if not any(dict(one.config) == dict(trial.config) for one in sweep.trials):
         message = "the sweep's file does not give this trial any more: it was changed, or is of another version"
         raise InputError(Problem(str(folder), trial.trial_id, message, "`sweep run` trains the trials of the file"))
     return sweep
@@ -64,13 +64,16 @@ def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]], all
     document = cell_alone(folder, trial)
     data = {key: value for key, value in document.data.items() if key not in _NOT_HERE}
     data["fixed"] = {name: value for name, value in data["fixed"].items() if name != AXIS}
-    telemetry = data.get("telemetry")
-    telemetry = dict(telemetry) if isinstance(telemetry, Mapping) else {}
+    stopping, telemetry = (
+        dict(section) if isinstance(section := data.get(key), Mapping) else {} for key in ("stopping", "telemetry")
+    )
     document.data = {
         **data,
         "name": f"{_NAME}_{trial.trial_id}",
         "seeds": [trial.seed],
         "axes": {AXIS: {"values": [list(value) for value in values]}},
+        # A fork that is slow beside others is a result here.
+        "stopping": {**stopping, "slow": None},
         # Forks are compared by their losses; curves stay as thin as those of the trial.
         "telemetry": {**telemetry, "every": None, "curvature": None},
         "tracking": {"enabled": False},

@@ -1,0 +1,108 @@
+"""Trains the forks of a trial: remedies alone, pairs where none is enough, and the cost on a stable neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.diagnosis.diagnosis import Diagnosis
+from orchestrator.driver.progress import Observer, Summary
+from orchestrator.driver.refusals import refuse_what_cannot_run
+from orchestrator.driver.runner import run_sweep
+from orchestrator.errors import InputError, Problem
+from orchestrator.executors import Executor
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
+from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.asking import fork_steps_of, remedies_of as asked_remedies
+from orchestrator.remedies.derived import accepted, fork_sweep, refuse_forks
+from orchestrator.remedies.pairs import pairs
+from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
+from orchestrator.remedies.remedy import Fork, Remedy
+from orchestrator.remedies.tallies import Tally
+from orchestrator.remedies.usual import usual_remedies, usual_steps
+
+MOST_FORKS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to try: texts of `--try` and `--at`, none for the usual; ``replicates`` of each; ``pairs`` of two."""
+
+    tried: Sequence[str] = ()
+    at: Sequence[str] = ()
+    replicates: int = 3
+    pairs: bool = True
+    allow_import: bool = False
+
+
+def train_remedies(
+    folder: Path, found: Diagnosis, asked: Asked, make_executor: Callable[[], Executor], observers: Sequence[Observer]
+) -> Iterator[tuple[str, Summary]]:
+    """Train what is missing of the forks of the diagnosed trial, part by part: what was trained, and how it ended.
+
+    Ends after a part that was stopped. Running it again trains nothing. Raises InputError for a remedy or a step that
+    the trial does not have.
+    """
+    trial, allow_import = found.trial, asked.allow_import
+
+    def train(forks: Iterable[Fork], of: TrialRow, there: Path) -> Summary:
+        sweep = fork_sweep(folder, of, forks, allow_import=allow_import)
+        refuse_what_cannot_run(sweep, there)
+        return run_sweep(sweep, there, make_executor, observers)
+
+    def trained() -> Remedies:
+        with LedgerReader(folder / LEDGER) as ledger:
+            return remedies_of(ledger, found)
+
+    there = forks_folder(folder, trial.trial_id)
+    singles = single_forks(folder, found, asked)
+    summary = train(singles, trial, there)
+    yield f"{len(singles)} forks and the control", summary
+    if summary.stopped_by is not None:
+        return
+    if asked.pairs:
+        both = [Fork(*pair, k) for pair in pairs(trained()) for k in range(asked.replicates)]
+        both = accepted(folder, trial, both, allow_import=allow_import)
+        if both:
+            summary = train([*singles, *both], trial, there)
+            yield f"{len(both)} forks of two remedies", summary
+            if summary.stopped_by is not None:
+                return
+    answer = trained()
+    neighbour, saving = answer.neighbour, last_saving(answer)
+    if neighbour is not None and saving:
+        forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
+        forks = accepted(folder, neighbour, forks, allow_import=allow_import)
+        yield f"{len(forks)} remedies on a stable neighbour", train(forks, neighbour, there / NEIGHBOUR)
+
+
+def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
+    """The forks of one remedy each, and of other data alone; without those that do not act. Raises InputError."""
+    trial, evidence = found.trial, found.evidence
+    steps = fork_steps_of(asked.at, evidence.onset, trial.steps) if asked.at else usual_steps(evidence)
+    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(evidence)
+    fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
+    tried = [Fork(remedy, step, 0) for remedy, step in fit]
+    if asked.tried:
+        refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
+    else:
+        tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
+    if not tried:
+        raise InputError(Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier"))
+    if (num := len(tried) * asked.replicates) > MOST_FORKS:
+        message = f"{num} forks are more than {MOST_FORKS}"
+        raise InputError(Problem("--replicates", str(asked.replicates), message, "try fewer remedies or steps"))
+    alone = [Fork(Remedy(), step, k) for step in steps for k in range(1, asked.replicates)]
+    return [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)] + alone
+
+
+def last_saving(found: Remedies) -> list[Tally]:
+    """Each remedy that saved every replicate, at the last step at which it did."""
+    last: dict[str, Tally] = {}
+    for tally in sorted(found.tallies, key=lambda one: one.fork_step):
+        if tally.saves_all:
+            last[tally.remedy.name] = tally
+    return list(last.values())
