@@ -64,9 +64,7 @@ def trials_of(rows: Iterable[TrialRow], trial: TrialRow, setting: str, value: An
     return [
         row
         for row, settings in all_settings
-        if setting in settings
-        and canonical_json(settings[setting]) == wanted
-        and _differ_in(settings, own, setting)
+        if setting in settings and canonical_json(settings[setting]) == wanted and _differ_in(settings, own, setting)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The stable cells next to a trial's in the map, and the stable trial on which remedies are tried for what they cost."""
+"""The stable cells beside a trial's in the map, and the trial of one on which the cost of remedies is measured."""
 
 from __future__ import annotations
 

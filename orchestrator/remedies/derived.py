@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from objectives.base import Objective
 from orchestrator.diagnosis.small_sweep import cell_alone
 from orchestrator.errors import InputError, Problem
@@ -100,6 +102,5 @@ def _check(folder: Path, trial: TrialRow, allow_import: bool) -> Any:
 
 def _said(error: ValueError) -> str:
     """What a model says of a value, without pydantic's frame."""
-    details = getattr(error, "errors", lambda: [])()
-    message = details[0]["msg"] if details else str(error)
+    message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
     return message.removeprefix("Value error, ")

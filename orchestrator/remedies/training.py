@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from orchestrator.diagnosis.diagnosis import Diagnosis
+from orchestrator.diagnosis.diagnosis import Diagnosis, diagnose
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import InputError, Problem
 from orchestrator.executors import Executor
+from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
 from orchestrator.remedies.answer import Remedies
-from orchestrator.remedies.asking import fork_steps_of, remedies_of as asked_remedies
-from orchestrator.remedies.derived import accepted, fork_sweep, refuse_forks
+from orchestrator.remedies.asking import fork_steps_of
+from orchestrator.remedies.asking import remedies_of as asked_remedies
+from orchestrator.remedies.derived import accepted, fork_sweep, refuse_custom_trainer, refuse_forks
 from orchestrator.remedies.pairs import pairs
 from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
 from orchestrator.remedies.remedy import Fork, Remedy
@@ -53,10 +56,6 @@ def train_remedies(
         refuse_what_cannot_run(sweep, there)
         return run_sweep(sweep, there, make_executor, observers)
 
-    def trained() -> Remedies:
-        with LedgerReader(folder / LEDGER) as ledger:
-            return remedies_of(ledger, found)
-
     there = forks_folder(folder, trial.trial_id)
     singles = single_forks(folder, found, asked)
     summary = train(singles, trial, there)
@@ -64,19 +63,47 @@ def train_remedies(
     if summary.stopped_by is not None:
         return
     if asked.pairs:
-        both = [Fork(*pair, k) for pair in pairs(trained()) for k in range(asked.replicates)]
+        both = [Fork(*pair, k) for pair in pairs(answer_of(folder, found)) for k in range(asked.replicates)]
         both = accepted(folder, trial, both, allow_import=allow_import)
         if both:
             summary = train([*singles, *both], trial, there)
             yield f"{len(both)} forks of two remedies", summary
             if summary.stopped_by is not None:
                 return
-    answer = trained()
+    answer = answer_of(folder, found)
     neighbour, saving = answer.neighbour, last_saving(answer)
     if neighbour is not None and saving:
         forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
         forks = accepted(folder, neighbour, forks, allow_import=allow_import)
         yield f"{len(forks)} remedies on a stable neighbour", train(forks, neighbour, there / NEIGHBOUR)
+
+
+def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], asked: Asked) -> Remedies:
+    """The answer of a trial's forks, which are trained in this process where they are missing. Raises InputError."""
+    found = to_remedy(folder, trial_id, cell)
+    for _, summary in train_remedies(folder, found, asked, InlineExecutor, ()):
+        if summary.stopped_by is not None:
+            raise KeyboardInterrupt
+    return answer_of(folder, found)
+
+
+def to_remedy(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
+    """The diagnosis of the trial to fork: as `sweep diagnose` chooses it. Raises InputError for a stable one."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        found = diagnose(ledger, trial_id, cell)
+    if found is None or found.evidence.outcome == "stable":
+        what = "all its trials are stable" if found is None else f"the trial {found.trial.trial_id} is stable"
+        raise InputError(
+            Problem(folder.name, "", f"{what}: there is nothing to remedy", "`sweep status` lists outcomes")
+        )
+    refuse_custom_trainer(found.trial)
+    return found
+
+
+def answer_of(folder: Path, found: Diagnosis) -> Remedies:
+    """What the forks of the diagnosed trial of the sweep in ``folder`` say so far."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        return remedies_of(ledger, found)
 
 
 def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
@@ -91,7 +118,9 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
     else:
         tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
     if not tried:
-        raise InputError(Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier"))
+        raise InputError(
+            Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier")
+        )
     if (num := len(tried) * asked.replicates) > MOST_FORKS:
         message = f"{num} forks are more than {MOST_FORKS}"
         raise InputError(Problem("--replicates", str(asked.replicates), message, "try fewer remedies or steps"))

@@ -18,7 +18,7 @@ _TIGHT = 0.3  # of the median gradient norm
 
 def usual_remedies(evidence: Evidence) -> list[Remedy]:
     """The usual remedies that act in the trial, the gentlest of a kind first. No check that a run accepts them."""
-    return [Remedy((entry,)) if isinstance(entry, dict) else Remedy(tuple(entry)) for entry in _usual(evidence)]
+    return [Remedy(tuple(entries)) for entries in _usual(evidence)]
 
 
 def usual_steps(evidence: Evidence) -> list[int]:
@@ -30,12 +30,12 @@ def usual_steps(evidence: Evidence) -> list[int]:
     return sorted({0, *(onset - before for before in BEFORE_ONSET if onset >= before)})
 
 
-def _usual(evidence: Evidence) -> Iterator[Entry | list[Entry]]:
+def _usual(evidence: Evidence) -> Iterator[list[Entry]]:
     config, stalled = evidence.config, evidence.outcome == "stalled" and evidence.onset is None
     if stalled:
         yield from (_set("lr", "x3"), _set("lr", "x10"))
     yield from (_set("lr", "x0.5"), _set("lr", "x0.25"))
-    yield [_set("lr", "x0.25"), {"at": _FOR, "set": {"lr": "x4"}, "over": _FOR}]
+    yield [*_set("lr", "x0.25"), {"at": _FOR, "set": {"lr": "x4"}, "over": _FOR}]
     beta1, beta2, eps = evidence.beta1, evidence.number("beta2"), evidence.number("eps")
     if "beta1" in config and beta1:
         yield _set("beta1", float(f"{max(0.0, 1 - 3 * (1 - beta1)):.6g}"))
@@ -56,12 +56,12 @@ def _usual(evidence: Evidence) -> Iterator[Entry | list[Entry]]:
             yield _set("clip", threshold)
     if config.get("zclip") is None:
         yield _set("zclip", _ZCLIP)
-    yield from ({"at": 0, "skip": 1}, {"at": 0, "skip": 5})
+    yield from ([{"at": 0, "skip": 1}], [{"at": 0, "skip": 5}])
     if "beta1" in config or "beta2" in config:
-        yield {"at": 0, "reset": "moments"}
+        yield [{"at": 0, "reset": "moments"}]
     if evidence.memory is not None:
-        yield from ({"at": 0, "reset": "second_moment"}, {"at": 0, "rescale": 4.0})
+        yield from ([{"at": 0, "reset": "second_moment"}], [{"at": 0, "rescale": 4.0}])
 
 
-def _set(name: str, value: float | str) -> Entry:
-    return {"at": 0, "set": {name: value}}
+def _set(name: str, value: float | str) -> list[Entry]:
+    return [{"at": 0, "set": {name: value}}]

@@ -94,6 +94,18 @@ def test_commands_and_options() -> None:
         | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
+        "remedy": {
+            "--trial",
+            "--cell",
+            "--at",
+            "--try",
+            "--replicates",
+            "--pairs",
+            "--no-pairs",
+            "--output",
+            "--format",
+        }
+        | {"--executor", "--allow-import", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--json", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--json", "--results"},
         "sensitivity": {"--axis", "--range", "--json", "--results"},
