@@ -26,7 +26,7 @@ from orchestrator.messages import Finished
 from orchestrator.pictures.remedies import remedies_figure
 from orchestrator.remedies.answer_text import remedies_json, remedies_lines
 from orchestrator.remedies.reading import forks_folder
-from orchestrator.remedies.training import Asked, train_remedies
+from orchestrator.remedies.training import Asked, answer_of, to_remedy, train_remedies
 from orchestrator.sweepfile.sections import ResourcesConfig
 from orchestrator.sweepfile.spec import load_sections
 

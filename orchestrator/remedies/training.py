@@ -13,7 +13,6 @@ from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
 from orchestrator.errors import InputError, Problem
 from orchestrator.executors import Executor
-from orchestrator.executors.inline import InlineExecutor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
@@ -80,6 +79,8 @@ def train_remedies(
 
 def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], asked: Asked) -> Remedies:
     """The answer of a trial's forks, which are trained in this process where they are missing. Raises InputError."""
+    from orchestrator.executors.inline import InlineExecutor
+
     found = to_remedy(folder, trial_id, cell)
     for _, summary in train_remedies(folder, found, asked, InlineExecutor, ()):
         if summary.stopped_by is not None:
