@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 from objectives.fields import Settings, is_per_member
+from objectives.interventions import num_skipped
 from objectives.training_config import TrainingConfig
 
 Kernels = Literal["default", "onednn"]
@@ -156,5 +157,8 @@ class Objective:
 
 
 def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
-    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it."""
-    return step + num_rollbacks * (config.rollback or 0)
+    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it.
+
+    The seed of that batch is ``data_seed``: an intervention may have gone over to another stream.
+    """
+    return step + num_rollbacks * (config.rollback or 0) + num_skipped(config, step)

@@ -56,6 +56,7 @@ FLOOR_PLAN = (
     "objectives",
     "objectives.fields",
     "objectives.optimizers.facts",
+    "objectives.interventions",
     "objectives.training_config",
     "objectives.protocol",
     "objectives.models.facts",
