@@ -263,7 +263,7 @@ def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
     assert public == {
         "axes", "boundary", "compare", "diagnose", "explain", "front", "lr_sensitivity", "map", "plot", "recommend",
-        "telemetry", "to_xarray", "trace", "trials",
+        "remedy", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
     # The words of the command line.
     assert list(inspect.signature(SweepResults.recommend).parameters) == ["self", "margin", "metric", "degraded"]
