@@ -16,6 +16,7 @@ from orchestrator.pictures.labels import plain
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH
 from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.answer_text import short_loss
 from orchestrator.remedies.remedy import NO_CHANGE
 from orchestrator.remedies.tallies import Tally
 from orchestrator.space import format_value
@@ -74,7 +75,7 @@ def _square(axes: Axes, column: int, place: int, tally: Tally | None) -> None:
         return
     colour = _COLOURS(tally.share)
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
-    loss = "" if tally.final_loss is None else f"\n{tally.final_loss:.3g}"
+    loss = "" if tally.final_loss is None else f"\n{short_loss(tally.final_loss)}"
     recovered = f" +{tally.recovered}" if tally.recovered else ""
     text = f"{tally.saved}/{tally.tried}{recovered}{loss}"
     axes.text(column, place, text, ha="center", va="center", fontsize=6.5, color=ink(colour), linespacing=0.95)

@@ -77,11 +77,17 @@ class Remedies:
         return max(saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
 
     def helped(self, tally: Tally) -> bool:
-        """Whether it saved a larger share of its replicates than other data alone, with the control, at that step."""
+        """Whether more of its replicates ended well than of other data alone, with the control, at that step.
+
+        They end well where they are stable, or come back from a spike that the trial did not come back from.
+        """
         alone = next((one for one in self.unchanged if one.fork_step == tally.fork_step), None)
         repeats = self.control is not None and self.control.outcome == "stable"
-        saved, tried = (alone.saved, alone.tried) if alone is not None else (0, 0)
-        return tally.share > (saved + repeats) / (tried + 1)
+        well, tried = (self._ended_well(alone), alone.tried) if alone is not None else (0, 0)
+        return self._ended_well(tally) / tally.tried > (well + repeats) / (tried + 1)
+
+    def _ended_well(self, tally: Tally) -> int:
+        return tally.saved + (tally.recovered if self.trial.outcome != "spiked" else 0)
 
     @property
     def last_helpful_step(self) -> int | None:

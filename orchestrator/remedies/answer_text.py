@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +15,9 @@ from orchestrator.remedies.tallies import Tally
 from orchestrator.space import format_value
 
 WIDTH = 80
-_CELL, _LEAST_NAME = 12, 20  # columns
+_CELL, _LEAST_NAME = 13, 15  # columns
+_LONGEST_LOSS = 6  # characters
+_MOST_COSTS = 6  # lines
 _OTHER_DATA = f"{NO_CHANGE}, other data"
 
 
@@ -61,8 +65,14 @@ def _cell(tally: Tally | None) -> str:
     if tally is None:
         return "-"
     recovered = f"+{tally.recovered}" if tally.recovered else ""
-    loss = "" if tally.final_loss is None else f" {tally.final_loss:.3g}"
+    loss = "" if tally.final_loss is None else f" {short_loss(tally.final_loss)}"
     return f"{tally.saved}/{tally.tried}{recovered}{loss}"
+
+
+def short_loss(value: float) -> str:
+    """A loss in at most six characters where it is positive: 2.41, or 6.3e-4."""
+    text = f"{value:.3g}"
+    return text if len(text) <= _LONGEST_LOSS else re.sub(r"e([+-])0*", r"e\1", f"{value:.1e}").replace("e+", "e")
 
 
 def _before(found: Remedies) -> Iterator[str]:
@@ -132,9 +142,15 @@ def _costs(found: Remedies) -> Iterator[str]:
     there = " ".join(f"{name}={format_value(value)}" for name, value in found.neighbour.cell.items())
     own = found.harms[0].own_loss
     yield f"cost where nothing is wrong, in the stable trial {there} (final loss {_loss(own)}):"
-    ranked = sorted(found.harms, key=lambda one: float("inf") if one.final_loss is None else one.final_loss)
-    for harm in ranked:
+    best = None if found.cheapest is None else (found.cheapest.remedy.name, found.cheapest.fork_step)
+
+    def place(harm: Harm) -> tuple[bool, float]:
+        return (harm.name, harm.fork_step) != best, math.inf if harm.final_loss is None else harm.final_loss
+
+    for harm in sorted(found.harms, key=place)[:_MOST_COSTS]:
         yield f"  {harm.name} from step {harm.fork_step}: {_harm(harm)}"
+    if (more := len(found.harms) - _MOST_COSTS) > 0:
+        yield f"  and {more} more, which --json has"
 
 
 def _harm(harm: Harm) -> str:

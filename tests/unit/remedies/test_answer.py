@@ -116,7 +116,7 @@ def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
     assert all(f" {step}" in text for step in steps)
     assert "no change, other data" in text
     assert "1/2" in text
-    assert "3/3 1.23e-05" in text
+    assert "3/3 1.2e-5" in text
     assert "lr x0.5 from step 60: final loss 1.5 (+50.0%)" in text
     assert "cheapest: lr x0.5 from step 60 on (40 before the onset): saved 3 of 3 (95 %" in text
 
