@@ -68,6 +68,12 @@ class Remedies:
         return next((one for one in self.tallies if one.remedy.name == name and one.fork_step == step), None)
 
     @property
+    def replicates_differ(self) -> bool:
+        """Whether other data makes another run: without it, replicates repeat each other."""
+        several = [one for one in self.tallies if one.tried > 1]
+        return any(one.different > 1 for one in several) or not several
+
+    @property
     def cheapest(self) -> Tally | None:
         """The remedy that saves every replicate from the latest fork on: the fewest steps are trained again.
 
@@ -75,6 +81,12 @@ class Remedies:
         """
         saving = [tally for tally in self.tallies if tally.saves_all]
         return max(saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
+
+    @property
+    def best(self) -> Tally | None:
+        """The remedy that saves every replicate with the lowest final loss, from whatever step. None without one."""
+        saving = [tally for tally in self.tallies if tally.saves_all]
+        return min(saving, key=lambda one: (loss_of(one), -one.fork_step), default=None)
 
     def helped(self, tally: Tally) -> bool:
         """Whether more of its replicates ended well than of other data alone, with the control, at that step.

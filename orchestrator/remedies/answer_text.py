@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
-from orchestrator.remedies.answer import Harm, Remedies
+from orchestrator.remedies.answer import Harm, Remedies, loss_of
 from orchestrator.remedies.remedy import NO_CHANGE
 from orchestrator.remedies.tallies import Tally
 from orchestrator.space import format_value
@@ -101,6 +101,8 @@ def _after(found: Remedies) -> Iterator[str]:
     if not found.tallies:
         yield "no remedy was tried"
         return
+    if not found.replicates_differ:
+        yield "replicates are all alike: data has no part in this training, so each count is of one run"
     yield from _cheapest(found)
     yield from _too_late(found)
     yield from _costs(found)
@@ -123,6 +125,15 @@ def _cheapest(found: Remedies) -> Iterator[str]:
         f"cheapest: {best.remedy.name} from {_step(found, best)}: saved {_saved(best)}, "
         f"final loss {_loss(best.final_loss)}"
     )
+    lowest = found.best
+    if lowest is not None and lowest != best:
+        yield (
+            f"lowest loss: {lowest.remedy.name} from {_step(found, lowest)}: saved {lowest.saved} of {lowest.tried}, "
+            f"final loss {_loss(lowest.final_loss)}"
+        )
+    alone = None if found.control is None else found.control.final_loss
+    if found.trial.outcome == "spiked" and alone is not None and alone < loss_of(lowest or best):
+        yield "left alone it ends lower than with any remedy that saves it: a spike is not a failure"
 
 
 def _too_late(found: Remedies) -> Iterator[str]:
@@ -225,12 +236,15 @@ def remedies_json(found: Remedies) -> dict[str, Any]:
         "other_data": [_tally_json(found, one) for one in found.unchanged],
         "cheapest": None if best is None else best.remedy.name,
         "cheapest_step": None if best is None else best.fork_step,
+        "best": None if found.best is None else found.best.remedy.name,
+        "best_step": None if found.best is None else found.best.fork_step,
         "last_helpful_step": found.last_helpful_step,
         "too_late_step": found.too_late_step,
         "agrees_with_diagnosis": found.agrees,
         "beside": [{"setting": o.setting, "value": o.value, "final_loss": o.final_loss} for o in found.beside],
         "neighbour": None if found.neighbour is None else found.neighbour.trial_id,
         "costs": [{name: getattr(harm, name) for name in Harm.__slots__} for harm in found.harms],
+        "replicates_differ": found.replicates_differ,
         "num_missing": found.num_missing,
     }
 

@@ -44,7 +44,7 @@ class Remedy:
         """The moves that it makes in a run of ``config``: setting and direction, as advice names them.
 
         Skipped batches stand for fewer bad ones, any clipping for a lower ``clip``, a lower learning rate that returns
-        for a longer warmup, a larger second moment for smaller steps, and a fresh one for a shorter memory.
+        for a longer warmup, and a larger second moment for smaller steps. A reset stands for no setting.
         """
         found = set()
         for entry in self.entries:
@@ -53,8 +53,6 @@ class Remedy:
                     found.add(("clip" if name in _CLIPPING else name, direction))
             if entry.get("skip"):
                 found.add((BATCH, "lower"))
-            if entry.get("reset"):
-                found.add(("beta2", "lower"))
             if entry.get("rescale", 0) > 1:
                 found.add(("lr", "lower"))
         if _returns(self.entries):

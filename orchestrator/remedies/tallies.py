@@ -19,6 +19,7 @@ class Tally:
     ``saved`` of them are stable and learned at least half of what the best fork did; ``recovered`` left their trend and
     came back. ``final_loss`` is the median over the replicates, None where half of them ended with no finite loss.
     ``own_loss`` is that of the replicate with the data of the original. ``spent_steps`` were trained after the fork.
+    ``different`` replicates ended differently: where data has no part in training, all are one run.
     """
 
     remedy: Remedy
@@ -29,6 +30,7 @@ class Tally:
     final_loss: float | None
     own_loss: float | None
     spent_steps: int
+    different: int
 
     @property
     def share(self) -> float:
@@ -74,6 +76,7 @@ def _tally(group: Sequence[tuple[Fork, TrialRow]]) -> Tally:
         final_loss=middle if math.isfinite(middle) else None,
         own_loss=next((row.final_loss for fork, row in group if fork.replicate == 0), None),
         spent_steps=sum(max(0, (row.steps_done or 0) - first.step) for row in rows),
+        different=len({(row.outcome, row.steps_done, row.final_loss) for row in rows}),
     )
 
 

@@ -54,6 +54,17 @@ def test_the_cheapest_remedy_saves_all_from_the_latest_step_then_with_the_lowest
     assert answer(forked(SKIP, 99, NONE)).cheapest is None
 
 
+def test_the_best_remedy_saves_all_with_the_lowest_loss_from_whatever_step() -> None:
+    rows = [
+        *forked(LOWER, 50, ALL, [0.1] * 3),
+        *forked(CLIP, 90, ALL, [1.0] * 3),
+        *forked(SKIP, 99, ["stable", "stable", "diverged"], [0.0] * 3),
+    ]
+    best = answer(rows).best
+    assert best is not None
+    assert (best.remedy.name, best.fork_step) == ("lr x0.5", 50)
+
+
 def test_too_late_is_the_first_step_after_the_last_from_which_anything_helped() -> None:
     rows = [*forked(LOWER, 50, ALL), *forked(LOWER, 90, ["stable", *NONE[1:]]), *forked(LOWER, 100, NONE)]
     found = answer(rows)
@@ -81,6 +92,13 @@ def test_remedies_agree_with_the_diagnosis_or_contradict_it() -> None:
     text = " ".join(remedies_lines(answer(skip_helps, "over_the_edge")))
     assert "CONTRADICT the diagnosis" in text
     assert "lr x0.5, which did not help" in " ".join(text.split())
+
+
+def test_replicates_that_repeat_each_other_are_said_to_be_one_run() -> None:
+    alike, unlike = forked(LOWER, 50, ALL), forked(SKIP, 50, ALL, [1.0, 1.1, 1.2])
+    assert not answer(alike).replicates_differ
+    assert answer([*alike, *unlike]).replicates_differ
+    assert "each count is of one run" in " ".join(" ".join(remedies_lines(answer(alike))).split())
 
 
 def test_pairs_are_of_the_best_and_only_where_no_single_remedy_saves_all_before_the_onset() -> None:
