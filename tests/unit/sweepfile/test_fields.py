@@ -21,6 +21,7 @@ from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pictures.exports import export_heatmap
 from orchestrator.pictures.report.report import report_html
+from orchestrator.space import frozen
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -63,7 +64,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     sweep = build_sweep(parse_document(sweep_over(objective, field), "every.yaml"))
     values = [trial.cell[field] for trial in sweep.trials]
     names_files = field in ("text", "shift_text")
-    expected = [(str(texts / value[0]),) for value in VALUES[field]] if names_files else VALUES[field]
+    expected = [(str(texts / value[0]),) if names_files else frozen(value) for value in VALUES[field]]
     assert values == expected
     folder = texts / "results" / "every"
     assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0
