@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from orchestrator.diagnosis.evidence import Evidence
 from orchestrator.remedies.remedy import Entry, Remedy
@@ -30,7 +30,7 @@ def usual_steps(evidence: Evidence) -> list[int]:
     return sorted({0, *(onset - before for before in BEFORE_ONSET if onset >= before)})
 
 
-def _usual(evidence: Evidence) -> Iterator[list[Entry]]:
+def _usual(evidence: Evidence) -> Iterator[Sequence[Entry]]:
     config, stalled = evidence.config, evidence.outcome == "stalled" and evidence.onset is None
     if stalled:
         yield from (_set("lr", "x3"), _set("lr", "x10"))
@@ -56,12 +56,14 @@ def _usual(evidence: Evidence) -> Iterator[list[Entry]]:
             yield _set("clip", threshold)
     if config.get("zclip") is None:
         yield _set("zclip", _ZCLIP)
-    yield from ([{"at": 0, "skip": 1}], [{"at": 0, "skip": 5}])
+    yield [{"at": 0, "skip": 1}]
+    yield [{"at": 0, "skip": 5}]
     if "beta1" in config or "beta2" in config:
         yield [{"at": 0, "reset": "moments"}]
     if evidence.memory is not None:
-        yield from ([{"at": 0, "reset": "second_moment"}], [{"at": 0, "rescale": 4.0}])
+        yield [{"at": 0, "reset": "second_moment"}]
+        yield [{"at": 0, "rescale": 4.0}]
 
 
-def _set(name: str, value: float | str) -> list[Entry]:
+def _set(name: str, value: float | str) -> Sequence[Entry]:
     return [{"at": 0, "set": {name: value}}]
