@@ -53,6 +53,8 @@ class Trainer(Protocol):
     is masked before that step's update and no longer changes. With ``rollback`` it may instead return to an earlier
     snapshot, at that step or at the step of a spike. A pack with any ``rollback`` also reports ``rolled_back``, 1 for
     members that rolled back at this step and 0 for the others.
+
+    A trainer that acts on ``interventions`` has ``takes_interventions = True``; without it they are refused.
     """
 
     num_members: int

@@ -50,6 +50,7 @@ class PackedTrainer(ABC, Generic[Config]):
     groups: Mapping[str, str] = MappingProxyType({})
     # The beginnings of the names of each block's weights, from the input to the output; none for no parts by depth.
     blocks: Sequence[str] = ()
+    takes_interventions = True
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way

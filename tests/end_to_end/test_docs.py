@@ -16,6 +16,7 @@ import pytest
 from sweep_cases import trial_row
 from typer.testing import CliRunner
 
+from objectives.interventions import Intervention
 from orchestrator.cli import app
 from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
 from orchestrator.commands.live import text_map
@@ -27,6 +28,7 @@ from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
 from orchestrator.notify.news import PAUSE_S
 from orchestrator.notify.sender import PATIENCE_S
+from orchestrator.space import format_value
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
     EVENTS,
@@ -150,6 +152,20 @@ def test_the_examples_of_related_axes_have_the_values_and_cells_that_the_page_sa
     assert (largest.config["lr"], largest.config["warmup"]) == (2.0, 20)
     sweep = build_sweep(parse_document(momentum, "page"))
     assert (len(sweep.trials), 7 * 2 * 3) == (28, 42)
+
+
+def test_the_example_of_interventions_has_the_words_and_keys_that_the_page_says() -> None:
+    section = SWEEP_FILE.partition("## `interventions`")[2].partition("\n## ")[0]
+    (text,) = blocks(section, "yaml")
+    sweep = build_sweep(parse_document(text, "page"))
+    labels = [format_value(value) for value in sweep.axes[0].values]
+    assert labels[:2] == ["none", "lr x0.5 at 100"]
+    assert all(f"`{label}`" in section for label in labels[:2])
+    rows = dict(re.findall(r"^\| `([a-z]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
+    assert list(rows) == list(Intervention.model_fields)
+    for name, field in Intervention.model_fields.items():
+        if not field.is_required():
+            assert parse_set(f"{name}={rows[name]}")[1] == field.default, name
 
 
 def test_the_example_of_tokens_has_the_steps_that_the_page_says() -> None:

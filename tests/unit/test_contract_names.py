@@ -53,8 +53,8 @@ COMMON_FIELDS = [
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
     "zclip_warmup", "batch_size", "optimizer", "schedule", "schedule_power", "decay_share", "final_lr_fraction",
     "warmup_shape", "rollback", "rollback_every", "interventions", "radam_threshold", "adabelief_eps",
-    "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold", "spam_interval",
-    "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
+    "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
+    "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest",
 ]  # fmt: skip
 
@@ -141,8 +141,8 @@ def test_commands_and_options() -> None:
 def test_keys_of_a_sweep_file() -> None:
     assert keys_of(SweepFile) == [
         "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "tie", "batch", "zip",
-        "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking", "notify",
-        "max_trials",
+        "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking",
+        "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
