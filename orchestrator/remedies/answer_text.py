@@ -148,7 +148,8 @@ def _too_late(found: Remedies) -> Iterator[str]:
 
 def _costs(found: Remedies) -> Iterator[str]:
     if found.neighbour is None or not found.harms:
-        yield from ["cost where nothing is wrong: not known, no stable neighbour"] if found.cheapest else []
+        why = "not measured yet" if found.neighbour is not None else "not known, no stable cell has this seed beside it"
+        yield from [f"cost where nothing is wrong: {why}"] if found.cheapest else []
         return
     there = " ".join(f"{name}={format_value(value)}" for name, value in found.neighbour.cell.items())
     own = found.harms[0].own_loss

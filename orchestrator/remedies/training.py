@@ -126,7 +126,8 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
         message = f"{num} forks are more than {MOST_FORKS}"
         raise InputError(Problem("--replicates", str(asked.replicates), message, "try fewer remedies or steps"))
     alone = [Fork(Remedy(), step, k) for step in steps for k in range(1, asked.replicates)]
-    return [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)] + alone
+    forks = [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)]
+    return sorted([*alone, *forks], key=lambda fork: fork.step)  # side by side in a pack, forks share their past
 
 
 def last_saving(found: Remedies) -> list[Tally]:
