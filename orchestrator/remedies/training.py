@@ -53,7 +53,7 @@ def train_remedies(
     def train(forks: Iterable[Fork], of: TrialRow, there: Path) -> Summary:
         sweep = fork_sweep(folder, of, forks, allow_import=allow_import)
         refuse_what_cannot_run(sweep, there)
-        return run_sweep(sweep, there, make_executor, observers)
+        return run_sweep(sweep, there, make_executor, observers, retry_errored=True)
 
     there = forks_folder(folder, trial.trial_id)
     singles = single_forks(folder, found, asked)

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from diagnosis_cases import row_of
 from sweep_cases import sweep_of
 
 import orchestrator
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import CUSTOM_KINDS
+from orchestrator.pictures.report.diagnoses import diagnosis_text
 from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.derived import fork_sweep
 from orchestrator.remedies.reading import forks_folder, same_curve
 from orchestrator.remedies.training import Asked, answer_of, find_remedies, to_remedy
 
@@ -138,3 +142,23 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert code == 0
     assert "remedies, tried on forks of this trial:" in printed
     assert "cheapest: lr x0.5" in printed
+    with LedgerReader(beyond / LEDGER) as ledger:
+        page = diagnosis_text(ledger, found.trial, ledger.trials())
+    assert "cheapest: lr x0.5" in page
+
+
+def test_gc_removes_pictures_of_remedies_and_no_fork(beyond: Path, command_line: Callable, tmp_path: Path) -> None:
+    code, _ = command_line("remedy", "beyond", "--results", str(tmp_path), "--at", "0", "--try", "lr=x0.5")
+    assert code == 0
+    (folder,) = (beyond / "remedies").iterdir()
+    assert (folder / "remedies.png").is_file()
+    code, _ = command_line("gc", "beyond", "--exports", "--results", str(tmp_path))
+    assert code == 0
+    assert not (folder / "remedies.png").exists()
+    assert (folder / LEDGER).is_file()
+
+
+def test_a_trial_of_a_custom_trainer_is_refused_with_what_can_be_forked(tmp_path: Path) -> None:
+    row = row_of("diverged", 5, objective=CUSTOM_KINDS[0])
+    with pytest.raises(InputError, match="only packed objectives can be forked"):
+        fork_sweep(tmp_path, row, [])
