@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.messages import TrialRow
@@ -15,7 +16,7 @@ class Beside:
     """A stable cell next to the trial's in the map: the ``setting`` that differs, its value, and its median loss."""
 
     setting: str
-    value: object
+    value: Any
     final_loss: float | None
 
 

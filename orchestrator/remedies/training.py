@@ -16,9 +16,10 @@ from orchestrator.executors import Executor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
-from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.answer import Beside, Remedies
 from orchestrator.remedies.asking import fork_steps_of
 from orchestrator.remedies.asking import remedies_of as asked_remedies
+from orchestrator.remedies.beside import stable_beside
 from orchestrator.remedies.derived import accepted, fork_sweep, refuse_custom_trainer, refuse_forks
 from orchestrator.remedies.pairs import pairs
 from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
@@ -111,7 +112,7 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
     """The forks of one remedy each, and of other data alone; without those that do not act. Raises InputError."""
     trial, evidence = found.trial, found.evidence
     steps = fork_steps_of(asked.at, evidence.onset, trial.steps) if asked.at else usual_steps(evidence)
-    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(evidence)
+    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(evidence, _stable_beside(folder, trial))
     fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
     tried = [Fork(remedy, step, 0) for remedy, step in fit]
     if asked.tried:
@@ -128,6 +129,11 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
     alone = [Fork(Remedy(), step, k) for step in steps for k in range(1, asked.replicates)]
     forks = [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)]
     return sorted([*alone, *forks], key=lambda fork: fork.step)  # side by side in a pack, forks share their past
+
+
+def _stable_beside(folder: Path, trial: TrialRow) -> list[Beside]:
+    with LedgerReader(folder / LEDGER) as ledger:
+        return stable_beside(ledger, ledger.trials(), trial)
 
 
 def last_saving(found: Remedies) -> list[Tally]:

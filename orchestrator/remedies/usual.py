@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.diagnosis.evidence import Evidence
+from orchestrator.remedies.answer import Beside
 from orchestrator.remedies.remedy import Entry, Remedy
+from orchestrator.space import is_number
 
 BEFORE_ONSET = (200, 50, 10, 0)  # steps
 _LATER = (0.25, 0.5)  # of the run, where there is no onset
@@ -16,9 +18,14 @@ _ZCLIP = 2.5  # deviations, as in the paper on ZClip (arXiv 2504.02507)
 _TIGHT = 0.3  # of the median gradient norm
 
 
-def usual_remedies(evidence: Evidence) -> list[Remedy]:
-    """The usual remedies that act in the trial, the gentlest of a kind first. No check that a run accepts them."""
-    return [Remedy(tuple(entries)) for entries in _usual(evidence)]
+def usual_remedies(evidence: Evidence, beside: Iterable[Beside] = ()) -> list[Remedy]:
+    """The usual remedies that act in the trial, then the values of the stable cells ``beside`` it, each once.
+
+    The gentlest of a kind comes first. No check that a run accepts them: a cell may differ in what is fixed in a run.
+    """
+    of_cells = [_set(cell.setting, float(cell.value)) for cell in beside if is_number(cell.value)]
+    found = [Remedy(tuple(entries)) for entries in (*_usual(evidence), *of_cells)]
+    return list({remedy.name: remedy for remedy in found}.values())
 
 
 def usual_steps(evidence: Evidence) -> list[int]:
@@ -34,7 +41,7 @@ def _usual(evidence: Evidence) -> Iterator[Sequence[Entry]]:
     config, stalled = evidence.config, evidence.outcome == "stalled" and evidence.onset is None
     if stalled:
         yield from (_set("lr", "x3"), _set("lr", "x10"))
-    yield from (_set("lr", "x0.5"), _set("lr", "x0.25"))
+    yield from (_set("lr", "x0.5"), _set("lr", "x0.25"), _set("lr", "x0.1"))
     yield [*_set("lr", "x0.25"), {"at": _FOR, "set": {"lr": "x4"}, "over": _FOR}]
     beta1, beta2, eps = evidence.beta1, evidence.number("beta2"), evidence.number("eps")
     if "beta1" in config and beta1:

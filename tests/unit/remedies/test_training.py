@@ -83,6 +83,7 @@ def test_what_is_usual_is_tried_where_nothing_is_asked_for(beyond: Path) -> None
     found = find_remedies(beyond, None, {}, Asked(replicates=1, pairs=False))
     names = set(found.names)
     assert {"lr x0.5", "lr x0.25", "skip 1", "skip 5"} <= names
+    assert "lr 0.5" in names, "the learning rate of the stable cell beside it"
     assert not [name for name in names if name.startswith(("beta2", "eps", "second moment"))], "sgd has none of them"
     assert found.fork_steps[0] == 0
     assert found.onset in found.fork_steps
