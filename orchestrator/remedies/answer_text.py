@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.remedies.answer import Harm, Remedies, loss_of
 from orchestrator.remedies.remedy import NO_CHANGE
-from orchestrator.remedies.tallies import Tally
+from orchestrator.remedies.tallies import PASSED, Tally
 from orchestrator.space import format_value
 
 WIDTH = 80
@@ -104,6 +104,7 @@ def _after(found: Remedies) -> Iterator[str]:
     if not found.replicates_differ:
         yield "replicates are all alike: data has no part in this training, so each count is of one run"
     yield from _cheapest(found)
+    yield from _passed(found)
     yield from _too_late(found)
     yield from _costs(found)
     yield from _diagnosis(found)
@@ -134,6 +135,19 @@ def _cheapest(found: Remedies) -> Iterator[str]:
     alone = None if found.control is None else found.control.final_loss
     if found.trial.outcome == "spiked" and alone is not None and alone < loss_of(lowest or best):
         yield "left alone it ends lower than with any remedy that saves it: a spike is not a failure"
+
+
+def _passed(found: Remedies) -> Iterator[str]:
+    """Where nothing saves the run to its end: what avoids this one instability, with the same data."""
+    passed = [one for one in found.tallies if one.own_passed]
+    if found.cheapest is not None or not passed:
+        return
+    last = max(one.fork_step for one in passed)
+    names = [one.remedy.name for one in passed if one.fork_step == last]
+    yield (
+        f"past this onset, and on its trend for {PASSED} steps after it, though not to the end: with the trial's own "
+        f"data from step {last} on, {_some(names)}"
+    )
 
 
 def _too_late(found: Remedies) -> Iterator[str]:
@@ -256,7 +270,7 @@ def _row_json(row: Any) -> dict[str, Any]:
 
 def _tally_json(found: Remedies, tally: Tally) -> dict[str, Any]:
     low, high = tally.interval
-    fields = ("fork_step", "tried", "saved", "recovered", "final_loss", "own_loss", "spent_steps")
+    fields = ("fork_step", "tried", "saved", "recovered", "final_loss", "own_loss", "own_passed", "spent_steps")
     return {
         "name": tally.remedy.name,
         **{name: getattr(tally, name) for name in fields},

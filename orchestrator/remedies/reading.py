@@ -41,7 +41,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
             control = _unforked(forks, trial)
             repeats = None if control is None else same_curve(ledger, trial.trial_id, trained, control.trial_id)
     neighbour = stable_neighbour(rows, trial, beside)
-    all_tallies = tallies(forks, own)
+    all_tallies = tallies(forks, own, found.evidence.onset)
     return Remedies(
         sweep=found.sweep,
         trial=trial,

@@ -29,9 +29,12 @@ def usual_remedies(evidence: Evidence, beside: Iterable[Beside] = ()) -> list[Re
 
 
 def usual_steps(evidence: Evidence) -> list[int]:
-    """The start, and up to 200, 50, 10 and 0 steps before the onset; quarters of a run without an onset."""
+    """The start, and 200, 50, 10 and 0 steps before the onset, where there are as many.
+
+    The start, a quarter and half of a run that stalled, and of one without an onset.
+    """
     last = evidence.trial.steps - 1
-    if evidence.onset is None:
+    if evidence.onset is None or evidence.outcome == "stalled":
         return sorted({0, *(int(share * evidence.trial.steps) for share in _LATER)})
     onset = min(evidence.onset, last)
     return sorted({0, *(onset - before for before in BEFORE_ONSET if onset >= before)})

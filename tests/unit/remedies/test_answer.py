@@ -94,6 +94,20 @@ def test_remedies_agree_with_the_diagnosis_or_contradict_it() -> None:
     assert "lr x0.5, which did not help" in " ".join(text.split())
 
 
+def test_a_later_spike_does_not_hide_that_this_one_was_avoided() -> None:
+    def own(onset: int | None) -> bool | None:
+        rows = [replace(row, onset_step=onset) for row in forked(SKIP, 99, ["spiked"])]
+        return tallies(rows, onset=100)[0].own_passed
+
+    assert [own(99), own(150), own(151)] == [False, False, True]
+    assert tallies(forked(SKIP, 99, ["stable"]), onset=100)[0].own_passed is True
+    assert tallies(forked(SKIP, 99, ["diverged"]), onset=None)[0].own_passed is None
+    rows = [replace(row, onset_step=200) for row in forked(SKIP, 99, ["spiked"])]
+    text = " ".join(" ".join(remedies_lines(answer(rows))).split())
+    assert "past this onset, and on its trend for 50 steps after it" in text
+    assert "from step 99 on, skip 5" in text
+
+
 def test_replicates_that_repeat_each_other_are_said_to_be_one_run() -> None:
     alike, unlike = forked(LOWER, 50, ALL), forked(SKIP, 50, ALL, [1.0, 1.1, 1.2])
     assert not answer(alike).replicates_differ
