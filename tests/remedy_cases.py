@@ -35,7 +35,7 @@ def forked(
 def answer(rows: Sequence[TrialRow], cause: str | None = None, onset: int | None = 100, **changes: Any) -> Remedies:
     """The answer of these forks of a trial that diverged."""
     trial = row_of("diverged", onset, final_loss=None)
-    counted = tallies(rows, onset=onset)
+    counted = tallies(rows, over=None if onset is None else onset + 10)
     found = Remedies(
         sweep="case",
         trial=trial,

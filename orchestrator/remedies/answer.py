@@ -115,11 +115,17 @@ class Remedies:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the remedies that the diagnosis calls for helped; None where none was tried, or nothing helped."""
-        if self.cause is None or self.last_helpful_step is None:
-            return None
+        """Whether the remedies that the diagnosis calls for helped; None where none was tried, or nothing helped.
+
+        Where nothing helped to the end of the run, whether they at least got it past its first spike.
+        """
         called_for = [one for one in self.tallies if self.is_called_for(one)]
-        return any(self.helped(one) for one in called_for) if called_for else None
+        if not called_for:
+            return None
+        if self.last_helpful_step is not None:
+            return any(map(self.helped, called_for))
+        got_past = [one for one in self.tallies if one.own_passed]
+        return any(one in called_for for one in got_past) if got_past else None
 
     def is_called_for(self, tally: Tally) -> bool:
         """Whether a remedy makes one of the moves against the mechanism that the diagnosis names."""

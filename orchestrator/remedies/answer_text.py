@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.remedies.answer import Harm, Remedies, loss_of
 from orchestrator.remedies.remedy import NO_CHANGE
-from orchestrator.remedies.tallies import PASSED, Tally
+from orchestrator.remedies.tallies import Tally
 from orchestrator.space import format_value
 
 WIDTH = 80
@@ -138,16 +138,13 @@ def _cheapest(found: Remedies) -> Iterator[str]:
 
 
 def _passed(found: Remedies) -> Iterator[str]:
-    """Where nothing saves the run to its end: what avoids this one instability, with the same data."""
+    """Where nothing saves the run to its end: what avoids its first spike, with the same data."""
     passed = [one for one in found.tallies if one.own_passed]
     if found.cheapest is not None or not passed:
         return
     last = max(one.fork_step for one in passed)
     names = [one.remedy.name for one in passed if one.fork_step == last]
-    yield (
-        f"past this onset, and on its trend for {PASSED} steps after it, though not to the end: with the trial's own "
-        f"data from step {last} on, {_some(names)}"
-    )
+    yield (f"past this spike, though others follow: with the trial's own data {_some(names)} from step {last} on")
 
 
 def _too_late(found: Remedies) -> Iterator[str]:
@@ -196,6 +193,9 @@ def _diagnosis(found: Remedies) -> Iterator[str]:
     title = title_of(found.cause)
     if not called:
         yield f"diagnosis: {title}; no remedy against that was tried"
+    elif found.agrees and found.last_helpful_step is None:
+        passed = [one.remedy.name for one in found.tallies if one.own_passed and found.is_called_for(one)]
+        yield f"diagnosis: {title}; what it calls for got past this spike: {_some(passed)}"
     elif found.agrees is None:
         yield f"diagnosis: {title}; nothing helped, so the forks neither confirm nor contradict it"
     elif found.agrees:

@@ -41,7 +41,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
             control = _unforked(forks, trial)
             repeats = None if control is None else same_curve(ledger, trial.trial_id, trained, control.trial_id)
     neighbour = stable_neighbour(rows, trial, beside)
-    all_tallies = tallies(forks, own, found.evidence.onset)
+    all_tallies = tallies(forks, own, first_spike_over(trial))
     return Remedies(
         sweep=found.sweep,
         trial=trial,
@@ -64,6 +64,11 @@ def same_curve(a: LedgerReader, a_id: str, b: LedgerReader, b_id: str) -> bool:
     return first.keys() == second.keys() and all(
         np.array_equal(first[name], second[name], equal_nan=True) for name in first
     )
+
+
+def first_spike_over(trial: TrialRow) -> int | None:
+    """The step at which the first spike of a trial was over; None for one that never came back, or left no trend."""
+    return trial.episodes[0][1] if trial.episodes else None
 
 
 def _unforked(rows: list[TrialRow], trial: TrialRow) -> TrialRow | None:

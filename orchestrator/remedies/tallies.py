@@ -11,8 +11,6 @@ from orchestrator.intervals import wilson
 from orchestrator.messages import TrialRow
 from orchestrator.remedies.remedy import Entry, Fork, Remedy, fork_of
 
-PASSED = 50  # steps after the onset of the original, from which on an instability counts as a later one
-
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -21,9 +19,9 @@ class Tally:
     ``saved`` of them are stable and learned at least half of what the best fork did; ``recovered`` left their trend and
     came back. ``final_loss`` is the median over the replicates, None where half of them ended with no finite loss.
     ``own_loss`` is that of the replicate with the data of the original. ``spent_steps`` were trained after the fork.
-    ``own_passed`` says whether the replicate with the data of the original is still on its trend ``PASSED`` steps after
-    the onset of the original, whatever comes later; None without that replicate or without an onset. ``different``
-    replicates ended differently: where data has no part in training, all are one run.
+    ``own_passed`` says whether the replicate with the data of the original is still on its trend where the first spike
+    of the original was over, whatever comes later; None where that never was over. ``different`` replicates ended
+    differently: where data has no part in training, all are one run.
     """
 
     remedy: Remedy
@@ -53,21 +51,21 @@ class Tally:
         return self.saved == self.tried
 
 
-def tallies(rows: Iterable[TrialRow], own: Sequence[Entry] = (), onset: int | None = None) -> list[Tally]:
+def tallies(rows: Iterable[TrialRow], own: Sequence[Entry] = (), over: int | None = None) -> list[Tally]:
     """The tally of each remedy and fork step of ``rows``, in their order; trials without a result do not count.
 
-    ``own`` are the interventions of the original, and ``onset`` its onset. Its own row has no fork and no tally. The
-    forks without a remedy have other data alone.
+    ``own`` are the interventions of the original, whose first spike was ``over`` at that step. Its own row has no fork
+    and no tally. The forks without a remedy have other data alone.
     """
     found: dict[tuple[str, int], list[tuple[Fork, TrialRow]]] = {}
     for row in rows:
         fork = fork_of(row.config.get("interventions") or (), own)
         if fork is not None and row.is_judged:
             found.setdefault((fork.remedy.name, fork.step), []).append((fork, row))
-    return [_tally(group, onset) for group in found.values()]
+    return [_tally(group, over) for group in found.values()]
 
 
-def _tally(group: Sequence[tuple[Fork, TrialRow]], onset: int | None) -> Tally:
+def _tally(group: Sequence[tuple[Fork, TrialRow]], over: int | None) -> Tally:
     (first, _), *_ = group
     rows = [row for _, row in group]
     losses = [math.inf if row.final_loss is None else row.final_loss for row in rows]
@@ -82,15 +80,15 @@ def _tally(group: Sequence[tuple[Fork, TrialRow]], onset: int | None) -> Tally:
         final_loss=middle if math.isfinite(middle) else None,
         own_loss=None if own_row is None else own_row.final_loss,
         spent_steps=sum(max(0, (row.steps_done or 0) - first.step) for row in rows),
-        own_passed=None if own_row is None or onset is None else _has_passed(own_row, onset),
+        own_passed=None if own_row is None or over is None else _has_passed(own_row, over),
         different=len({(row.outcome, row.steps_done, row.final_loss) for row in rows}),
     )
 
 
-def _has_passed(row: TrialRow, onset: int) -> bool:
+def _has_passed(row: TrialRow, over: int) -> bool:
     if row.onset_step is None:
         return row.outcome == "stable"
-    return row.onset_step > onset + PASSED
+    return row.onset_step > over
 
 
 def is_saved(row: TrialRow) -> bool:

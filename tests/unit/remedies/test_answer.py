@@ -95,17 +95,17 @@ def test_remedies_agree_with_the_diagnosis_or_contradict_it() -> None:
 
 
 def test_a_later_spike_does_not_hide_that_this_one_was_avoided() -> None:
-    def own(onset: int | None) -> bool | None:
+    def own(onset: int | None, over: int | None = 110) -> bool | None:
         rows = [replace(row, onset_step=onset) for row in forked(SKIP, 99, ["spiked"])]
-        return tallies(rows, onset=100)[0].own_passed
+        return tallies(rows, over=over)[0].own_passed
 
-    assert [own(99), own(150), own(151)] == [False, False, True]
-    assert tallies(forked(SKIP, 99, ["stable"]), onset=100)[0].own_passed is True
-    assert tallies(forked(SKIP, 99, ["diverged"]), onset=None)[0].own_passed is None
+    assert [own(99), own(110), own(111)] == [False, False, True]
+    assert own(111, None) is None, "the trial never came back, so nothing is later"
+    assert tallies(forked(SKIP, 99, ["stable"]), over=110)[0].own_passed is True
     rows = [replace(row, onset_step=200) for row in forked(SKIP, 99, ["spiked"])]
-    text = " ".join(" ".join(remedies_lines(answer(rows))).split())
-    assert "past this onset, and on its trend for 50 steps after it" in text
-    assert "from step 99 on, skip 5" in text
+    found = answer(rows, "bad_batch")
+    text = " ".join(" ".join(remedies_lines(found)).split())
+    assert "past this spike, though others follow: with the trial's own data skip 5 from step 99 on" in text
 
 
 def test_replicates_that_repeat_each_other_are_said_to_be_one_run() -> None:
