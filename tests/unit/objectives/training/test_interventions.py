@@ -9,7 +9,7 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
-from objectives.base import FunctionFitConfig, Place, QuadraticConfig, TrainingConfig, data_seed, data_step
+from objectives.base import FunctionFitConfig, GptConfig, Place, QuadraticConfig, TrainingConfig, data_seed, data_step
 from objectives.interventions import change_steps, in_force
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
@@ -306,3 +306,42 @@ def test_the_numbers_in_force_at_the_end_of_a_ramp_are_those_that_were_written()
     own = config(KINDS["there and back"])
     assert [in_force(own, step).lr for step in (11, 16, 20, 25, 39)] == [0.01, 0.04, 0.04, 0.01, 0.01]
     assert [round(in_force(own, step).lr, 12) for step in (12, 13, 21, 22)] == [0.016, 0.022, 0.034, 0.028]
+
+
+# Layer groups, and optimizers of a library.
+
+
+def test_factors_of_layer_groups_change_in_mid_run_for_their_member_alone() -> None:
+    """Also where no member had any before, and back to none."""
+    small = {"steps": 20, "width": 8, "heads": 2, "context": 8, "batch_size": 2, "depth": 1, "lr": 1e-2}
+    entries = [
+        ({"at": 6, "set": {"embedding_lr": 0.0, "head_lr": "x0.5"}, "lasts": 6},),
+        ({"at": 6, "set": {"embedding_grad": 0.1}, "over": 3},),
+        (),
+    ]
+    configs = [GptConfig(**small, interventions=each) for each in entries]
+    trainer = trainer_of("gpt", configs, [0, 0, 0])
+    together = []
+    for step in range(20):
+        before = trainer.weights["embedding"].detach().clone()
+        together.append(trainer.step())
+        is_still = [torch.equal(*pair) for pair in zip(before, trainer.weights["embedding"], strict=True)]
+        assert is_still == [6 <= step < 12, False, False]
+    for k, one in enumerate(configs):
+        alone = curves(trainer_of("gpt", [one], [0]), 20)
+        for name in ("loss", "grad_norm", "update_norm", "lr"):
+            assert torch.equal(torch.stack([row[name][k] for row in together]), alone[name][:, 0]), (k, name)
+
+
+@pytest.mark.parametrize("stop", [9, 10, 12, 25])
+def test_an_optimizer_of_a_library_takes_numbers_and_a_new_start_and_resumes(stop: int) -> None:
+    entries = ({"at": 10, "set": {"lr": "x0.5", "beta1": 0.5, "eps": 1e-3}, "over": 4}, {"at": 20, "reset": "moments"})
+    own = config(entries, optimizer="torch.optim.AdamW", warmup=0, schedule="constant")
+    same = config(entries, warmup=0, schedule="constant")
+    found, expected = curves(pack([own], [0]), STEPS), curves(pack([same], [0]), STEPS)
+    for name in ("loss", "update_norm", "lr"):
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-8, atol=1e-12)
+    first, second = pack([own], [0]), pack([own], [0])
+    before = curves(first, stop)
+    second.load_state_dict(first.state_dict())
+    assert_same(joined(before, curves(second, STEPS - stop)), found)
