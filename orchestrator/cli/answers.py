@@ -100,8 +100,8 @@ def remedy(
 ) -> None:
     """Fork a run that became unstable, try remedies on the forks, and show which of them save it, and from when on.
 
-    Without --trial and --cell it takes the trial that `sweep diagnose` takes; without --at and --try the usual steps
-    and remedies. The same command trains nothing twice, and goes on where it was stopped. For example
+    Without --trial and --cell it takes the most typical trial that is not stable, as a diagnosis does; without --at and
+    --try the usual steps and remedies. The same command trains nothing twice, and goes on where it was stopped. For example
     `sweep remedy lr_warmup --at -50 --try lr=x0.5 --try skip=5`.
     """
     from orchestrator.commands.remedy import remedy as command
