@@ -101,8 +101,8 @@ def remedy(
     """Fork a run that became unstable, try remedies on the forks, and show which of them save it, and from when on.
 
     Without --trial and --cell it takes the most typical trial that is not stable, as a diagnosis does; without --at and
-    --try the usual steps and remedies. The same command trains nothing twice, and goes on where it was stopped. For example
-    `sweep remedy lr_warmup --at -50 --try lr=x0.5 --try skip=5`.
+    --try the usual steps and remedies. The same command trains nothing twice, and goes on where it was stopped.
+    For example `sweep remedy lr_warmup --at -50 --try lr=x0.5 --try skip=5`.
     """
     from orchestrator.commands.remedy import remedy as command
     from orchestrator.remedies.training import Asked
