@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +27,8 @@ from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pictures.maps import fraction_axes, heatmap, map_figure
+from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.training import Asked, find_remedies
 from orchestrator.space import Axis
 
 if TYPE_CHECKING:
@@ -201,6 +203,23 @@ class SweepResults:
         None where all trials are stable. Raises InputError where there is no such trial or cell.
         """
         return self._read(lambda ledger: diagnose(ledger, trial, cell))
+
+    def remedy(
+        self,
+        trial: str | None = None,
+        cell: Mapping[str, Any] | None = None,
+        tried: Sequence[str] = (),
+        at: Sequence[str] = (),
+        replicates: int = 3,
+        pairs: bool = True,
+    ) -> Remedies:
+        """What would have saved ``trial``, or the one that ``diagnose`` takes: remedies tried on forks of it.
+
+        Trains the forks that are missing, in this process. ``tried`` and ``at`` are as on the command line: "lr=x0.5",
+        "-50". Raises InputError for a trial that is stable, and for a remedy that it does not take.
+        """
+        asked = Asked(tuple(tried), tuple(at), replicates, pairs)
+        return find_remedies(self.folder, trial, cell or {}, asked)
 
     def explain(self, x: str | None = None, y: str | None = None) -> Explanation:
         """The mechanism that rules each cell of the map that is not stable."""

@@ -49,6 +49,7 @@ SWEEP_FILE = (ROOT / "docs" / "sweep-file.md").read_text()
 DETECTION = (ROOT / "docs" / "detection.md").read_text()
 MAPS = (ROOT / "docs" / "maps.md").read_text()
 DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text()
+REMEDIES = (ROOT / "docs" / "remedies.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -114,6 +115,17 @@ def test_the_commands_of_the_diagnosis_page_work_on_its_example(tmp_path: Path) 
     run_all(lines, tmp_path)
     assert json.loads((tmp_path / "why.json").read_text())["cause"] == "warmup_too_short"
     assert (tmp_path / "where.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -> None:
+    (tmp_path / "night.yaml").write_text(blocks(REMEDIES, "yaml")[0])
+    lines = [[*words, "--executor", "inline"] if words[1] == "run" else words for words in commands(REMEDIES)]
+    run_all(lines, tmp_path)
+    found = json.loads((tmp_path / "rescue.json").read_text())
+    assert found["control_repeats"] is True
+    assert found["cheapest"] == "lr x0.25"
 
 
 def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> None:
@@ -219,6 +231,7 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/detection.md",
         "docs/on-disk.md",
         "docs/diagnosis.md",
+        "docs/remedies.md",
         "docs/knobs.md",
         "docs/lr-edge.md",
         "docs/maps.md",

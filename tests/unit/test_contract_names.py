@@ -94,6 +94,18 @@ def test_commands_and_options() -> None:
         | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
+        "remedy": {
+            "--trial",
+            "--cell",
+            "--at",
+            "--try",
+            "--replicates",
+            "--pairs",
+            "--no-pairs",
+            "--output",
+            "--format",
+        }
+        | {"--executor", "--allow-import", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--json", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--json", "--results"},
         "sensitivity": {"--axis", "--range", "--json", "--results"},
@@ -252,7 +264,7 @@ def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
     assert public == {
         "axes", "boundary", "compare", "diagnose", "explain", "front", "lr_sensitivity", "map", "plot", "recommend",
-        "telemetry", "to_xarray", "trace", "trials",
+        "remedy", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
     # The words of the command line.
     assert list(inspect.signature(SweepResults.recommend).parameters) == ["self", "margin", "metric", "degraded"]

@@ -96,6 +96,7 @@ FLOOR_PLAN = (
     "orchestrator.tracking",
     "orchestrator.importing",
     "orchestrator.diagnosis",
+    "orchestrator.remedies",
     "orchestrator.health",
     "orchestrator.pictures",
     "orchestrator.results",

@@ -24,10 +24,12 @@ from orchestrator.commands.locate import locate
 from orchestrator.commands.plan import plan
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.commands.recommend import recommend
+from orchestrator.commands.remedy import remedy
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.status import status
 from orchestrator.importing.options import ImportOptions
 from orchestrator.logs.columns import Columns
+from orchestrator.remedies.training import Asked
 
 PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
@@ -97,6 +99,11 @@ def of_imported(results: Path, file: Path) -> Answer:
     return status(results / "imports" / "theirs", file)
 
 
+def remedied(folder: Path, file: Path) -> Answer:
+    asked = Asked(("lr=x0.1",), ("0",), 2)
+    return remedy(folder, None, {}, asked, "inline", folder.parent / "picture.png", None, file)
+
+
 COMMANDS: dict[str, list[Command]] = {
     "list": [list_],
     "status": [
@@ -125,6 +132,7 @@ COMMANDS: dict[str, list[Command]] = {
     ],
     "explain": [lambda results, file: explain(results / "grid", None, None, results / "picture.png", file)],
     "diagnose": [lambda results, file: diagnose(results / "grid", None, {}, results / "picture.png", file)],
+    "remedy": [lambda results, file: remedied(results / "grid", file)],
 }
 
 
