@@ -27,14 +27,14 @@ from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pictures.maps import fraction_axes, heatmap, map_figure
-from orchestrator.remedies.answer import Remedies
-from orchestrator.remedies.training import Asked, find_remedies
 from orchestrator.space import Axis
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from orchestrator.remedies.answer import Remedies
 
 _Result = TypeVar("_Result")
 # What a notebook shows to go on with.
@@ -218,6 +218,8 @@ class SweepResults:
         Trains the forks that are missing, in this process. ``tried`` and ``at`` are as on the command line: "lr=x0.5",
         "-50". Raises InputError for a trial that is stable, and for a remedy that it does not take.
         """
+        from orchestrator.remedies.training import Asked, find_remedies  # they bring what trains
+
         asked = Asked(tuple(tried), tuple(at), replicates, pairs)
         return find_remedies(self.folder, trial, cell or {}, asked)
 
