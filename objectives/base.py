@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from objectives.fields import per_member, structural
+from objectives.interventions import data_seed
 from objectives.models.facts import OBJECTIVES
 from objectives.models.facts.function_fit import FunctionFitConfig
 from objectives.models.facts.gpt import GptConfig
@@ -25,6 +26,7 @@ __all__ = [
     "Trainer",
     "TrainingConfig",
     "Way",
+    "data_seed",
     "data_step",
     "load_objective",
     "per_member",

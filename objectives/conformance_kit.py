@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from objectives.base import Objective, Place, Trainer, TrainingConfig, Way
+from objectives.interventions import Intervention
 from objectives.optimizers.facts import OPTIMIZERS, facts_of
 
 STEPS = 12
@@ -30,6 +31,11 @@ COMMON_VALUES: Mapping[str, Sequence[Any]] = {
     "zclip": [None, 1e-2, 3e-1],
     "zclip_warmup": [2, 5, 25],
     "rollback": [None, 0, 3],
+    "interventions": [
+        (),
+        (Intervention(at=3, set={"lr": "x0.5"}),),
+        (Intervention(at=2, set={"lr": "x0.1"}, over=4, lasts=6), Intervention(at=5, reset="moments", skip=2)),
+    ],
     **{name: values for one in OPTIMIZERS.values() for name, values in one.examples.items()},
 }
 # Those of them with no effect on their own, and the changes beside which they have one.

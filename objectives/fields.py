@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +93,30 @@ def acting(config: BaseModel) -> dict[str, Any]:
     return {
         name: value
         for name, value in config.model_dump(mode="json").items()
-        if name not in inert and not (is_feature(fields[name]) and value == fields[name].default)
+        if name not in inert and not (is_feature(fields[name]) and value == _as_json(fields[name].default))
     }
 
 
 def inert_fields(config: BaseModel) -> set[str]:
-    """The fields that cannot act with these settings. A feature that is off can act: it may be switched on."""
+    """The fields that cannot act with these settings. A feature that is off can act: it may be switched on.
+
+    A field also acts where it would with a value that an intervention sets.
+    """
     settings, fields = config.model_dump(mode="json"), type(config).model_fields
-    return {name for name in settings if not condition_of(fields[name]).holds(settings)}
+    every = [settings, *_with_interventions(settings)]
+    return {name for name in settings if not any(condition_of(fields[name]).holds(one) for one in every)}
+
+
+def _with_interventions(settings: Settings) -> Iterator[Settings]:
+    """The settings with the values that each intervention sets; a factor leaves a feature on or off."""
+    for entry in settings.get("interventions", ()):
+        numbers = {name: value for name, value in entry.get("set", {}).items() if not isinstance(value, str)}
+        if numbers:
+            yield {**settings, **numbers}
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def with_features_off(config_class: type[BaseModel], config: Settings) -> dict[str, Any]:

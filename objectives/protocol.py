@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 from objectives.fields import Settings, is_per_member
+from objectives.interventions import num_skipped
 from objectives.training_config import TrainingConfig
 
 Kernels = Literal["default", "onednn"]
@@ -52,6 +53,8 @@ class Trainer(Protocol):
     is masked before that step's update and no longer changes. With ``rollback`` it may instead return to an earlier
     snapshot, at that step or at the step of a spike. A pack with any ``rollback`` also reports ``rolled_back``, 1 for
     members that rolled back at this step and 0 for the others.
+
+    A trainer that acts on ``interventions`` has ``takes_interventions = True``; without it they are refused.
     """
 
     num_members: int
@@ -156,5 +159,8 @@ class Objective:
 
 
 def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
-    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it."""
-    return step + num_rollbacks * (config.rollback or 0)
+    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it.
+
+    The seed of that batch is ``data_seed``: an intervention may have gone over to another stream.
+    """
+    return step + num_rollbacks * (config.rollback or 0) + num_skipped(config, step)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, create_model, field_validator, model_validator
 
 from objectives.fields import Condition, acting, per_member, structural, unless, when
+from objectives.interventions import Intervention, refuse_what_cannot_act
 from objectives.optimizers.facts import (
     OPTIMIZERS,
     facts_of,
@@ -115,6 +116,9 @@ class SharedFields(BaseModel):
         ge=0,
     )
     rollback_every: int = structural(50, "steps", "steps between two snapshots", acts=unless("rollback", None), ge=1)
+    interventions: tuple[Intervention, ...] = per_member(
+        (), "list", "changes in mid-run: the step at, set, over, lasts, reset, rescale, skip, data", off=True
+    )
 
 
 if TYPE_CHECKING:
@@ -135,6 +139,12 @@ class TrainingConfig(_Fields):
             known = ", ".join(OPTIMIZERS)
             raise ValueError(f"{name!r} is no optimizer: {known}, torch.optim.NAME or pytorch_optimizer.NAME")
         return name
+
+    @field_validator("interventions")
+    @classmethod
+    def _interventions_in_order(cls, entries: tuple[Intervention, ...]) -> tuple[Intervention, ...]:
+        """In the order in which they act; those of one step as they were written."""
+        return tuple(sorted(entries, key=lambda entry: entry.at))
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> TrainingConfig:
@@ -176,6 +186,12 @@ class TrainingConfig(_Fields):
         if self.second_moment_decay == 1:
             tokens = f"the {self.tokens_per_step} tokens of a step"
             raise ValueError(f"beta2_half_life = {self.beta2_half_life} is too long for {tokens}: beta2 would be 1")
+        return self
+
+    @model_validator(mode="after")
+    def _interventions_can_act(self) -> TrainingConfig:
+        if self.interventions:
+            refuse_what_cannot_act(self)
         return self
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from orchestrator.remedies.answer import Remedies
 
 _Result = TypeVar("_Result")
 # What a notebook shows to go on with.
@@ -201,6 +203,25 @@ class SweepResults:
         None where all trials are stable. Raises InputError where there is no such trial or cell.
         """
         return self._read(lambda ledger: diagnose(ledger, trial, cell))
+
+    def remedy(
+        self,
+        trial: str | None = None,
+        cell: Mapping[str, Any] | None = None,
+        tried: Sequence[str] = (),
+        at: Sequence[str] = (),
+        replicates: int = 3,
+        pairs: bool = True,
+    ) -> Remedies:
+        """What would have saved ``trial``, or the one that ``diagnose`` takes: remedies tried on forks of it.
+
+        Trains the forks that are missing, in this process. ``tried`` and ``at`` are as on the command line: "lr=x0.5",
+        "-50". Raises InputError for a trial that is stable, and for a remedy that it does not take.
+        """
+        from orchestrator.remedies.training import Asked, find_remedies  # they bring what trains
+
+        asked = Asked(tuple(tried), tuple(at), replicates, pairs)
+        return find_remedies(self.folder, trial, cell or {}, asked)
 
     def explain(self, x: str | None = None, y: str | None = None) -> Explanation:
         """The mechanism that rules each cell of the map that is not stable."""

@@ -14,6 +14,8 @@ from fractions import Fraction
 from graphlib import TopologicalSorter
 from typing import Any, Literal
 
+from objectives.interventions import changes_in_words
+
 Scale = Literal["values", "linear", "log", "log1m"]
 SCALES: tuple[Scale, ...] = ("values", "linear", "log", "log1m")
 # The version of a trial's identity: another number makes all trials new.
@@ -221,18 +223,40 @@ def number_text(value: float, digits: int) -> str:
 
 
 def _format_tuple(values: tuple[Any, ...]) -> str:
-    """The ends of paths, joined; for many paths the first, and a few characters that identify the whole."""
-    words = ["/".join(value.split("/")[-2:]) if isinstance(value, str) else format_value(value) for value in values]
-    text = "+".join(words) or "[]"
+    """The ends of paths, joined; or interventions, as ``lr x0.5 at 100``; ``none`` for an empty list of either.
+
+    Of a long list the first, and a few characters that identify the whole.
+    """
+    if not values or isinstance(values[0], FrozenMap):
+        text = changes_in_words(values)
+    else:
+        words = ["/".join(value.split("/")[-2:]) if isinstance(value, str) else format_value(value) for value in values]
+        text = "+".join(words)
     if len(text) <= _LONGEST_VALUE:
         return text
     letters = hashlib.sha256("\n".join(map(str, values)).encode()).hexdigest()[:6]
     return f"{text[: _LONGEST_VALUE - 9]}...{letters}"
 
 
+class FrozenMap(dict[str, Any]):
+    """A mapping that can be a column of a map: a key of sets, and JSON like any other mapping. Not to be changed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
 def frozen(value: Any) -> Any:
-    """``value`` with a tuple in place of each list, so that it can be a column of a map."""
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+    """``value`` with a tuple for each list and a FrozenMap for each mapping, so that it can be a column of a map."""
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen, value))
+    return FrozenMap({key: frozen(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
+
+
+def thawed(value: Any) -> Any:
+    """``value`` with lists and plain mappings, as it is written in a file."""
+    if isinstance(value, list | tuple):
+        return list(map(thawed, value))
+    return {key: thawed(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def grid_cells(axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:

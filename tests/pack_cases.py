@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.messages import Finished, Member, Pack, Report, StackedPack
+from orchestrator.messages import Finished, Member, Pack, Report, StackedPack, Trace
+from orchestrator.worker import run as worker
+from orchestrator.worker.packed_run import Pace
 
 STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)
+COLUMNS = ("step", "loss", "grad_norm", "update_norm", "lr")
+REPORT_EACH_LOOK = Pace(report_s=0.0)
 # Small enough to be quick.
 SMALL = {
     "gpt": {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1},
@@ -67,3 +72,28 @@ def cannot_compile(error: BaseException):
         return compiled
 
     return compile_
+
+
+def whole(reports: list[Report]) -> tuple[dict, dict]:
+    found = results(reports)
+    return found, {t: np.stack([curve(reports, t, column) for column in COLUMNS]) for t in found}
+
+
+def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
+    """A pack that dies after some reports, at least one checkpoint among them: what is left, and who goes on."""
+    seen, last = [], None
+    for report in worker.run_pack(pack, pace=REPORT_EACH_LOOK):
+        assert report.error is None, report.error
+        last = report.checkpoint or last
+        seen.append(report)
+        if len(seen) >= num_reports and last is not None:
+            break
+    assert last is not None
+    done = {finished.trial_id for report in seen for finished in report.finished}
+    ends = {trial_id: np.inf if trial_id in done else last.ages.get(trial_id, 0) for trial_id in pack.trial_ids}
+    kept = [replace(report, traces={t: up_to(trace, ends[t]) for t, trace in report.traces.items()}) for report in seen]
+    return kept, replace(pack, resume=last, skip=frozenset(done))
+
+
+def up_to(trace: Trace, end: float) -> Trace:
+    return {name: values[trace["step"] < end] for name, values in trace.items()}

@@ -16,7 +16,8 @@ import torch
 from objectives.base import QuadraticConfig, Way
 from objectives.stacking.rounding import alike, rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
-from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights, hyperparameter
+from objectives.training.hyperparameters import hyperparameter
+from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, n coordinates.
 

@@ -25,6 +25,7 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.instruments.telemetry import norm_per_member
+from objectives.interventions import ever_set
 from objectives.stacking.layout import Layout
 
 # Shapes: K members, n parameters of one member, T weights.
@@ -43,8 +44,9 @@ class Clipping:
     def __init__(self, configs: Sequence[TrainingConfig], layout: Layout) -> None:
         """A method that is off in all ``configs`` costs nothing."""
         self.layout = layout
-        self.has_zclip = any(config.zclip is not None for config in configs)
-        self.has_adagc = any(config.adagc is not None for config in configs)
+        # Also if it is on only later: the states of a pack do not change in mid-run.
+        self.has_zclip = any(ever_set(config, "zclip") for config in configs)
+        self.has_adagc = any(ever_set(config, "adagc") for config in configs)
 
     def states(self, params_Kn: torch.Tensor) -> dict[str, torch.Tensor]:
         """Zeros: number of norms seen and their averages, for the whole gradient or for each weight's."""

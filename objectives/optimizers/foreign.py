@@ -76,6 +76,17 @@ class ForeignOptimizer(PackedOptimizer):
         super().arrange(rows, params_Kn, configs, seeds)
         self.rule.arrange(rows.tolist(), params_Kn, self.numbers, seeds)
 
+    def renew(self, rows: Sequence[int], configs: Sequence[TrainingConfig]) -> None:
+        """As for any optimizer; the library reads them at its next step."""
+        super().renew(rows, configs)
+        for row in rows:
+            self.rule.members[row].give(_values(self.numbers, row))
+
+    def restart(self, row: int, seeds: Sequence[int]) -> None:
+        """As for any optimizer, with a new one of the library."""
+        super().restart(row, seeds)
+        self.rule.restart(row, self.params_Kn, self.numbers, seeds)
+
     def state_dict(self) -> dict[str, Any]:
         """As for any optimizer, plus the library's state of each member."""
         return super().state_dict() | {"library": [member.state_dict() for member in self.rule.members]}
@@ -116,6 +127,11 @@ class ForeignRule(UpdateRule):
                 member.load_state_dict(before[row])
             self.members.append(member)
 
+    def restart(self, row: int, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int]) -> None:
+        """Begin the member ``row`` afresh, with the parameters that it has."""
+        values = _values(numbers, row)
+        self.members[row] = LibraryOptimizer(self.shape.optimizer, params_Kn[row], self.layout, values, seeds[row])
+
     def state_sizes(self) -> Mapping[str, int]:
         """None: the library keeps its own state."""
         return {}
@@ -146,10 +162,19 @@ class LibraryOptimizer:
         self._pieces, self._seed, self._size = layout.pieces, seed, layout.size
         self._params = [torch.nn.Parameter(weight.clone()) for weight in self._weights(params_n)]
         module, _, class_name = name.rpartition(".")
-        optimizer_class = getattr(importlib.import_module(module), class_name)
-        self._given = _arguments(optimizer_class, values)
+        self._class = getattr(importlib.import_module(module), class_name)
+        self._given = _arguments(self._class, values)
         with self._randomness(0):
-            self._optimizer: torch.optim.Optimizer = optimizer_class(self._params, **self._given)
+            self._optimizer: torch.optim.Optimizer = self._class(self._params, **self._given)
+
+    def give(self, values: Mapping[str, float]) -> None:
+        """Change lr, beta1, beta2 and eps in mid-run, as a user would in ``param_groups``."""
+        self._given = _arguments(self._class, values)
+        self._write_given()
+
+    def _write_given(self) -> None:
+        for group in self._optimizer.param_groups:
+            group.update({name: value for name, value in self._given.items() if name in group})
 
     def step(self, params_n: torch.Tensor, grad_n: torch.Tensor, lr: float, age: int) -> torch.Tensor:
         """The amount to subtract from ``params_n`` at the member's update number ``age``, (n,).
@@ -190,8 +215,7 @@ class LibraryOptimizer:
         for number, parameter in enumerate(parameter for group in groups for parameter in group["params"]):
             if number in state["state"]:
                 states[parameter] = _as_saved(states[parameter], state["state"][number])
-        for group in groups:
-            group.update({name: value for name, value in self._given.items() if name in group})
+        self._write_given()
 
     @property
     def _filling(self) -> int:

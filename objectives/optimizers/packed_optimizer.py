@@ -118,20 +118,60 @@ class PackedOptimizer:
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
         # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision is off by 6e-4. They are rounded
         # only where they meet the parameters.
-        def numbers(values: Sequence[Any]) -> torch.Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=self.params_Kn.device)
-
-        def factors(purpose: str) -> torch.Tensor | None:
-            """The field of every weight's group, (K, T); None if all are 1."""
-            names = [f"{piece.group}_{purpose}" for piece in self.layout.pieces]
-            values = [[getattr(config, name, 1.0) for name in names] for config in configs]
-            return None if all(value == 1 for row in values for value in row) else numbers(values)
-
         fields = (*_COMMON_FIELDS, *self.shape.optimizer_facts.numbers)
-        self.numbers = {name: numbers([_number(config, name) for config in configs]) for name in fields}
+        self.numbers = {name: self._tensor([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
-        self._lr_factor_KT, self._grad_factor_KT = factors("lr"), factors("grad")
+        self._lr_factor_KT, self._grad_factor_KT = (self._factors(configs, purpose) for purpose in ("lr", "grad"))
         self._has_decay = any(config.weight_decay > 0 for config in configs)
+
+    def _tensor(self, values: Sequence[Any]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.params_Kn.device)
+
+    def _factors(self, configs: Sequence[TrainingConfig], purpose: str) -> torch.Tensor | None:
+        """The field of every weight's group, (K, T); None if all are 1."""
+        names = [f"{piece.group}_{purpose}" for piece in self.layout.pieces]
+        values = [[getattr(config, name, 1.0) for name in names] for config in configs]
+        return None if all(value == 1 for row in values for value in row) else self._tensor(values)
+
+    def renew(self, rows: Sequence[int], configs: Sequence[TrainingConfig]) -> None:
+        """In mid-run, give the members ``rows`` the numbers of their ``configs``; the others keep theirs."""
+        index = torch.tensor(rows, device=self.params_Kn.device)
+        values_FR = self._tensor([[_number(config, name) for config in configs] for name in self.numbers])
+        # Not in place: readings and the last learning rates may share memory with these.
+        self.numbers = {
+            name: value_K.index_copy(0, index, new_R)
+            for (name, value_K), new_R in zip(self.numbers.items(), values_FR, strict=True)
+        }
+        self._lr_factor_KT = self._renewed_factors(self._lr_factor_KT, index, configs, "lr")
+        self._grad_factor_KT = self._renewed_factors(self._grad_factor_KT, index, configs, "grad")
+        self._has_decay = self._has_decay or any(config.weight_decay > 0 for config in configs)
+
+    def _renewed_factors(
+        self, factor_KT: torch.Tensor | None, index: torch.Tensor, configs: Sequence[TrainingConfig], purpose: str
+    ) -> torch.Tensor | None:
+        new_RT = self._factors(configs, purpose)
+        if factor_KT is None and new_RT is None:
+            return None
+        size = (len(self.params_Kn), len(self.layout.pieces))
+        factor_KT = factor_KT if factor_KT is not None else self.params_Kn.new_ones(size, dtype=torch.float64)
+        new_RT = new_RT if new_RT is not None else factor_KT.new_ones(len(configs), size[1])
+        return factor_KT.index_copy(0, index, new_RT)
+
+    def restart(self, row: int, seeds: Sequence[int]) -> None:
+        """In mid-run, let the member ``row`` have the states of a new one; its schedule and its clipping go on.
+
+        Its bias correction starts again too, as if its optimizer had been made afresh.
+        """
+        for name in (*self.rule.state_sizes(), *self.start.states(self.params_Kn)):
+            self.states[name][row] = 0
+        self.age_K[row] = 0
+        self.start.begin(self.states, [row], self.numbers, seeds)
+
+    def rescale(self, row: int, names: Sequence[str], factor: float) -> None:
+        """In mid-run, multiply the states ``names`` of the member ``row``; their bias correction goes on."""
+        for name in set(names) & self.states.keys():
+            # Not a product with zero, which would keep what is not finite.
+            self.states[name][row] = self.states[name][row] * factor if factor else 0
 
     def _empty_states(self) -> States:
         """All zeros."""

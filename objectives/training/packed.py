@@ -19,6 +19,8 @@ from objectives.stacking.layer_names import longest_beginning, refuse_idle_begin
 from objectives.stacking.layout import ALL, Layout
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
+from objectives.training.changes import Changes, batches_of
+from objectives.training.hyperparameters import hyperparameter
 from objectives.training.members import refuse_stale_members
 from objectives.training.rollback import Rollback, rows_with_rollback
 from objectives.training_config import TrainingConfig
@@ -39,7 +41,8 @@ class PackedTrainer(ABC, Generic[Config]):
     (name -> tensor of shape (K, ...), views into the buffer) that does not mix members. A function written for one
     member is applied to all by ``of_each_member``. Data and noise come from ``draw``. A cohort is the members of equal
     seed and age, which see the same data and noise. A member with ``rollback`` returns to a snapshot on a spike and
-    skips data (objectives/training/rollback.py); then its data step is ahead of its age.
+    skips data (objectives/training/rollback.py); then its data step is ahead of its age. So may one with interventions
+    be, which change its numbers, its states and its data before given steps (objectives/interventions.py).
     """
 
     weights: Weights
@@ -47,6 +50,7 @@ class PackedTrainer(ABC, Generic[Config]):
     groups: Mapping[str, str] = MappingProxyType({})
     # The beginnings of the names of each block's weights, from the input to the output; none for no parts by depth.
     blocks: Sequence[str] = ()
+    takes_interventions = True
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way
@@ -144,7 +148,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def step(self) -> dict[str, torch.Tensor]:
         """Train one step; returns metrics of shape (K,), still on the device."""
-        refuse_stale_members(self)
+        self._begin_step()
         self._estimate_hessian()
         loss_K, grad_Kn = self.losses_and_gradient()
         was_alive_K = self.optimizer.alive_K
@@ -159,7 +163,7 @@ class PackedTrainer(ABC, Generic[Config]):
         Members of ``rows`` that are in ``curved`` get curvature from ``num_products`` Hessian-vector products; the
         others get NaN. Reading does not change training.
         """
-        refuse_stale_members(self)
+        self._begin_step()
         is_everybody = list(rows) == list(range(self.num_members))
         index: Rows = slice(None) if is_everybody else torch.tensor(rows, device=self.device)
         readings = self.own_readings(index)
@@ -184,6 +188,12 @@ class PackedTrainer(ABC, Generic[Config]):
         if curved:
             readings |= self._curvature(rows, curved, observed, num_products)
         return self._after_step(metrics | self._own_metrics(was_alive_K)), readings
+
+    def _begin_step(self) -> None:
+        """Change the members whose interventions are due."""
+        refuse_stale_members(self)
+        if self._changes.before_step(self.num_steps, self.optimizer, self.seeds):
+            self._set_cohorts()
 
     def _curvature(
         self, rows: Sequence[int], curved: Sequence[int], observed: Observed, num_products: int
@@ -355,13 +365,14 @@ class PackedTrainer(ABC, Generic[Config]):
     ) -> None:
         """``ages``: steps each member has completed, counted from now on; ``skipped``: its skipped batches."""
         self.configs, self.seeds, self._ages, self.num_steps = list(configs), list(seeds), list(ages), 0
-        self._skipped = list(skipped)
+        self._skipped, self._changes = list(skipped), Changes(self.configs, self._ages)
         self._set_cohorts()
 
     def _set_cohorts(self) -> None:
         """Group members that see the same data, by seed and by data step minus ``num_steps``."""
-        steps = [age + skipped for age, skipped in zip(self._ages, self._skipped, strict=True)]
-        members = list(zip(self.seeds, steps, strict=True))
+        ages = [age + self.num_steps for age in self._ages]
+        batches = batches_of(self.configs, self.seeds, ages, self._skipped)
+        members = [(seed, step - self.num_steps) for seed, step in batches]
         self._cohorts = list(dict.fromkeys(members))
         number = {cohort: s for s, cohort in enumerate(self._cohorts)}
         self.cohort_of_member_K = torch.tensor([number[member] for member in members], device=self.device)
@@ -385,10 +396,3 @@ class PackedTrainer(ABC, Generic[Config]):
             view = params_Kn[:, offset : offset + size].view(-1, *shape)
             self.weights[name] = view.detach().requires_grad_()
             offset += size
-
-
-def hyperparameter(
-    configs: Sequence[TrainingConfig], name: str, device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
-    """The field ``name`` of every config as a tensor of shape (K,)."""
-    return torch.tensor([getattr(config, name) for config in configs], dtype=dtype, device=device)

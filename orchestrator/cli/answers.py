@@ -11,6 +11,7 @@ from orchestrator.cli.completion import sweep_names
 from orchestrator.cli.options import (
     RESULTS,
     AgainstOption,
+    AllowImportOption,
     CellOption,
     DegradedOption,
     JsonOption,
@@ -60,6 +61,56 @@ def diagnose(
 
     cells = conditions(cell.split(","), "--cell") if cell is not None else {}
     finish(command(sweep_folder(name, results), trial, cells, output, json_), json_)
+
+
+@answers.command()
+def remedy(
+    name: NameArgument,
+    trial: Annotated[
+        str | None, typer.Option("--trial", metavar="ID", help="the trial's id, or an unambiguous prefix of it")
+    ] = None,
+    cell: CellOption = None,
+    at: Annotated[
+        list[str],
+        typer.Option(
+            "--at", metavar="STEP", help="fork before this step: 100, -50 (before the onset), onset; may be repeated"
+        ),
+    ] = [],  # noqa: B006
+    try_: Annotated[
+        list[str],
+        typer.Option(
+            "--try", metavar="FIELD=VALUE,...", help="lr=x0.5,x0.25, lr=x0.25:50:20, skip=5, lr=x0.5+clip=1; repeatable"
+        ),
+    ] = [],  # noqa: B006
+    replicates: Annotated[
+        int, typer.Option(min=1, max=100, help="forks of each remedy: the first has the trial's data, others have not")
+    ] = 3,
+    pairs: Annotated[
+        bool, typer.Option("--pairs/--no-pairs", help="try two remedies at a time where no single one saves all")
+    ] = True,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/remedies/ID/remedies.png"),
+    ] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="of the picture: png, svg or pdf")] = None,
+    executor: Annotated[str, typer.Option(help="inline to train in this process, ray or slurm")] = "inline",
+    allow_import: AllowImportOption = False,
+    json_: JsonOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Fork a run that became unstable, try remedies on the forks, and show which of them save it, and from when on.
+
+    Without --trial and --cell it takes the most typical trial that is not stable, as a diagnosis does; without --at and
+    --try the usual steps and remedies. The same command trains nothing twice, and goes on where it was stopped.
+    For example `sweep remedy lr_warmup --at -50 --try lr=x0.5 --try skip=5`.
+    """
+    from orchestrator.commands.remedy import remedy as command
+    from orchestrator.remedies.training import Asked
+
+    cells = conditions(cell.split(","), "--cell") if cell is not None else {}
+    asked = Asked(tuple(try_), tuple(at), replicates, pairs, allow_import)
+    folder = sweep_folder(name, results)
+    finish(command(folder, trial, cells, asked, executor, output, format_, json_), json_)
 
 
 @answers.command()

@@ -15,6 +15,7 @@ from orchestrator.errors import EXIT_OK
 from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pictures.diagnosis import diagnosis_figure
+from orchestrator.remedies.after_diagnosis import remedy_lines
 
 Write = Callable[[Path, bytes | str], None]
 
@@ -38,6 +39,7 @@ def diagnose(
         refuse_links(folder, folder / DIAGNOSES)
     with LedgerReader(folder / LEDGER) as ledger:
         found = diagnosis.diagnose(ledger, trial_id, cell, batch_texts)
+        tried = [] if found is None else list(remedy_lines(ledger, found))
     if found is None:
         yield f"{folder.name}: all its trials are stable, there is nothing to diagnose"
         yield "`--trial ID` diagnoses a stable trial anyway"
@@ -51,6 +53,7 @@ def diagnose(
     files = {f"{one.move.direction}_{one.move.setting}": one.sweep_file for one in advice}
     files |= {f"not_finite_{one.key}": sweep_of(one) for one in broken if one.says != "no"}
     yield from _small_sweeps(found.trial.trial_id, files, path.parent, write)
+    yield from tried
     yield from written_json(json_file, diagnosis_json(found, advice, broken))
     return EXIT_OK
 

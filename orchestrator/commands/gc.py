@@ -17,6 +17,7 @@ from orchestrator.files import (
     FRONT_PICTURE,
     FRONT_TABLE,
     LEDGER,
+    REMEDIES,
     litter,
     remove,
     sweep_lock,
@@ -30,9 +31,9 @@ from orchestrator.processes import dead_scratch
 def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:
     """Clean the folder of a sweep, and scratch folders of dead runs; one line per kind of file.
 
-    With ``exports`` also maps, pictures and reports, which `sweep report`, `export edge`, `export front`, `diagnose`
-    and `explain` write again. A dry run only lists what would be removed. Raises InputError while a driver has the
-    sweep.
+    With ``exports`` also maps, pictures and reports, which `sweep report`, `export edge`, `export front`, `diagnose`,
+    `explain` and `remedy` write again. A dry run only lists what would be removed. Raises InputError while a driver has
+    the sweep.
     """
     is_empty = True
     with sweep_lock(folder), LedgerReader(folder / LEDGER) as ledger:
@@ -42,6 +43,7 @@ def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:
             "exports": [*existing_exports(folder), *folder.glob(EXPORTED)] if exports else [],
             "files of the edge": [*folder.glob(EDGE_PICTURE), *folder.glob(EDGE_TABLE)] if exports else [],
             "files of the front": [*folder.glob(FRONT_PICTURE), *folder.glob(FRONT_TABLE)] if exports else [],
+            "pictures of remedies": [*folder.glob(f"{REMEDIES}/*/remedies.*")] if exports else [],
             "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }
         for what, paths in doomed.items():

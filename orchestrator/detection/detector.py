@@ -8,6 +8,7 @@ traces.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -239,8 +240,13 @@ class SpikeDetector:
         return np.array([member.left_step for member in self._members], dtype=np.int64)
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows`` (each at most once), None for a new one."""
-        self._members = [_Member(self.config) if row is None else self._members[row] for row in rows]
+        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        before, seen = self._members, set[int]()
+        self._members = []
+        for row in rows:
+            kept = _Member(self.config) if row is None else before[row]
+            self._members.append(copy.deepcopy(kept) if row in seen else kept)
+            seen |= set() if row is None else {row}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""

@@ -144,7 +144,7 @@ class Judging:
         return self._norm_rises.num_risen
 
     def arrange(self, rows: Sequence[int | None], is_audited_K: Sequence[bool]) -> None:
-        """Continue with members of ``rows`` (each at most once), None for a new one."""
+        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
         self._detector.arrange(rows)
         self._norm_rises.arrange(rows)
         self._rungs.arrange(rows)

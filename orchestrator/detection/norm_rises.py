@@ -84,7 +84,7 @@ class NormRises:
         return int(self._is_risen_K.sum())
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows`` (each at most once), None for a new one."""
+        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
         past_HK, num_points_K, first_step_K, is_risen_K, rises = (
             self._past_HK, self._num_points_K, self._first_step_K, self._is_risen_K, self._rises
         )  # fmt: skip
@@ -95,7 +95,7 @@ class NormRises:
         self._num_points_K[new], self._first_step_K[new] = num_points_K[old], first_step_K[old]
         self._is_risen_K[new] = is_risen_K[old]
         for k, row in zip(new, old, strict=True):
-            self._rises[k] = rises[row]
+            self._rises[k] = rises[row].copy()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""

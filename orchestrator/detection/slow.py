@@ -120,7 +120,7 @@ class Rungs:
         return self._climbs[member]
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows`` (each at most once), None for a new one."""
+        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
         self._climbs = [Climb() if row is None else self._climbs[row] for row in rows]
         self._next_K = self._next()
 

@@ -38,6 +38,10 @@ class Validations:
     best: int = -1
     plateau_step: int | None = None
 
+    def copy(self) -> Validations:
+        """The same, which goes on by itself."""
+        return Validations(self.steps.copy(), self.losses.copy(), self.best, self.plateau_step)
+
     def add(self, step: int, loss: float) -> None:
         """Append one validation; one that is not finite changes nothing."""
         if not math.isfinite(loss):
@@ -123,8 +127,8 @@ class MemberValidations:
         return self._members[member]
 
     def arrange(self, rows: Sequence[int | None]) -> None:
-        """Continue with members of ``rows`` (each at most once), None for a new one."""
-        self._members = [Validations() if row is None else self._members[row] for row in rows]
+        """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
+        self._members = [Validations() if row is None else self._members[row].copy() for row in rows]
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, data_step
+from objectives.base import OBJECTIVES, data_seed, data_step
 from orchestrator.detection.outcomes import Outcome
 from orchestrator.diagnosis.evidence import BatchText, Evidence, gather
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
@@ -69,7 +69,7 @@ def batch_texts_of_objectives(trial: TrialRow, rollback_step_N: np.ndarray) -> B
         try:
             config = objective.config_class.model_validate_json(json.dumps(trial.config))
             moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
-            return objective.batch_text(config, trial.seed, moved_on)
+            return objective.batch_text(config, data_seed(config, trial.seed, step), moved_on)
         except (ValueError, OSError):  # a configuration of an older version, or a text that no longer exists
             return None
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from objectives.base import OBJECTIVES, Objective
+from objectives.interventions import in_force
 from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, Series, known, series
@@ -61,6 +62,24 @@ class Evidence:
         """The trial's settings, including features that are off."""
         settings = settings_of(self.trial.objective, self.trial.config)
         return settings if self.packed is None else {**self.packed.features, **settings}
+
+    @property
+    def config_in_force(self) -> Mapping[str, Any]:
+        """The settings with the numbers that interventions gave them by the last step before the onset.
+
+        Neighbouring cells are compared by ``config``, and what training did is judged by these.
+        """
+        entries = self.trial.config.get("interventions")
+        if not entries or self.objective is None:
+            return self.config
+        config = self.objective.config_class.model_validate(self.trial.config, strict=False)
+        now = in_force(config, max(self.until - 1, 0))
+        return {**self.config, **{name: getattr(now, name) for entry in entries for name in entry.get("set", ())}}
+
+    @property
+    def sets_clipping(self) -> bool:
+        """Whether an intervention changes a method of clipping, so that only its readings tell what was clipped."""
+        return _sets(self.trial.config, ("clip", "zclip", "adagc"))
 
     @property
     def objective(self) -> Objective | None:
@@ -191,13 +210,13 @@ class Evidence:
     @property
     def beta1(self) -> float | None:
         """The decay of the first moment; None if unknown."""
-        beta1 = number_of(self.config, "beta1")
+        beta1 = number_of(self.config_in_force, "beta1")
         return beta1 if beta1 is not None and 0 <= beta1 < 1 else None
 
     @property
     def beta2(self) -> float | None:
         """The decay of the second moment; None if there is none or it is unknown."""
-        return None if is_adam(self.config) is False else beta2_of(self.objective, self.config)
+        return None if is_adam(self.config) is False else beta2_of(self.objective, self.config_in_force)
 
     @property
     def memory_setting(self) -> str:
@@ -322,8 +341,23 @@ def _is_plain_adam(objective: Objective | None, config: Mapping[str, Any]) -> bo
     is_adam_of_norms = facts_of(str(config.get("optimizer"))).v_follows_from_norms
     if not is_adam_of_norms or beta2_of(objective, config) is None or any(config.get(name) for name in _INTO_V):
         return False
+    if _changes_v(config):
+        return False
     decays_gradient = config.get("weight_decay_kind") == "coupled" and config.get("weight_decay")
     return not decays_gradient and config.get("second_moment_start", "zero") == "zero"
+
+
+def _sets(config: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether an intervention sets one of the fields ``names``."""
+    return any(name in entry.get("set", ()) for entry in config.get("interventions") or () for name in names)
+
+
+def _changes_v(config: Mapping[str, Any]) -> bool:
+    """Whether interventions change the second moment otherwise than by the gradients."""
+    entries = config.get("interventions") or ()
+    return _sets(config, ("beta2", "beta2_half_life", "clip", *_INTO_V)) or any(
+        entry.get("reset") in ("moments", "second_moment") or entry.get("rescale") for entry in entries
+    )
 
 
 def _edge(readings: Mapping[str, Series]) -> Series:

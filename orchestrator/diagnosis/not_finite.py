@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.diagnosis.advice import Advice, advice_lines, check, refusal_of
-from orchestrator.diagnosis.evidence import Evidence
+from orchestrator.diagnosis.evidence import Evidence, number_of
 from orchestrator.diagnosis.mechanisms.moves import Move, just, scaled
 from orchestrator.diagnosis.small_sweep import written_sweep
 from orchestrator.errors import InputError
@@ -150,7 +150,7 @@ def _broke_at(row: TrialRow, step: int) -> bool:
 
 def _epsilon(evidence: Evidence, folder: Path) -> Branch:
     title = "eps, for the precision"
-    eps, precision = evidence.number("eps"), evidence.config.get("precision")
+    eps, precision = number_of(evidence.config_in_force, "eps"), evidence.config.get("precision")
     if eps is None:
         text = "eps is not known" if evidence.is_adam is not False else "the optimizer has none"
         return Branch("eps", title, "not known" if evidence.is_adam is not False else "no", (text,))

@@ -51,18 +51,12 @@ def written_sweep(
     Raises InputError where the file is missing, or is refused with the setting. That of a custom packed objective is
     checked when it is run: its fields are known to its code alone, which is not imported here.
     """
-    document = _document(folder, trial)
+    document = cell_alone(folder, trial)
     data = document.data
-    settings = settings_of(trial.objective, trial.config)
-    tied = {name: settings[name] for name in _mapping(data, "tie") if name in settings}
-    cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
-    given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
-    fixed = {name: value for name, value in given.items() if name not in inert}
-    axes = {}
+    fixed, axes = dict(data["fixed"]), {}
     if setting is not None:
-        own = fixed.pop(setting, settings.get(setting))
+        own = fixed.pop(setting, settings_of(trial.objective, trial.config).get(setting))
         axes = {setting: {"values": [own, *(value for value in values if value != own)]}}
-    data = {key: value for key, value in data.items() if key not in _OF_THE_WHOLE}
     if trial.objective not in CUSTOM_KINDS:
         data["telemetry"] = {**_mapping(data, "telemetry"), "curvature": CURVATURE_EVERY}
     document.data = {**data, "axes": axes, "fixed": fixed} | ({} if seeds is None else {"seeds": list(seeds)})
@@ -71,6 +65,24 @@ def written_sweep(
     if _is_packed(data):  # only its code could check the file, which nobody has allowed to be imported here
         return text_of({**document.data, "name": name})
     return build_sweep(document, Overrides(name=name)).text
+
+
+def cell_alone(folder: Path, trial: TrialRow) -> Document:
+    """The file of the sweep in ``folder`` with the trial's cell alone: its settings in ``fixed``, and no axes.
+
+    Same objective, seeds and stopping; no search, sample, budget or ties. Not checked. Raises InputError where the file
+    is missing.
+    """
+    document = _document(folder, trial)
+    data = document.data
+    settings = settings_of(trial.objective, trial.config)
+    tied = {name: settings[name] for name in _mapping(data, "tie") if name in settings}
+    cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
+    given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
+    fixed = {name: value for name, value in given.items() if name not in inert}
+    kept = {key: value for key, value in data.items() if key not in _OF_THE_WHOLE}
+    document.data = {**kept, "axes": {}, "fixed": fixed}
+    return document
 
 
 def _is_packed(data: Mapping[str, Any]) -> bool:

@@ -36,14 +36,43 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
     for trial in trials:
         by_structure.setdefault(structure_of(sweep, trial), []).append(trial)
     packs: list[Pack] = []
-    for alike in by_structure.values():
+    for alike in map(_families_together, by_structure.values()):
         done = 0
-        for size in _sizes(len(alike), expected_width(sweep, alike[0]), workers, one_round_each=one_round_each):
+        width = expected_width(sweep, alike[0])
+        for size in _of_whole_families(_sizes(len(alike), width, workers, one_round_each=one_round_each), alike):
             steps_ahead = math.ceil((len(alike) - done) * alike[0].steps / workers)
             taken = [Member(t.trial_id, t.config, t.seed) for t in alike[done : done + size]]
             packs.append(pack_of(sweep, taken, steps_ahead))
             done += size
     return packs
+
+
+def _family(trial: Trial) -> str:
+    """What trials have in common that train as one until their interventions differ."""
+    return canonical_json({**{k: v for k, v in trial.config.items() if k != "interventions"}, "seed": trial.seed})
+
+
+def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """``trials`` with those of a family side by side, in the order of their first; as is without interventions."""
+    if not any("interventions" in trial.config for trial in trials):
+        return trials
+    families: dict[str, list[Trial]] = {}
+    for trial in trials:
+        families.setdefault(_family(trial), []).append(trial)
+    return [trial for family in families.values() for trial in family]
+
+
+def _of_whole_families(sizes: Sequence[int], trials: Sequence[Trial]) -> list[int]:
+    """``sizes`` of packs with each cut moved to the end of the family in it, where the next pack has that many."""
+    if not any("interventions" in trial.config for trial in trials):
+        return list(sizes)
+    names = list(map(_family, trials))
+    cuts = [0]
+    for cut in itertools.accumulate(sizes):
+        end = next((i for i in range(cut, len(names)) if i == 0 or names[i] != names[i - 1]), len(names))
+        # A family that fills whole packs is cut where the sizes say.
+        cuts.append(max(cuts[-1], end if end - cut < max(sizes) // 2 else cut))
+    return [high - low for low, high in itertools.pairwise(cuts) if high > low]
 
 
 def _stacked(sweep: Sweep) -> Objective:

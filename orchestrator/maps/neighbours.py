@@ -57,6 +57,17 @@ def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[
     return sorted((cell for cell in cells if cell.num_finished), key=lambda cell: _rank(cell.value))
 
 
+def trials_of(rows: Iterable[TrialRow], trial: TrialRow, setting: str, value: Any) -> list[TrialRow]:
+    """The trials with the configuration of ``trial`` except for ``value`` of ``setting``: those of a neighbour."""
+    own, wanted = _settings(trial), canonical_json(value)
+    all_settings = ((row, _settings(row)) for row in rows)
+    return [
+        row
+        for row, settings in all_settings
+        if setting in settings and canonical_json(settings[setting]) == wanted and _differ_in(settings, own, setting)
+    ]
+
+
 def below(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
     """The ``cells`` with a lower value, the nearest first. None (no clipping) is above all numbers."""
     return [cell for cell in cells if is_number(cell.value) and _rank(cell.value) < _rank(value)][::-1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from objectives.interventions import changes_in_words
 from orchestrator.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
@@ -74,3 +75,10 @@ def map_table(stability: StabilityMap) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     table.attrs["note"] = stability.note
     return table
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """A table as CSV, with interventions in words: ``lr x0.5 at 100``."""
+    names = [name for name in table.columns if str(name).endswith("interventions")]
+    in_words = {name: table[name].map(lambda value: changes_in_words(value) if value else "none") for name in names}
+    return table.assign(**in_words).to_csv(index=False)

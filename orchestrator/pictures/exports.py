@@ -25,7 +25,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of, measured
 from orchestrator.maps.fitted import Mesh, fitted_mesh
 from orchestrator.maps.stability import StabilityMap, facet_maps, stability_map
-from orchestrator.maps.tables import map_table, readings_and_printed, trial_table
+from orchestrator.maps.tables import as_csv, map_table, readings_and_printed, trial_table
 
 MAP_FORMATS = (*PICTURES, "csv")
 HEATMAP, MAP_TABLE, TRIAL_TABLE, REPORT = "heatmap.png", "map.csv", "trials.csv", "report.html"
@@ -65,7 +65,7 @@ def export_heatmap(
             maps = facet_maps(ledger, facet, where or {}, **options)
         meshes = [_mesh(ledger, each, where) for each in maps]
     if file_format == "csv":
-        content: bytes | str = _table(maps).to_csv(index=False)
+        content: bytes | str = as_csv(_table(maps))
     else:
         from orchestrator.pictures.maps import heatmap
 
@@ -124,8 +124,8 @@ def export_all(folder: Path) -> list[Path]:
             stability = None  # a sweep over seeds only has no axes and no map
         if stability is not None:
             written[HEATMAP] = heatmap(stability, "png", [_mesh(ledger, stability)])
-            written[MAP_TABLE] = map_table(stability).to_csv(index=False)
-        written[TRIAL_TABLE] = trial_table(ledger, found).to_csv(index=False)
+            written[MAP_TABLE] = as_csv(map_table(stability))
+        written[TRIAL_TABLE] = as_csv(trial_table(ledger, found))
         text = frozen_text(folder)
         written[REPORT] = report_html(ledger, stability, text)
         state = ledger.state()

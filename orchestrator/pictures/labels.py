@@ -14,6 +14,7 @@ from orchestrator.maps.stability import MapCell
 from orchestrator.pictures.style import LR_SIGNS, RISE_SIGN
 from orchestrator.space import Axis
 
+_SHORT = 16  # characters of a label that may stand at an angle across its column
 _TICK_DIGITS = {"log": 3, "log1m": 2}
 
 
@@ -112,3 +113,5 @@ def _finish_label(ticks: Any, axis: Axis, labels: Sequence[str]) -> None:
     longest = max((len(label) for label in labels if not label.startswith("$")), default=0)
     if ticks.axis_name == "x" and longest * len(labels) > 45:
         ticks.set_tick_params(rotation=45)
+        for label in ticks.get_ticklabels() if longest > _SHORT else ():
+            label.set(horizontalalignment="right", rotation_mode="anchor")  # long ones end at their column

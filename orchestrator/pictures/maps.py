@@ -30,6 +30,7 @@ from orchestrator.pictures.labels import (
     label_positions,
     label_ranks,
     short_number,
+    tick_texts,
     value_text,
 )
 from orchestrator.pictures.saving import saved
@@ -47,8 +48,10 @@ from orchestrator.pictures.style import (
     TEXT_ROOM,
 )
 from orchestrator.pictures.surface import BAND_LABEL, BAND_LINE, draw_surface
+from orchestrator.space import Axis
 
 _STABLE_COLOURS = fraction_colours()
+_SHORT_LABEL = 16  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,17 @@ def panel_size(stability: StabilityMap) -> tuple[float, float]:
     if stability.is_sampled:
         return 4.6, 4.0
     columns, rows = len(stability.x_values), len(stability.y_values)
-    return min(max(0.62 * columns + 1.0, 3.4), 12.0), min(max(0.5 * rows + 0.6, 1.4), 12.0)
+    width = min(max(0.62 * columns + 1.0, 3.4), 12.0) + _room(stability.y, stability.y_values)
+    return width, min(max(0.5 * rows + 0.6, 1.4), 12.0) + _room(stability.x, stability.x_values)
+
+
+def _room(axis: Axis | None, values: Sequence[Any]) -> float:
+    """The room in inches that long labels of an axis, such as interventions, take beyond that of numbers.
+
+    Along the columns they stand at 45 degrees.
+    """
+    labels = [] if axis is None else tick_texts(axis, values)
+    return 0.075 * max([0, *(len(label) - _SHORT_LABEL for label in labels)])
 
 
 def draw_panel(axes: Axes, stability: StabilityMap, panel: Panel, mesh: Mesh | None = None) -> None:

@@ -9,17 +9,23 @@ from typing import Any
 from orchestrator.errors import Problem
 from orchestrator.space import Axis
 from orchestrator.sweepfile.fields import Fields
+from orchestrator.sweepfile.intervention_values import has_shares, in_whole_steps
 from orchestrator.sweepfile.shares import is_share, steps_of_share
 from orchestrator.sweepfile.strict_yaml import Document
+
+
+def needs_steps(value: Any) -> bool:
+    """Whether ``value`` is a share of the steps, or a list of interventions with one in it."""
+    return is_share(value) or has_shares(value)
 
 
 def counted(values: Mapping[str, Any], steps: int, fields: Fields) -> dict[str, Any]:
     """``values`` with whole steps in place of shares of ``steps``. Raises ValueError where a field refuses one."""
     found = dict(values)
     for name, value in values.items():
-        if not (is_share(value) and fields.counts_steps(name)):
+        if not (needs_steps(value) and fields.counts_steps(name)):
             continue
-        found[name] = steps_of_share(value, steps)
+        found[name] = steps_of_share(value, steps) if is_share(value) else in_whole_steps(value, steps)
         if refused := fields.problem(name, found[name]):
             raise ValueError(f"{name} = {value} of {steps} steps: {refused[0]}")
     return found
@@ -51,7 +57,7 @@ def _steps_of_values(
         except ValueError as error:
             problems.append(Problem(document.place(path), key, str(error), "write another share, or a number of steps"))
             continue
-        if number in found and is_share(value):
+        if number in found and needs_steps(value):
             message = f"{found[number]} and {value} are both {number} of {steps} steps"
             problems.append(Problem(document.place(path), key, message, "keep one of them"))
         found[number] = value

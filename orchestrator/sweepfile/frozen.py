@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from objectives.base import Objective
-from orchestrator.space import Axis
+from orchestrator.space import Axis, thawed
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.fields import Fields
 from orchestrator.sweepfile.sections import SweepFile, keys_of
@@ -49,7 +49,7 @@ def frozen_text(
             data["axes"] = {**data["axes"], axis.name: written}
     if data.get("fixed"):
         values = {key: fixed[key] for key in data["fixed"]}
-        data["fixed"] = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        data["fixed"] = {key: thawed(value) for key, value in values.items()}
     question = f"# {document.question}\n" if document.question else ""
     return question + text_of(data)
 

@@ -53,6 +53,7 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
     field = message.split(" ", 1)[0]
     paths: list[tuple[str, ...]] = [(key, field) for key in ("tie", "axes", "fixed")]
     paths += [("batch", key) for key, name in PARTS.items() if name == field] + [("tokens",)] * (field == "tokens")
+    paths += [(field,)]
     path = next((path for path in paths if path in document.places), ())
     shown = f"{message} (at {_in_words(cell)})" if cell else message
     remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"

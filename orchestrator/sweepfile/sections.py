@@ -351,6 +351,7 @@ class SweepFile(BaseModel):
     ] = Field(default=[0])
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
+    interventions: list[Any] | None = Field(None, description="changes in mid-run, of all trials")
     tie: dict[str, Any] = Field(default={})
     batch: BatchSection | None = None
     zip: list[Annotated[list[str], Field(min_length=2), AfterValidator(_each_once)]] = Field(default=[])

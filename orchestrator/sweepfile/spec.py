@@ -18,6 +18,7 @@ from orchestrator.search.protocol import Search
 from orchestrator.search.sampled import sample_cells
 from orchestrator.space import Axis, Trial, frozen, grid_cells
 from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
+from orchestrator.sweepfile.counted_steps import needs_steps
 from orchestrator.sweepfile.custom_trainer import (
     CustomTrainer,
     absolute_folder,
@@ -26,6 +27,8 @@ from orchestrator.sweepfile.custom_trainer import (
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.global_batch import batch_problems, with_batch
+from orchestrator.sweepfile.intervention_values import NAME as INTERVENTIONS
+from orchestrator.sweepfile.intervention_values import misplaced, with_interventions
 from orchestrator.sweepfile.lengths import Length, counted_names, in_whole_steps, length_problems, missing_length
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.related_axes import related
@@ -52,7 +55,6 @@ from orchestrator.sweepfile.sections import (
     ValidateConfig,
     keys_of,
 )
-from orchestrator.sweepfile.shares import is_share
 from orchestrator.sweepfile.strict_yaml import Document, parse_document
 from orchestrator.sweepfile.ties import checked_ties, that_need_steps
 from orchestrator.sweepfile.trainer_problems import trainer_problems
@@ -181,8 +183,9 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     file = _validated(document)
     objective = _objective(file, document, allow_import)
     problems = list(batch_problems(file, isinstance(objective, CustomTrainer), document))
+    problems += misplaced(file, is_custom=isinstance(objective, CustomTrainer), document=document)
     if not problems:
-        file = with_batch(file)
+        file = with_interventions(with_batch(file))
         problems += trainer_problems(file, objective, document)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
@@ -190,7 +193,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     fixed = _checked_fixed(file, fields, document, problems)
     axes = checked_axes(file, fields, document, problems)
     ties = checked_ties(file, fields, document, problems)
-    late = that_need_steps(ties, [name for name, value in fixed.items() if is_share(value)])
+    late = that_need_steps(ties, [name for name, value in fixed.items() if needs_steps(value)])
     problems += length_problems(file, objective, late, document)
     if not problems:
         axes = related(axes, file, fields, document, problems)
@@ -355,7 +358,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
     for name, value in file.fixed.items():
         if len(problems) >= MAX_PROBLEMS:
             break
-        path = ("fixed", name)
+        path = ("fixed", name) if name != INTERVENTIONS or file.interventions is None else (name,)
         if problem := field_problem(fields, name, value, path, document):
             problems.append(problem)
         elif name in file.axes:
@@ -363,7 +366,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
         elif fields.names_files(name):
             fixed[name] = absolute_text(value, document.place(path), f"fixed.{name}", problems)
         else:
-            fixed[name] = frozen(value)
+            fixed[name] = fields.canonical(name, value) if name == INTERVENTIONS else frozen(value)
     return fixed
 
 

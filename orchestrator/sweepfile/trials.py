@@ -8,10 +8,9 @@ from typing import Any
 
 from orchestrator.space import Trial, trial_id
 from orchestrator.sweepfile.arithmetic import Expression
-from orchestrator.sweepfile.counted_steps import counted
+from orchestrator.sweepfile.counted_steps import counted, needs_steps
 from orchestrator.sweepfile.fields import Fields, Resolved
 from orchestrator.sweepfile.lengths import Length
-from orchestrator.sweepfile.shares import is_share
 from orchestrator.sweepfile.ties import STEPS, that_need_steps, tied_values
 
 
@@ -50,7 +49,7 @@ class TrialMaker:
         if self.length.tokens is None:
             return self.length.steps_of({}, self.fields)
         given = {**self.fixed, **cell}
-        late = that_need_steps(self.ties, [name for name, value in given.items() if is_share(value)])
+        late = that_need_steps(self.ties, [name for name, value in given.items() if needs_steps(value)])
         early = {name: tie for name, tie in self.ties.items() if name not in late}
         known = {**self.fixed, **self.existing(cell), **tied_values(early, given, self.fields)}
         return self.length.steps_of(known, self.fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -217,8 +218,13 @@ def _edges(ledger: LedgerReader) -> dict[str, float]:
         found[name] = _middle([bracket[place] for bracket in brackets.values()], stability.x)
         if stability.y is not None and len(brackets) <= _MOST_ROWS:
             of_rows = {y: bracket[place] for y, bracket in brackets.items()}
-            found |= {f"{name}/{stability.y.name} {format_value(y)}": value for y, value in of_rows.items()}
+            found |= {f"{name}/{stability.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
     return found
+
+
+def _plain(text: str) -> str:
+    """``text`` with the characters that MLflow takes in a name; interventions have commas and plus signs."""
+    return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
 
 
 def _fitted_edges(fitted: Fit) -> dict[str, float]:

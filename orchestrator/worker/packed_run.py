@@ -147,7 +147,8 @@ class PackedRun:
         # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
         num_rounds = math.ceil(num_members / self.way.width)
         self.at_a_time = math.ceil(num_members / num_rounds)
-        roster = Roster(configs, [member.seed for member in pack.members], self.at_a_time)
+        everybody = range(len(configs))
+        roster = Roster(configs, [m.seed for m in pack.members], self.at_a_time, self._are_audited(everybody))
         if resumed is None:
             roster.drop(skipped)
             roster.admit()
@@ -155,9 +156,12 @@ class PackedRun:
             roster.load_state_dict(resumed["roster"])
         places = roster.places(self._num_rows(roster))
         self._trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
+        if any(config.interventions for config in configs) and not getattr(self._trainer, "takes_interventions", False):
+            remedy = "let it be a PackedTrainer, or give it takes_interventions = True"
+            raise ValueError(f"{type(self._trainer).__name__} of {objective.name} takes no interventions; {remedy}")
         if resumed is None:
             self.judging.arrange([None] * len(roster.training), self._are_audited(roster.training))
-            self.age_of = dict.fromkeys(roster.training, 0)
+            self.age_of = dict.fromkeys(roster.everybody, 0)
         else:
             self._resume(roster, resumed, skipped)
         self.environment = {
@@ -191,15 +195,14 @@ class PackedRun:
         self.judging.load_state_dict(state["judging"])
         self.age_of = dict(state["ages"])
         set_random_states(state["random"])
-        members_before = roster.training
+        rows_before = roster.rows
         roster.drop(skipped)
         roster.admit()
         self._roster = roster
-        self._arrange(members_before)
+        self._arrange(rows_before)
 
     def _begin_checkpoint(self) -> None:
-        members = self.roster.training
-        ages = {self.trial_ids[member]: self.age_of[member] for member in members}
+        ages = {self.trial_ids[member]: self.age_of[member] for member in self.roster.everybody}
         self.checkpoints.begin(self._state, ages)
 
     def _state(self) -> dict[str, Any]:
@@ -226,10 +229,12 @@ class PackedRun:
         return size
 
     def _steps_to_next_look(self) -> int:
-        """Limited so that members are validated when they are due, and end exactly at their last step."""
+        """Limited so that members are validated when they are due, fork in time, and end exactly at their last step."""
         oldest = max(self.age_of[member] for member in self.roster.training)
         in_time = max(1, int(self.pace.look_s / self.seconds_per_step))
         most = min(self.pace.look_steps, in_time, self.pack.steps - oldest)
+        forks = ((self.roster.next_fork(k), row) for k, row in enumerate(self.roster.rows) if len(row) > 1)
+        most = min([most, *(step - self.age_of[row[0]] for step, row in forks if step is not None)])
         every = self.pack.validate_every
         if every is None:
             return most
@@ -258,7 +263,7 @@ class PackedRun:
 
     def _look(self, metrics: Mapping[str, np.ndarray], readings: Sequence[Reading], num_steps: int) -> None:
         """Judge ``num_steps`` rows of metrics, (T, R) each, and drop members that end."""
-        members = self.roster.training
+        members, rows = self.roster.training, self.roster.rows
         # Rows beyond the members pad a compiled pack.
         metrics = {name: values[:, : len(members)] for name, values in metrics.items()}
         age_K = np.array([self.age_of[member] for member in members])
@@ -266,30 +271,34 @@ class PackedRun:
         look = self.judging.look(metrics)
         self.member_steps += num_steps * len(members)
         for k, member in enumerate(members):
-            trial_id, age, num_kept = self.trial_ids[member], int(age_K[k]), int(look.num_steps_K[k])
+            age, num_kept = int(age_K[k]), int(look.num_steps_K[k])
             columns = {name: values[:num_kept, k] for name, values in metrics.items()}
             if self.roster.configs[member].rollback is None:
                 columns.pop("rolled_back", None)  # from other members of the pack
-            self.curves.add(trial_id, age, columns, has_ended=bool(look.has_ended_K[k]))
             points = [(age + offset, read) for offset, read in of_row(readings, k) if offset < num_kept]
-            self.curves.add_readings(trial_id, points)
-            self.age_of[member] = age + num_steps
+            for sharer in rows[k]:
+                self.curves.add(self.trial_ids[sharer], age, columns, has_ended=bool(look.has_ended_K[k]))
+                self.curves.add_readings(self.trial_ids[sharer], points)
+                self.age_of[sharer] = age + num_steps
         is_complete_K = ~look.has_ended_K & (age_K + num_steps == self.pack.steps)
         is_plateaued_K = self._validate(members, is_complete_K, ~look.has_ended_K)
         for k in np.flatnonzero(look.has_ended_K).tolist():
             self._finish(k, int(age_K[k] + look.num_steps_K[k]), math.nan)
-        ended = {members[k] for k in np.flatnonzero(look.has_ended_K | is_complete_K | is_plateaued_K)}
+        has_ended_K = look.has_ended_K | is_complete_K | is_plateaued_K
+        ended = {sharer for k in np.flatnonzero(has_ended_K) for sharer in rows[k]}
+        self.roster.drop(ended)
+        has_forked = self.roster.fork(self.age_of)
         if ended:
-            self.roster.drop(ended)
             self.roster.admit()
-            self._arrange(members)
+        if ended or has_forked:
+            self._arrange(rows)
 
-    def _arrange(self, members_before: Sequence[int]) -> None:
-        """Rearrange trainer and judging to the members that train now."""
+    def _arrange(self, rows_before: Sequence[Sequence[int]]) -> None:
+        """Rearrange trainer and judging to the members that train now, each with the past of the row it was in."""
         members = self.roster.training
-        position = {member: k for k, member in enumerate(members_before)}
+        position = {member: k for k, row in enumerate(rows_before) for member in row}
         self.judging.arrange([position.get(member) for member in members], self._are_audited(members))
-        self.age_of = {member: self.age_of.get(member, 0) for member in members}
+        self.age_of = {member: self.age_of.get(member, 0) for member in self.roster.everybody}
         if members:
             self.trainer.arrange(self.roster.places(self._num_rows(self.roster)))
 
@@ -314,17 +323,19 @@ class PackedRun:
             ends = self.judging.validated(k, last_step, loss)
             is_plateaued_K[k] = ends and not is_complete_K[k]
             if every is not None and math.isfinite(loss):
-                self.curves.add_readings(self.trial_ids[members[k]], [(last_step, {VALIDATION: loss})])
+                for sharer in self.roster.rows[k]:
+                    self.curves.add_readings(self.trial_ids[sharer], [(last_step, {VALIDATION: loss})])
             if is_complete_K[k] or is_plateaued_K[k]:
                 self._finish(k, last_step + 1, loss, is_plateaued=bool(is_plateaued_K[k]))
         return is_plateaued_K
 
     def _finish(self, position: int, steps_done: int, validation: float, *, is_plateaued: bool = False) -> None:
-        member, record = self.roster.training[position], self.judging.record(int(position))
+        """The result of all members of a row."""
+        members, record = self.roster.rows[position], self.judging.record(int(position))
         climb, validations = self.judging.climb(position), self.judging.validations(position)
         result = finished_of(
-            self.trial_ids[member], record, self.stopping, steps_done, validation, climb, validations,
+            self.trial_ids[members[0]], record, self.stopping, steps_done, validation, climb, validations,
             is_plateaued=is_plateaued,
         )  # fmt: skip
-        (chosen,) = self._are_audited([member])
-        self._finished.append(replace(result, is_audited=chosen))
+        for member, chosen in zip(members, self._are_audited(members), strict=True):
+            self._finished.append(replace(result, trial_id=self.trial_ids[member], is_audited=chosen))

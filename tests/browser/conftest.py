@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from orchestrator.pictures.report.server import PageServer, address_of, listening_socket
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -35,3 +41,20 @@ def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def served() -> Callable[[Path, str], AbstractContextManager[str]]:
+    """Serves the pages of the sweeps in a folder, and gives the address of the named one."""
+    return _served
+
+
+@contextlib.contextmanager
+def _served(results: Path, name: str) -> Iterator[str]:
+    """The address of the page of a sweep in ``results``."""
+    with PageServer(listening_socket(None), results) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield address_of(server.socket, name)
+        server.shutdown()
+        thread.join()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,8 @@ from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.messages import Report
-from orchestrator.pictures.report.server import PageServer, address_of, listening_socket
 
+Served = Callable[[Path, str], AbstractContextManager[str]]
 SWEEP = Path(sys.executable).with_name("sweep")
 GRID = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.4, 0.8]}, beta1: {values: [0.0, 0.5, 0.9]}}\n"
 SLOW = """
@@ -32,17 +31,6 @@ axes: {lr: {values: [0.1, 0.2]}, beta1: {values: [0.0, 0.5]}}
 resources: {pack: 1}
 tracking: {enabled: false}
 """
-
-
-@contextlib.contextmanager
-def served(results: Path, name: str) -> Iterator[str]:
-    """The address of the page of a sweep in ``results``."""
-    with PageServer(listening_socket(None), results) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield address_of(server.socket, name)
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -88,7 +76,7 @@ class Driver:
 
 
 def test_the_map_fills_while_trials_run_and_what_was_chosen_stays(
-    page: Page, tmp_path: Path, complaints: list[str]
+    page: Page, served: Served, tmp_path: Path, complaints: list[str]
 ) -> None:
     (tmp_path / "case").mkdir()
     with ledger_at(tmp_path / "case") as ledger, sweep_lock(tmp_path / "case"), served(tmp_path, "case") as address:
@@ -112,7 +100,7 @@ def test_the_map_fills_while_trials_run_and_what_was_chosen_stays(
     assert complaints == []
 
 
-def test_the_address_brings_a_view_back(page: Page, tmp_path: Path, complaints: list[str]) -> None:
+def test_the_address_brings_a_view_back(page: Page, served: Served, tmp_path: Path, complaints: list[str]) -> None:
     (tmp_path / "case").mkdir()
     with ledger_at(tmp_path / "case") as ledger, served(tmp_path, "case") as address:
         driver = Driver(tmp_path / "case", ledger)
@@ -133,7 +121,9 @@ def test_the_address_brings_a_view_back(page: Page, tmp_path: Path, complaints: 
     assert complaints == []
 
 
-def test_curves_are_read_switched_off_and_not_flattened_by_a_run_that_diverged(page: Page, tmp_path: Path) -> None:
+def test_curves_are_read_switched_off_and_not_flattened_by_a_run_that_diverged(
+    page: Page, served: Served, tmp_path: Path
+) -> None:
     (tmp_path / "case").mkdir()
     with ledger_at(tmp_path / "case") as ledger, served(tmp_path, "case") as address:
         Driver(tmp_path / "case", ledger).train(0, "stable", "diverged")
@@ -152,7 +142,7 @@ def test_curves_are_read_switched_off_and_not_flattened_by_a_run_that_diverged(p
 
 @pytest.mark.parametrize("width", [400, 800, 1280, 2560])
 def test_the_page_fits_its_window_and_puts_the_curves_beside_the_map_where_there_is_room(
-    page: Page, tmp_path: Path, width: int
+    page: Page, served: Served, tmp_path: Path, width: int
 ) -> None:
     (tmp_path / "case").mkdir()
     page.set_viewport_size({"width": width, "height": 900})
@@ -171,7 +161,7 @@ def test_the_page_fits_its_window_and_puts_the_curves_beside_the_map_where_there
     assert (cell_box["y"] < map_box["y"] + map_box["height"]) == (width >= 1100)
 
 
-def test_ten_thousand_cells_are_drawn(page: Page, tmp_path: Path, complaints: list[str]) -> None:
+def test_ten_thousand_cells_are_drawn(page: Page, served: Served, tmp_path: Path, complaints: list[str]) -> None:
     (tmp_path / "case").mkdir()
     sweep = sweep_of("axes: {lr: {log: [1e-3, 1], num: 100}, beta1: {linear: [0, 0.9], num: 100}}\n")
     (tmp_path / "case" / FROZEN_SWEEP).write_text(sweep.text)

@@ -155,7 +155,7 @@ def test_the_page_knows_of_a_cell_what_the_map_knows(page: Page, tmp_path: Path)
         " eps: {values: [1.0e-8]}}\n"  # with two axes the page never reduces
     )
     cells = dict.fromkeys(tuple(trial.cell.values()) for trial in sweep.trials)
-    of_cell = {(lr, beta1): seeds[int(lr * (7 if beta1 == 0.9 else 1)) % num] for lr, beta1 in cells}
+    of_cell = {cell: seeds[int(cell[0] * (7 if cell[1] == 0.9 else 1)) % num] for cell in cells}
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, sweep, [of_cell[tuple(trial.cell.values())][trial.seed] for trial in sweep.trials])
         axes = {axis.name: axis for axis in sweep_axes(ledger)}

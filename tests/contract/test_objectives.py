@@ -50,6 +50,7 @@ class TestGpt(ObjectiveConformance):
     }
 
 
+@pytest.mark.slow
 class TestGptWithoutNorms(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {**TestGpt.small, "norm": None, "init": "fan_in"}

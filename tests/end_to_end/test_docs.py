@@ -16,6 +16,7 @@ import pytest
 from sweep_cases import trial_row
 from typer.testing import CliRunner
 
+from objectives.interventions import Intervention
 from orchestrator.cli import app
 from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
 from orchestrator.commands.live import text_map
@@ -27,6 +28,7 @@ from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
 from orchestrator.notify.news import PAUSE_S
 from orchestrator.notify.sender import PATIENCE_S
+from orchestrator.space import format_value
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
     EVENTS,
@@ -47,6 +49,7 @@ SWEEP_FILE = (ROOT / "docs" / "sweep-file.md").read_text()
 DETECTION = (ROOT / "docs" / "detection.md").read_text()
 MAPS = (ROOT / "docs" / "maps.md").read_text()
 DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text()
+REMEDIES = (ROOT / "docs" / "remedies.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -114,6 +117,17 @@ def test_the_commands_of_the_diagnosis_page_work_on_its_example(tmp_path: Path) 
     assert (tmp_path / "where.png").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -> None:
+    (tmp_path / "night.yaml").write_text(blocks(REMEDIES, "yaml")[0])
+    lines = [[*words, "--executor", "inline"] if words[1] == "run" else words for words in commands(REMEDIES)]
+    run_all(lines, tmp_path)
+    found = json.loads((tmp_path / "rescue.json").read_text())
+    assert found["control_repeats"] is True
+    assert found["cheapest"] == "lr x0.25"
+
+
 def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(blocks(DETECTION, "text")[0])
     run_all(commands(DETECTION), tmp_path)
@@ -150,6 +164,20 @@ def test_the_examples_of_related_axes_have_the_values_and_cells_that_the_page_sa
     assert (largest.config["lr"], largest.config["warmup"]) == (2.0, 20)
     sweep = build_sweep(parse_document(momentum, "page"))
     assert (len(sweep.trials), 7 * 2 * 3) == (28, 42)
+
+
+def test_the_example_of_interventions_has_the_words_and_keys_that_the_page_says() -> None:
+    section = SWEEP_FILE.partition("## `interventions`")[2].partition("\n## ")[0]
+    (text,) = blocks(section, "yaml")
+    sweep = build_sweep(parse_document(text, "page"))
+    labels = [format_value(value) for value in sweep.axes[0].values]
+    assert labels[:2] == ["none", "lr x0.5 at 100"]
+    assert all(f"`{label}`" in section for label in labels[:2])
+    rows = dict(re.findall(r"^\| `([a-z]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
+    assert list(rows) == list(Intervention.model_fields)
+    for name, field in Intervention.model_fields.items():
+        if not field.is_required():
+            assert parse_set(f"{name}={rows[name]}")[1] == field.default, name
 
 
 def test_the_example_of_tokens_has_the_steps_that_the_page_says() -> None:
@@ -203,6 +231,7 @@ def test_the_section_of_messages_has_its_keys_and_every_event() -> None:
         "docs/detection.md",
         "docs/on-disk.md",
         "docs/diagnosis.md",
+        "docs/remedies.md",
         "docs/knobs.md",
         "docs/lr-edge.md",
         "docs/maps.md",

@@ -90,10 +90,13 @@ DAMAGES = {
     "a link": link,
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
+QUICK = ("truncated", "a bit flipped", "missing")
 
 
 @pytest.mark.parametrize("num_damaged", [1, 2])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in DAMAGES]
+)
 def test_the_one_before_is_used_and_without_one_the_pack_starts_over(
     train, rows, tmp_path: Path, sweep: Sweep, undisturbed: list[tuple], damage: str, num_damaged: int
 ) -> None:

@@ -52,9 +52,9 @@ COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
     "zclip_warmup", "batch_size", "optimizer", "schedule", "schedule_power", "decay_share", "final_lr_fraction",
-    "warmup_shape", "rollback", "rollback_every", "radam_threshold", "adabelief_eps", "adafactor_decay",
-    "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold", "spam_interval",
-    "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
+    "warmup_shape", "rollback", "rollback_every", "interventions", "radam_threshold", "adabelief_eps",
+    "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
+    "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest",
 ]  # fmt: skip
 
@@ -94,6 +94,18 @@ def test_commands_and_options() -> None:
         | {"--format", "--set", "--scattered", "--grid", "--replace", "--json", "--results"},
         "boundary": {"--x", "--y", "--where", "--reduce", "--degraded", "--metric", "--level", "--json", "--results"},
         "diagnose": {"--trial", "--cell", "--output", "--json", "--results"},
+        "remedy": {
+            "--trial",
+            "--cell",
+            "--at",
+            "--try",
+            "--replicates",
+            "--pairs",
+            "--no-pairs",
+            "--output",
+            "--format",
+        }
+        | {"--executor", "--allow-import", "--json", "--results"},
         "explain": {"--x", "--y", "--output", "--json", "--results"},
         "recommend": {"--margin", "--metric", "--degraded", "--json", "--results"},
         "sensitivity": {"--axis", "--range", "--json", "--results"},
@@ -129,8 +141,9 @@ def test_commands_and_options() -> None:
 
 def test_keys_of_a_sweep_file() -> None:
     assert keys_of(SweepFile) == [
-        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "tie", "batch", "zip", "sample", "search",
-        "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking", "notify", "max_trials",
+        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "tie", "batch", "zip",
+        "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking",
+        "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
     assert FUNCTIONS == ("min", "max", "round", "sqrt")
@@ -252,7 +265,7 @@ def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
     assert public == {
         "axes", "boundary", "compare", "diagnose", "explain", "front", "lr_sensitivity", "map", "plot", "recommend",
-        "telemetry", "to_xarray", "trace", "trials",
+        "remedy", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
     # The words of the command line.
     assert list(inspect.signature(SweepResults.recommend).parameters) == ["self", "margin", "metric", "degraded"]

@@ -17,6 +17,7 @@ from benchmarks.search_arms import ARMS, DEFAULT_ARMS, Trials, edges_of, grid
 from benchmarks.search_truths import SHAPES, in_three_dimensions, random_edge, synthetic
 
 
+@pytest.mark.slow
 def test_quick_figures_have_every_arm_case_and_budget(tmp_path: Path, capsys) -> None:
     path = tmp_path / "figures.json"
     assert search.main(["--quick", "--seeds", "1", "--json", str(path)]) == 0

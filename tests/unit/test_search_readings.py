@@ -97,6 +97,7 @@ def test_good_readings_bring_the_edge_closer_than_outcomes_alone(grid: Grid, far
     assert error(grid, BOTH, trials) < 0.7 * error(grid, (), trials)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_told_repeats_itself_and_spends_its_budget(grid: Grid) -> None:
     some, again = (ToldSearch(grid, BOTH, 32, 3).trials() for _ in range(2))
     assert some == again
@@ -104,6 +105,7 @@ def test_a_search_that_is_told_repeats_itself_and_spends_its_budget(grid: Grid) 
     assert max(Counter(some).values()) <= SEEN
 
 
+@pytest.mark.slow
 def test_both_answers_are_shown(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr(search_readings, "BUDGETS", (16, 24))
     assert search_readings.main([str(path), "--along", "lr", "--searches", "1"]) == 0

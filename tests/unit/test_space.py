@@ -49,7 +49,7 @@ def test_names_are_what_a_person_would_call_them() -> None:
 def test_lists_of_files_are_called_by_their_ends_and_told_apart() -> None:
     assert format_value(("/home/me/en/a.txt",)) == "en/a.txt"
     assert format_value(("/home/me/en/*.txt", "fr.txt")) == "en/*.txt+fr.txt"
-    assert format_value(()) == "[]"
+    assert format_value(()) == "none"
     many = [tuple(f"/data/{n}/{i}.txt" for i in range(20)) for n in range(50)]
     names = [format_value(value) for value in many]
     assert len(set(names)) == 50

@@ -38,6 +38,8 @@ ADAFACTOR = Optimizer(
     "objectives.optimizers.rules.adafactor:Adafactor",
     AdafactorFields,
     reads=(),
+    first_moments=(),
+    second_moments=("row_moment", "column_moment", "entry_moment"),
     examples={
         "adafactor_decay": (0.0, 0.8, 1.5),
         "adafactor_clip": (None, 1.0, 1e-2),

@@ -26,6 +26,8 @@ ADAM8BIT = Optimizer(
     "adam8bit",
     "objectives.optimizers.rules.adam8bit:Adam8bit",
     Adam8bitFields,
+    first_moments=("first_plain", "first_scales"),
+    second_moments=("second_plain", "second_scales"),
     divides_by_root=always,
     examples={"adam8bit_block": (32, 64, 256), "adam8bit_smallest": (0, 100, 4096)},
 )

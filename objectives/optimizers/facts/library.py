@@ -22,6 +22,8 @@ LIBRARY = Optimizer(
     "of a library",
     "objectives.optimizers.foreign:ForeignRule",
     can_be_stacked=False,
+    first_moments=(),
+    second_moments=(),
     divides_by_root=_divides_by_root,
     averages_squares=_averages_squares,
 )

@@ -5,4 +5,10 @@ from __future__ import annotations
 from objectives.optimizers.facts.optimizer import Optimizer, never
 
 # Its beta2 is the decay of the momentum: there is no second moment.
-LION = Optimizer("lion", "objectives.optimizers.rules.lion:Lion", reads=("beta1", "beta2"), divides_by_root=never)
+LION = Optimizer(
+    "lion",
+    "objectives.optimizers.rules.lion:Lion",
+    reads=("beta1", "beta2"),
+    second_moments=(),
+    divides_by_root=never,
+)

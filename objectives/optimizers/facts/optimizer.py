@@ -46,6 +46,9 @@ class Optimizer:
     can_be_stacked: bool = True
     # Whether it keeps the second moment of every parameter uncompressed, so that it can start elsewhere than at zero.
     can_start_second_moment: bool = False
+    # The states that are its first and its second moment, which an intervention may set to zero or rescale.
+    first_moments: Sequence[str] = ("first_moment",)
+    second_moments: Sequence[str] = ("second_moment",)
     # Whether steps are divided by the root of a second moment.
     divides_by_root: Callable[[Settings], bool | None] = unknown
     # Whether that is the root of an average of g^2 with decay beta2, so that a short average makes steps longer.

@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from objectives.optimizers.facts.optimizer import Optimizer, never
 
-SGD = Optimizer("sgd", "objectives.optimizers.rules.sgd:Sgd", reads=("beta1",), divides_by_root=never)
+SGD = Optimizer(
+    "sgd", "objectives.optimizers.rules.sgd:Sgd", reads=("beta1",), second_moments=(), divides_by_root=never
+)

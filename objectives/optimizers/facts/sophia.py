@@ -25,6 +25,7 @@ SOPHIA = Optimizer(
     "objectives.optimizers.rules.sophia:Sophia",
     SophiaFields,
     reads=("beta1", "beta2", "beta2_half_life"),
+    second_moments=("hessian",),
     examples={
         "sophia_clip": (1e-3, 1e-2, 1e0),
         "sophia_eps": (1e-12, 1e-1, 1e1),

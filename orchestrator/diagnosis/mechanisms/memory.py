@@ -32,7 +32,7 @@ def short_memory(evidence: Evidence, found: MakeFinding) -> Finding:
     onset, beta1, beta2 = evidence.onset, evidence.beta1, evidence.beta2
     if onset is None:
         return found("excluded", "the loss never left its trend upwards")
-    has_average = averages_squares(evidence.objective, evidence.config)
+    has_average = averages_squares(evidence.objective, evidence.config_in_force)
     if has_average is False:
         return found("excluded", "the optimizer divides by no plain average of squared gradients with decay beta2")
     if beta1 is None or beta2 is None:

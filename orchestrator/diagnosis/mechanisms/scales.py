@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.diagnosis.evidence import ALL, Evidence
+from orchestrator.diagnosis.evidence import ALL, Evidence, number_of
 from orchestrator.diagnosis.mechanisms import thresholds as at
 from orchestrator.diagnosis.mechanisms.finding import Finding, MakeFinding, Verdict, seeds_text
 from orchestrator.diagnosis.mechanisms.mechanism import Mechanism
@@ -20,7 +20,7 @@ def epsilon_floor(evidence: Evidence, found: MakeFinding) -> Finding:
     has none. Without telemetry |g| alone can support it, as RMS(g) <= |g|. Excluded where RMS(g) is larger, or where
     the sweep has cells with a lower eps and none of them is more stable.
     """
-    eps = evidence.number("eps")
+    eps = number_of(evidence.config_in_force, "eps")
     if evidence.is_adam is False:
         return found("excluded", "the optimizer divides by no second moment")
     refuted_by = _no_better_below(evidence)
@@ -112,7 +112,7 @@ def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
     factor, largest = clip_factor(evidence), evidence.grad_norm.between(0, evidence.reach).largest()
     if not len(factor):
         return found(*_without_clipping(evidence))
-    numbers = [f"clip is {format_value(evidence.config['clip'])}"]
+    numbers = [f"clip is {format_value(evidence.config_in_force['clip'])}"]
     numbers += [f"the largest gradient norm was {largest:.3g}"] if largest is not None else []
     if known(factor.smallest()) < 1.0:
         return found("excluded", "clipping was active", numbers)
@@ -122,9 +122,9 @@ def clipping_inactive(evidence: Evidence, found: MakeFinding) -> Finding:
 def clip_factor(evidence: Evidence) -> Series:
     """The clipping factors of the gradients up to the peak; empty without clipping, or if unknown."""
     clip, norm = evidence.number("clip"), evidence.grad_norm.between(0, evidence.reach)
-    if clip is None:
+    if clip is None and not evidence.sets_clipping:
         return NOTHING
-    if len(norm):
+    if len(norm) and clip is not None and not evidence.sets_clipping:
         return series(norm.step_N, clip_factors(norm.value_N, clip))
     return evidence.column("clip_factor").between(0, evidence.reach)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from orchestrator.diagnosis.explanation import UNEXPLAINED, explain
 from orchestrator.diagnosis.explanation_text import explanation_lines
 from orchestrator.errors import InputError
+from orchestrator.extras import is_installed
 from orchestrator.ledger.imported import imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary_lines
@@ -26,6 +27,7 @@ _MOST_EXPLAINED = 200  # cells that are not stable, whose trials are all diagnos
 _MOST_ROWS = 2000  # of the map as a table: a larger one is in map.csv
 _MOST_COMPARED = 2000  # trials, of the importance of axes
 _FAILURES_SHOWN = 50
+_LIBRARIES_OF_IMPORTANCE = ("optuna", "sklearn")
 
 
 def answers_html(ledger: LedgerReader, stability: StabilityMap | None, sweep_text: str) -> str:
@@ -97,8 +99,11 @@ def _boundary(ledger: LedgerReader, stability: StabilityMap) -> list[str]:
 
 
 def _importance(ledger: LedgerReader) -> list[str]:
-    """The words of `sweep importance`; none with one axis, of very many trials, and where there is doubt about them."""
-    if len(ledger.statuses()) > _MOST_COMPARED:
+    """The words of `sweep importance`; none with one axis, of very many trials, and where there is doubt about them.
+
+    None either where its libraries are not installed: a report of finished trials needs no others.
+    """
+    if len(ledger.statuses()) > _MOST_COMPARED or not all(map(is_installed, _LIBRARIES_OF_IMPORTANCE)):
         return []
     found = importance(ledger)
     return importance_lines(found) if len(found.axes) > 1 and not found.doubts else []

@@ -1,4 +1,4 @@
-"""The diagnoses of trials as the page shows them: the text of `sweep diagnose`."""
+"""The diagnoses of trials as the page shows them: the text of `sweep diagnose`, with remedies that were tried."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from orchestrator.diagnosis.diagnosis import examine, typical_trials
 from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
+from orchestrator.remedies.after_diagnosis import remedy_lines
 
 CHOSEN = "it was chosen on the page"
 # Of a page that is a file: what all its diagnoses may take. The steps are those of the curves that are read for them.
@@ -18,7 +19,8 @@ _MOST, _MOST_CHARACTERS, _MOST_STEPS = 100, 500_000, 2_000_000
 
 def diagnosis_text(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> str:
     """What `sweep diagnose` says of ``trial``, a finished one of ``rows``. Raises InputError as that does."""
-    return "\n".join(diagnosis_page(examine(ledger, trial, CHOSEN, rows), ledger.path.parent))
+    found = examine(ledger, trial, CHOSEN, rows)
+    return "\n".join([*diagnosis_page(found, ledger.path.parent), *remedy_lines(ledger, found)])
 
 
 def diagnoses(ledger: LedgerReader, rows: Sequence[TrialRow]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from orchestrator.pictures.report.summary import summary_html
 _SHORTEST_REST_S = 1.0
 _REST = 0.5  # the data rest so many times as long as they took
 _REST_OF_ANSWERS = 4  # they take longer, and the trials need the processor
+_COMING = "<p>Explanation, boundary and recommendation are being computed.</p>"
 _KEPT = 4  # versions of the data to which a page may have the newest changes
 
 
@@ -53,7 +54,10 @@ class LivePage:
         with self._lock:
             self._refresh()
             name, data, summary, version = self._name, self._newest(), self._summary, self._version
-        sections = {"summary": summary, "answers": self._answers}  # the page asks for them: they may take long
+        sections = {
+            "summary": summary,
+            "answers": self._answers or _COMING,
+        }  # it asks for them
         return page_html(name, data, sections, version=version)
 
     def news(self, since: str) -> dict[str, Any]:

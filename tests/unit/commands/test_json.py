@@ -25,6 +25,7 @@ from orchestrator.commands.locate import locate
 from orchestrator.commands.plan import plan
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.commands.recommend import recommend
+from orchestrator.commands.remedy import remedy
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.status import status
 from orchestrator.commands.warn import warn
@@ -34,6 +35,7 @@ from orchestrator.importing.options import ImportOptions
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
 from orchestrator.messages import Completed, Report
+from orchestrator.remedies.training import Asked
 from orchestrator.sweepfile.spec import Sweep
 
 PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
@@ -126,6 +128,11 @@ def of_imported(results: Path, file: Path) -> Answer:
     return status(results / "imports" / "theirs", file)
 
 
+def remedied(folder: Path, file: Path) -> Answer:
+    asked = Asked(("lr=x0.1",), ("0",), 2)
+    return remedy(folder, None, {}, asked, "inline", folder.parent / "picture.png", None, file)
+
+
 COMMANDS: dict[str, list[Command]] = {
     "list": [list_],
     "status": [
@@ -155,6 +162,7 @@ COMMANDS: dict[str, list[Command]] = {
     "explain": [lambda results, file: explain(results / "grid", None, None, results / "picture.png", file)],
     "warn": [lambda results, file: warn(results / "warned", file)],
     "diagnose": [lambda results, file: diagnose(results / "grid", None, {}, results / "picture.png", file)],
+    "remedy": [lambda results, file: remedied(results / "grid", file)],
 }
 
 

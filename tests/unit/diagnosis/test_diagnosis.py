@@ -231,9 +231,8 @@ def test_the_small_sweeps_that_would_tell_are_written_ready_to_run(tmp_path: Pat
     record_cases(tmp_path / "results" / "planted", sweep_of_text(), cases)
     code, page = invoke(tmp_path, "diagnose", "planted")
     assert code == 0
-    shown = [
-        Path(line.strip()) for line in page.split("small sweeps that would tell, for `sweep run`:\n")[1].splitlines()
-    ]
+    lines = page.split("small sweeps that would tell, for `sweep run`:\n")[1].splitlines()
+    shown = [Path(line.strip()) for line in lines if line.endswith(".yaml")]
     assert [path.stem.split("_", 1)[1] for path in shown] == ["lower_beta2", "lower_lr", "raise_eps", "lower_eps"]
     sweeps = [load_sweep(tmp_path / path) for path in shown]
     assert all(len(sweep.axes) == 1 for sweep in sweeps)

@@ -7,7 +7,7 @@ import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 
 from objectives.base import OBJECTIVES
-from orchestrator.diagnosis.evidence import beta2_of, gather, is_adam
+from orchestrator.diagnosis.evidence import Evidence, beta2_of, gather, is_adam
 from orchestrator.diagnosis.moments import clip_factors, second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, series
 from orchestrator.maps.neighbours import above, below, neighbours
@@ -182,6 +182,44 @@ def test_optimizers_with_a_second_moment_are_told_by_their_name(optimizer, known
 )
 def test_beta2_may_be_given_as_a_half_life_in_tokens(objective: str, config: dict, beta2: float | None) -> None:
     assert beta2_of(OBJECTIVES.get(objective), config) == beta2
+
+
+# --- changes in mid-run --------------------------------------------------------------------------
+
+
+def changed(entries: list[dict], onset: int = 200) -> Evidence:
+    return calm("diverged", onset, {"interventions": entries}).reading(v_lag__all=0.25).evidence()
+
+
+def test_what_training_did_is_judged_by_the_numbers_in_force_before_the_onset() -> None:
+    entries = [{"at": 100, "set": {"beta2": 0.5, "eps": "x10"}}, {"at": 200, "set": {"beta1": 0.1}}]
+    late, early = changed(entries), changed(entries, onset=100)
+    nominal = calm("diverged", 200).evidence()
+    assert (late.beta2, late.beta1) == (0.5, nominal.beta1)
+    assert late.config_in_force["eps"] == pytest.approx(10 * nominal.config["eps"])
+    assert early.beta2 == nominal.beta2 != 0.5
+    assert late.config["beta2"] == nominal.config["beta2"], "cells are compared by what was written"
+
+
+@pytest.mark.parametrize(
+    ("entry", "follows"),
+    [
+        ({"set": {"lr": "x0.5"}}, True),
+        ({"set": {"eps": 1e-6}}, True),
+        ({"skip": 3}, True),
+        ({"set": {"beta2": 0.9}}, False),
+        ({"set": {"clip": 1.0}}, False),
+        ({"set": {"zclip": 2.0}}, False),
+        ({"reset": "moments"}, False),
+        ({"reset": "second_moment"}, False),
+        ({"rescale": 4.0}, False),
+    ],
+)
+def test_v_follows_from_the_norms_only_where_nothing_else_changes_it(entry: dict, follows: bool) -> None:
+    found = changed([{"at": 100, **entry}])
+    assert (len(found.v_lag) == 400) == follows
+    if not follows:
+        assert set(found.v_lag.value_N) == {0.25}, "else it is what was read"
 
 
 # --- the sweep's other cells ---------------------------------------------------------------------

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,3 +107,30 @@ def test_what_is_said_of_how_packs_train_names_the_axes_that_set_them_apart_and_
     alike = sweep_of(size + "axes: {lr: {values: [0.1, 0.2]}}\n")
     (pack,) = make_packs(alike, alike.trials, 1)
     assert way_text(alike, pack, said) == f"packs: {short}"
+
+
+@settings(max_examples=30, deadline=None)
+@given(lrs=st.integers(1, 6), changes=st.integers(1, 6), seeds=st.integers(1, 4), pack=st.integers(1, 20))
+def test_trials_that_differ_by_interventions_alone_are_side_by_side_in_as_few_packs_as_may_be(
+    lrs, changes, seeds, pack
+) -> None:
+    entries = "".join(f", [{{at: {i}, skip: 1}}]" for i in range(1, changes))
+    sweep = sweep_of(
+        f"seeds: {list(range(seeds))}\nresources: {{pack: {pack}}}\n"
+        f"axes:\n  lr: {{linear: [0.1, 1], num: {lrs}}}\n  interventions: {{values: [[]{entries}]}}\n"
+    )
+    packs = make_packs(sweep, sweep.trials, 2)
+    assert sorted(t for p in packs for t in p.trial_ids) == sorted(t.trial_id for t in sweep.trials)
+    families = [(member.config["lr"], member.seed) for each in packs for member in each.members]
+    assert sum(a != b for a, b in itertools.pairwise(families)) == lrs * seeds - 1
+    for low, high in itertools.pairwise(packs):
+        last, first = low.members[-1], high.members[0]
+        is_cut = (last.config["lr"], last.seed) == (first.config["lr"], first.seed)
+        assert not is_cut or changes > 1
+        assert not (is_cut and changes < max(len(each.members) for each in packs) // 2)
+
+
+def test_without_interventions_trials_are_packed_in_the_order_of_the_sweep() -> None:
+    sweep = sweep_of("seeds: [0, 1]\nresources: {pack: 3}\naxes: {lr: {linear: [0.1, 1], num: 7}}\n")
+    packs = make_packs(sweep, sweep.trials, 1)
+    assert [t for p in packs for t in p.trial_ids] == [trial.trial_id for trial in sweep.trials]

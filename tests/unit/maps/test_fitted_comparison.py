@@ -120,6 +120,7 @@ def test_a_sweep_beside_itself_has_no_change_and_intervals_that_say_so(tmp_path:
     assert "fitted, to 128 and 128 trials" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.25, 4.0])
 def test_a_planted_factor_lies_in_the_intervals(tmp_path: Path, factor: float) -> None:
     other = RANGES.replace("[0, 1]", "[2]").replace("num: 64", "num: 100")
@@ -140,6 +141,7 @@ def test_a_planted_factor_lies_in_the_intervals(tmp_path: Path, factor: float) -
     assert f"More than the fits leave open: s1 is {word} stable here." in "\n".join(fitted_comparison_lines(found))
 
 
+@pytest.mark.slow
 def test_only_what_all_cover_is_compared_and_the_rest_is_named(tmp_path: Path) -> None:
     higher = RANGES.replace("[0.001, 1.0]", "[0.01, 10.0]")
     found = compared(tmp_path, (RANGES, planted()), (higher, planted()))
@@ -178,6 +180,7 @@ def test_of_listed_values_the_shared_ones_are_compared_each_in_its_own_row(tmp_p
     assert set(ranks) == {"sgd", "adamw", "lion"}
 
 
+@pytest.mark.slow
 def test_a_list_is_compared_with_a_range_at_its_values(tmp_path: Path) -> None:
     listed = GRID.replace("{linear: [0.0, 0.9], num: 5}", "{values: [0.0, 0.3, 0.6, 0.95]}")
     found = compared(tmp_path, (listed, planted()), (RANGES, planted()))

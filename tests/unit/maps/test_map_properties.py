@@ -313,6 +313,7 @@ def lines_drawn(stability: Any) -> set[tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 @settings(some, max_examples=12)
 @given(cases())
 def test_every_command_that_reads_the_map_agrees_with_it(written, case: Case) -> None:

@@ -86,7 +86,7 @@ def test_with_margins_cells_spread_over_the_stable_side_instead_of_crowding_at_t
     assert with_margins > within(proposed("nsga2", ("final_loss",), 96), 0.15)
 
 
-@pytest.mark.parametrize("method", ["nsga2", "tpe"])
+@pytest.mark.parametrize("method", [pytest.param("nsga2", marks=pytest.mark.slow), "tpe"])
 def test_a_search_with_margins_depends_on_nothing_but_what_is_known(method: str) -> None:
     known = proposed(method, ("final_loss", "margin"), 48)
     for num in (16, 32):

@@ -21,6 +21,7 @@ from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
 from orchestrator.pictures.exports import export_heatmap
 from orchestrator.pictures.report.report import report_html
+from orchestrator.space import frozen
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -63,7 +64,7 @@ def test_every_field_of_every_objective_can_be_swept_and_shown(objective: str, f
     sweep = build_sweep(parse_document(sweep_over(objective, field), "every.yaml"))
     values = [trial.cell[field] for trial in sweep.trials]
     names_files = field in ("text", "shift_text")
-    expected = [(str(texts / value[0]),) for value in VALUES[field]] if names_files else VALUES[field]
+    expected = [(str(texts / value[0]),) if names_files else frozen(value) for value in VALUES[field]]
     assert values == expected
     folder = texts / "results" / "every"
     assert run_sweep(sweep, folder, InlineExecutor).exit_code == 0
@@ -135,3 +136,32 @@ def test_a_sweep_over_texts_goes_through_every_command(texts: Path, command_line
     assert "remedy" in said
     results = load(texts / "results" / "every")
     assert len(results.map("text", "lr")) == 6
+
+
+@pytest.mark.slow
+def test_a_sweep_over_interventions_goes_through_every_command(texts: Path, command_line) -> None:
+    words = "clip 1 + lr x0.5 at 3"
+    changes = [[], [{"at": 3, "set": {"lr": "x0.5", "clip": 1}}], [{"at": 2, "reset": "moments"}, {"at": 4, "skip": 1}]]
+    data = yaml.safe_load(sweep_over("quadratic", "interventions"))
+    data["axes"] = {"interventions": {"values": changes}, "lr": {"values": [0.01, 1e6]}}
+    data |= {"steps": 60, "seeds": [0, 1], "telemetry": {"every": 2}, "tracking": {"enabled": True}}
+    (texts / "every.yaml").write_text(yaml.safe_dump(data))
+    assert words in command_line("plan", "every.yaml")[1].replace("\n", " ")
+    code, said = command_line("run", "every.yaml", "--executor", "inline")
+    assert code == 0, said
+    assert "warning" not in said
+    assert command_line("run", "every.yaml", "--name", "again", "--executor", "inline", "--seeds", "0,1,2")[0] == 0
+    for command in (
+        ["status", "every"], ["report", "every"], ["recommend", "every"], ["sensitivity", "every"], ["doctor", "every"],
+        ["sync", "every"], ["compare", "every", "again"], ["boundary", "every", "--x", "lr"], ["audit", "every"],
+        ["boundary", "every", "--x", "lr", "--where", f"interventions={words}"],
+        ["export", "heatmap", "every", "--facet", "interventions"], ["importance", "every"], ["survival", "every"],
+        ["export", "heatmap", "every", "--where", f"interventions={words}", "--format", "csv"],
+        ["diagnose", "every"], ["diagnose", "every", "--cell", f"interventions={words},lr=1e6"], ["explain", "every"],
+        ["replay", "results/every", "--set", "stopping.window=30", "--no-figures"], ["front", "every"],
+    ):  # fmt: skip
+        code, said = command_line(*command)
+        assert code == 0, (command, said)
+    results = load(texts / "results" / "every")
+    assert len(results.map("interventions", "lr")) == 6
+    assert words in (texts / "results" / "every" / "trials.csv").read_text()

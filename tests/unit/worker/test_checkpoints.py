@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_cases import assert_the_same, curve, pack_with, results
+from pack_cases import REPORT_EACH_LOOK, assert_the_same, interrupted, pack_with, results, up_to, whole
 
 from objectives.base import OBJECTIVES
-from orchestrator.messages import Pack, Paused, Refused, Report, Trace
+from orchestrator.messages import Pack, Paused, Refused
 from orchestrator.worker import run as worker
 from orchestrator.worker.checkpoints import (
     BadCheckpoint,
@@ -25,39 +25,9 @@ from orchestrator.worker.checkpoints import (
     set_random_states,
     to_bytes,
 )
-from orchestrator.worker.packed_run import Pace
 
-COLUMNS = ("step", "loss", "grad_norm", "update_norm", "lr")
 IDS = ["a", "b"]
 STATE = {"rows": [[0, 1]], "ages": {0: 3}, "weights": torch.arange(6.0), "seen": np.array([True, False]), "why": None}
-
-
-REPORT_EACH_LOOK = Pace(report_s=0.0)
-
-
-def whole(reports: list[Report]) -> tuple[dict, dict]:
-    found = results(reports)
-    return found, {t: np.stack([curve(reports, t, column) for column in COLUMNS]) for t in found}
-
-
-def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
-    """A pack that dies after some reports, at least one checkpoint among them: what is left, and who goes on."""
-    seen, last = [], None
-    for report in worker.run_pack(pack, pace=REPORT_EACH_LOOK):
-        assert report.error is None, report.error
-        last = report.checkpoint or last
-        seen.append(report)
-        if len(seen) >= num_reports and last is not None:
-            break
-    assert last is not None
-    done = {finished.trial_id for report in seen for finished in report.finished}
-    ends = {trial_id: np.inf if trial_id in done else last.ages.get(trial_id, 0) for trial_id in pack.trial_ids}
-    kept = [replace(report, traces={t: up_to(trace, ends[t]) for t, trace in report.traces.items()}) for report in seen]
-    return kept, replace(pack, resume=last, skip=frozenset(done))
-
-
-def up_to(trace: Trace, end: float) -> Trace:
-    return {name: values[trace["step"] < end] for name, values in trace.items()}
 
 
 def a_pack(objective: str) -> Pack:

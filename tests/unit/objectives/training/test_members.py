@@ -7,8 +7,8 @@ import torch
 
 from objectives.base import OBJECTIVES, Place, Way
 from objectives.models.quadratic import QuadraticTrainer
+from objectives.training.hyperparameters import hyperparameter
 from objectives.training.members import OWN
-from objectives.training.packed import hyperparameter
 
 CONFIG = OBJECTIVES["quadratic"].config_class(steps=20, lr=0.1)
 

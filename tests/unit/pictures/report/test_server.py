@@ -20,6 +20,7 @@ from orchestrator.files import FROZEN_SWEEP
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.compared import compared_lines
 from orchestrator.pictures.report.server import PageServer, address_of, listening_socket
+from orchestrator.remedies.after_diagnosis import remedy_lines
 
 GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
 HOSTILE = '<script>alert("x")</script>'
@@ -103,7 +104,7 @@ def test_a_diagnosis_is_asked_for_by_the_id_of_a_trial(port: int, results: Path)
     with LedgerReader(results / "case" / "ledger.db") as ledger:
         found = diagnose(ledger, diverged)
         assert found is not None
-        lines = diagnosis_page(found, results / "case")
+        lines = [*diagnosis_page(found, results / "case"), *remedy_lines(ledger, found)]
     assert said.splitlines()[2:] == lines[2:], "but for the line that says why it was chosen"
     assert "it stayed on its trend" in json.loads(asked(port, f"/case/diagnosis?trial={stable}")[2])["text"]
     assert "has no result" in json.loads(asked(port, f"/case/diagnosis?trial={errored}")[2])["text"]

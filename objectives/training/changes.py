@@ -1,0 +1,65 @@
+"""Which members of a pack change before which step, by their interventions, and how."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from objectives.interventions import data_seed, events, in_force, next_change, num_skipped
+from objectives.optimizers.packed_optimizer import PackedOptimizer
+from objectives.training_config import TrainingConfig
+
+
+class Changes:
+    """The steps of a pack before which members change; a step without changes costs one comparison.
+
+    ``ages`` are the steps that each member has completed; steps of the pack count from there.
+    """
+
+    def __init__(self, configs: Sequence[TrainingConfig], ages: Sequence[int]) -> None:
+        self._configs, self._ages = configs, ages
+        # At the first step all of them read their numbers, which depend on nothing but the step: so a pack that was
+        # resumed or rearranged within a ramp goes on as it was.
+        self._next = {row: 0 for row, config in enumerate(configs) if config.interventions}
+        self._soonest: float = 0 if self._next else math.inf
+
+    def before_step(self, num_steps: int, optimizer: PackedOptimizer, seeds: Sequence[int]) -> list[int]:
+        """Change numbers and states of the members that are due before the pack's step ``num_steps``: their rows."""
+        if num_steps < self._soonest:
+            return []
+        rows = [row for row, due in self._next.items() if due <= num_steps]
+        ages = [self._ages[row] + num_steps for row in rows]
+        configs = [self._configs[row] for row in rows]
+        optimizer.renew(rows, [in_force(config, age) for config, age in zip(configs, ages, strict=True)])
+        for row, config, age in zip(rows, configs, ages, strict=True):
+            _change_states(optimizer, row, config, age, seeds)
+            later = next_change(config, age + 1)
+            self._next[row] = -1 if later is None else later - self._ages[row]
+        self._next = {row: due for row, due in self._next.items() if due >= 0}
+        self._soonest = min(self._next.values(), default=math.inf)
+        return rows
+
+
+def _change_states(
+    optimizer: PackedOptimizer, row: int, config: TrainingConfig, step: int, seeds: Sequence[int]
+) -> None:
+    facts = config.optimizer_facts
+    for entry in events(config, step):
+        if entry.reset == "moments":
+            optimizer.restart(row, seeds)
+        if entry.reset == "first_moment":
+            optimizer.rescale(row, facts.first_moments, 0.0)
+        if entry.reset == "second_moment":
+            optimizer.rescale(row, facts.second_moments, 0.0)
+        if entry.rescale is not None:
+            optimizer.rescale(row, facts.second_moments, entry.rescale)
+
+
+def batches_of(
+    configs: Sequence[TrainingConfig], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
+) -> list[tuple[int, int]]:
+    """(seed, data step) of each member's batch at the step ``ages``, after ``skipped`` batches for other reasons."""
+    return [
+        (data_seed(config, seed, age), age + left_out + num_skipped(config, age))
+        for config, seed, age, left_out in zip(configs, seeds, ages, skipped, strict=True)
+    ]

@@ -1,0 +1,25 @@
+"""What a diagnosis says of remedies: those that were tried, or the command that tries them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.diagnosis.diagnosis import Diagnosis
+from orchestrator.files import FROZEN_SWEEP
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import CUSTOM_KINDS
+from orchestrator.remedies.answer_text import remedies_lines
+from orchestrator.remedies.reading import has_remedies, remedies_of
+
+
+def remedy_lines(ledger: LedgerReader, found: Diagnosis) -> Iterator[str]:
+    """The answer of the trial's forks; without forks the command that trains them, where they can be trained."""
+    folder, trial = ledger.path.parent, found.trial
+    if found.evidence.outcome == "stable" or trial.objective in CUSTOM_KINDS:
+        return
+    if has_remedies(folder, trial.trial_id):
+        yield "remedies, tried on forks of this trial:"
+        yield from (f"  {line}".rstrip() for line in remedies_lines(remedies_of(ledger, found)))
+    elif (folder / FROZEN_SWEEP).is_file():
+        yield "what would have saved it, by experiment:"
+        yield f"  sweep remedy {folder.name} --trial {trial.trial_id}"

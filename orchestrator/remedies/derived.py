@@ -1,0 +1,106 @@
+"""The sweep of the forks of one trial: its configuration and its seed, over the axis `interventions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from objectives.base import Objective
+from orchestrator.diagnosis.small_sweep import cell_alone
+from orchestrator.errors import InputError, Problem
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.remedies.remedy import Entry, Fork
+from orchestrator.sweepfile.spec import Sweep, build_sweep
+
+AXIS = "interventions"
+_NAME = "remedies"
+_NOT_HERE = ("notify", "refine", AXIS)  # keys of a sweep file without a use in one of forks
+
+
+def own_interventions(trial: TrialRow) -> list[Entry]:
+    """The interventions of the trial itself, in most trials none."""
+    return list(trial.config.get(AXIS) or ())
+
+
+def fork_sweep(folder: Path, trial: TrialRow, forks: Iterable[Fork], *, allow_import: bool = False) -> Sweep:
+    """The trial of the sweep in ``folder`` left alone (the control), and ``forks`` of it.
+
+    The control has the configuration of the trial. Raises InputError where the trial cannot be trained again from here,
+    or a fork is refused.
+    """
+    refuse_custom_trainer(trial)
+    own = own_interventions(trial)
+    sweep = _sweep(folder, trial, [own, *(fork.interventions(own) for fork in forks)], allow_import)
+    if not any(dict(one.config) == dict(trial.config) for one in sweep.trials):
+        message = "the sweep's file does not give this trial any more: it was changed, or is of another version"
+        raise InputError(Problem(str(folder), trial.trial_id, message, "`sweep run` trains the trials of the file"))
+    return sweep
+
+
+def accepted(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_import: bool = False) -> list[Fork]:
+    """Those of ``forks`` whose interventions the trial's settings accept."""
+    checks = _check(folder, trial, allow_import)
+    return [fork for fork in forks if checks(fork) is None]
+
+
+def refuse_forks(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_import: bool = False) -> None:
+    """Raise InputError, naming the remedy, for the first of ``forks`` that the trial's settings do not accept."""
+    checks = _check(folder, trial, allow_import)
+    for fork in forks:
+        if (refused := checks(fork)) is not None:
+            raise InputError(Problem("--try", fork.remedy.name, refused, "try another field or value"))
+
+
+def refuse_custom_trainer(trial: TrialRow) -> None:
+    """Raise InputError for a trial that a custom trainer made: its forks cannot be trained."""
+    if trial.objective in CUSTOM_KINDS:
+        message = f"a custom trainer ({trial.objective}) trained it, and only packed objectives can be forked"
+        remedy = "`sweep diagnose` gives advice on it; `sweep objectives` lists what can be forked"
+        raise InputError(Problem("sweep remedy", trial.trial_id, message, remedy))
+
+
+def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]], allow_import: bool) -> Sweep:
+    document = cell_alone(folder, trial)
+    data = {key: value for key, value in document.data.items() if key not in _NOT_HERE}
+    data["fixed"] = {name: value for name, value in data["fixed"].items() if name != AXIS}
+    stopping, telemetry = (
+        dict(section) if isinstance(section := data.get(key), Mapping) else {} for key in ("stopping", "telemetry")
+    )
+    document.data = {
+        **data,
+        "name": f"{_NAME}_{trial.trial_id}",
+        "seeds": [trial.seed],
+        "axes": {AXIS: {"values": [list(value) for value in values]}},
+        # A fork that is slow beside others is a result here.
+        "stopping": {**stopping, "slow": None},
+        # Forks are compared by their losses; curves stay as thin as those of the trial.
+        "telemetry": {**telemetry, "every": None, "curvature": None},
+        "tracking": {"enabled": False},
+    }
+    return build_sweep(document, allow_import=allow_import)
+
+
+def _check(folder: Path, trial: TrialRow, allow_import: bool) -> Any:
+    """A function that says why a fork is refused, None where it is not."""
+    refuse_custom_trainer(trial)
+    own = own_interventions(trial)
+    objective = _sweep(folder, trial, [own], allow_import).objective
+    assert isinstance(objective, Objective)
+
+    def refused(fork: Fork) -> str | None:
+        try:
+            objective.config_class.model_validate({**trial.config, AXIS: fork.interventions(own)}, strict=False)
+        except ValueError as error:
+            return _said(error)
+        return None
+
+    return refused
+
+
+def _said(error: ValueError) -> str:
+    """What a model says of a value, without pydantic's frame."""
+    message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+    return message.removeprefix("Value error, ")

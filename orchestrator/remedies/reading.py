@@ -1,0 +1,92 @@
+"""From the ledger of a trial's forks to the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.diagnosis.diagnosis import Diagnosis
+from orchestrator.files import LEDGER, REMEDIES
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
+from orchestrator.remedies.answer import Harm, Remedies
+from orchestrator.remedies.beside import stable_beside, stable_neighbour
+from orchestrator.remedies.derived import own_interventions
+from orchestrator.remedies.remedy import NO_CHANGE, fork_of
+from orchestrator.remedies.tallies import tallies
+
+NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
+
+
+def forks_folder(folder: Path, trial_id: str) -> Path:
+    """Where the forks of a trial of the sweep in ``folder`` are."""
+    return folder / REMEDIES / trial_id
+
+
+def has_remedies(folder: Path, trial_id: str) -> bool:
+    """Whether forks of the trial were trained."""
+    return (forks_folder(folder, trial_id) / LEDGER).is_file()
+
+
+def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
+    """What the forks of the diagnosed trial of ``ledger`` say so far; nothing where there are none."""
+    trial, folder = found.trial, ledger.path.parent
+    own, rows = own_interventions(trial), ledger.trials()
+    beside = stable_beside(ledger, rows, trial)
+    control, repeats, forks = None, None, []
+    if has_remedies(folder, trial.trial_id):
+        with LedgerReader(forks_folder(folder, trial.trial_id) / LEDGER) as trained:
+            forks = trained.trials()
+            control = _unforked(forks, trial)
+            repeats = None if control is None else same_curve(ledger, trial.trial_id, trained, control.trial_id)
+    neighbour = stable_neighbour(rows, trial, beside)
+    all_tallies = tallies(forks, own, first_spike_over(trial))
+    return Remedies(
+        sweep=found.sweep,
+        trial=trial,
+        onset=found.evidence.onset,
+        cause=None if found.cause is None else found.cause.mechanism,
+        control=control,
+        control_repeats=repeats,
+        tallies=tuple(one for one in all_tallies if one.remedy.name != NO_CHANGE),
+        unchanged=tuple(one for one in all_tallies if one.remedy.name == NO_CHANGE),
+        beside=tuple(beside),
+        neighbour=neighbour,
+        harms=() if neighbour is None else _harms(forks_folder(folder, trial.trial_id) / NEIGHBOUR, neighbour),
+        num_missing=sum(row.outcome is None for row in forks),
+    )
+
+
+def same_curve(a: LedgerReader, a_id: str, b: LedgerReader, b_id: str) -> bool:
+    """Whether the losses and gradient norms of two trials are equal to the bit."""
+    first, second = (ledger.trace(trial_id, ("loss", "grad_norm")) for ledger, trial_id in ((a, a_id), (b, b_id)))
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name], equal_nan=True) for name in first
+    )
+
+
+def first_spike_over(trial: TrialRow) -> int | None:
+    """The step at which the first spike of a trial was over; None for one that never came back, or left no trend."""
+    return trial.episodes[0][1] if trial.episodes else None
+
+
+def _unforked(rows: list[TrialRow], trial: TrialRow) -> TrialRow | None:
+    """The finished control among the rows of a trial's forks."""
+    own = own_interventions(trial)
+    alone = (row for row in rows if fork_of(own_interventions(row), own) is None)
+    return next((row for row in alone if row.outcome is not None), None)
+
+
+def _harms(folder: Path, neighbour: TrialRow) -> tuple[Harm, ...]:
+    if not (folder / LEDGER).is_file():
+        return ()
+    own = own_interventions(neighbour)
+    with LedgerReader(folder / LEDGER) as trained:
+        rows = trained.trials()
+    control, found = _unforked(rows, neighbour), []
+    for row in rows:
+        fork = fork_of(own_interventions(row), own)
+        if fork is not None and control is not None and row.outcome is not None:
+            found.append(Harm(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss))
+    return tuple(found)

@@ -1,0 +1,145 @@
+"""Trains the forks of a trial: remedies alone, pairs where none is enough, and the cost on a stable neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.diagnosis.diagnosis import Diagnosis, diagnose
+from orchestrator.driver.progress import Observer, Summary
+from orchestrator.driver.refusals import refuse_what_cannot_run
+from orchestrator.driver.runner import run_sweep
+from orchestrator.errors import InputError, Problem
+from orchestrator.executors import Executor
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import TrialRow
+from orchestrator.remedies.answer import Beside, Remedies
+from orchestrator.remedies.asking import fork_steps_of
+from orchestrator.remedies.asking import remedies_of as asked_remedies
+from orchestrator.remedies.beside import stable_beside
+from orchestrator.remedies.derived import accepted, fork_sweep, refuse_custom_trainer, refuse_forks
+from orchestrator.remedies.pairs import pairs
+from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
+from orchestrator.remedies.remedy import Fork, Remedy
+from orchestrator.remedies.tallies import Tally
+from orchestrator.remedies.usual import usual_remedies, usual_steps
+
+MOST_FORKS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to try: texts of `--try` and `--at`, none for the usual; ``replicates`` of each; ``pairs`` of two."""
+
+    tried: Sequence[str] = ()
+    at: Sequence[str] = ()
+    replicates: int = 3
+    pairs: bool = True
+    allow_import: bool = False
+
+
+def train_remedies(
+    folder: Path, found: Diagnosis, asked: Asked, make_executor: Callable[[], Executor], observers: Sequence[Observer]
+) -> Iterator[tuple[str, Summary]]:
+    """Train what is missing of the forks of the diagnosed trial, part by part: what was trained, and how it ended.
+
+    Ends after a part that was stopped. Running it again trains nothing. Raises InputError for a remedy or a step that
+    the trial does not have.
+    """
+    trial, allow_import = found.trial, asked.allow_import
+
+    def train(forks: Iterable[Fork], of: TrialRow, there: Path) -> Summary:
+        sweep = fork_sweep(folder, of, forks, allow_import=allow_import)
+        refuse_what_cannot_run(sweep, there)
+        return run_sweep(sweep, there, make_executor, observers, retry_errored=True)
+
+    there = forks_folder(folder, trial.trial_id)
+    singles = single_forks(folder, found, asked)
+    summary = train(singles, trial, there)
+    yield f"{len(singles)} forks and the control", summary
+    if summary.stopped_by is not None:
+        return
+    if asked.pairs:
+        both = [Fork(*pair, k) for pair in pairs(answer_of(folder, found)) for k in range(asked.replicates)]
+        both = accepted(folder, trial, both, allow_import=allow_import)
+        if both:
+            summary = train([*singles, *both], trial, there)
+            yield f"{len(both)} forks of two remedies", summary
+            if summary.stopped_by is not None:
+                return
+    answer = answer_of(folder, found)
+    neighbour, saving = answer.neighbour, last_saving(answer)
+    if neighbour is not None and saving:
+        forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
+        forks = accepted(folder, neighbour, forks, allow_import=allow_import)
+        yield f"{len(forks)} remedies on a stable neighbour", train(forks, neighbour, there / NEIGHBOUR)
+
+
+def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], asked: Asked) -> Remedies:
+    """The answer of a trial's forks, which are trained in this process where they are missing. Raises InputError."""
+    from orchestrator.executors.inline import InlineExecutor
+
+    found = to_remedy(folder, trial_id, cell)
+    for _, summary in train_remedies(folder, found, asked, InlineExecutor, ()):
+        if summary.stopped_by is not None:
+            raise KeyboardInterrupt
+    return answer_of(folder, found)
+
+
+def to_remedy(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
+    """The diagnosis of the trial to fork: as `sweep diagnose` chooses it. Raises InputError for a stable one."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        found = diagnose(ledger, trial_id, cell)
+    if found is None or found.evidence.outcome == "stable":
+        what = "all its trials are stable" if found is None else f"the trial {found.trial.trial_id} is stable"
+        raise InputError(
+            Problem(folder.name, "", f"{what}: there is nothing to remedy", "`sweep status` lists outcomes")
+        )
+    refuse_custom_trainer(found.trial)
+    return found
+
+
+def answer_of(folder: Path, found: Diagnosis) -> Remedies:
+    """What the forks of the diagnosed trial of the sweep in ``folder`` say so far."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        return remedies_of(ledger, found)
+
+
+def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
+    """The forks of one remedy each, and of other data alone; without those that do not act. Raises InputError."""
+    trial, evidence = found.trial, found.evidence
+    steps = fork_steps_of(asked.at, evidence.onset, trial.steps) if asked.at else usual_steps(evidence)
+    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(evidence, _stable_beside(folder, trial))
+    fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
+    tried = [Fork(remedy, step, 0) for remedy, step in fit]
+    if asked.tried:
+        refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
+    else:
+        tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
+    if not tried:
+        raise InputError(
+            Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier")
+        )
+    if (num := len(tried) * asked.replicates) > MOST_FORKS:
+        message = f"{num} forks are more than {MOST_FORKS}"
+        raise InputError(Problem("--replicates", str(asked.replicates), message, "try fewer remedies or steps"))
+    alone = [Fork(Remedy(), step, k) for step in steps for k in range(1, asked.replicates)]
+    forks = [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)]
+    return sorted([*alone, *forks], key=lambda fork: fork.step)  # side by side in a pack, forks share their past
+
+
+def _stable_beside(folder: Path, trial: TrialRow) -> list[Beside]:
+    with LedgerReader(folder / LEDGER) as ledger:
+        return stable_beside(ledger, ledger.trials(), trial)
+
+
+def last_saving(found: Remedies) -> list[Tally]:
+    """Each remedy that saved every replicate, at the last step at which it did."""
+    last: dict[str, Tally] = {}
+    for tally in sorted(found.tallies, key=lambda one: one.fork_step):
+        if tally.saves_all:
+            last[tally.remedy.name] = tally
+    return list(last.values())

@@ -1,0 +1,143 @@
+"""What a sweep's page answers when a reader asks: why, from where to where, which readings, beside what, as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Download, Page, expect
+from sweep_cases import sweep_of
+
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.edge_line import edge_lines
+from orchestrator.pictures.exports import REPORT, export_all
+
+Served = Callable[[Path, str], AbstractContextManager[str]]
+BODY = """
+seeds: [0, 1]
+axes:
+  lr: {values: [0.1, 1.0, 3.0, 9.0]}
+  beta1: {values: [0.0, 0.5, 0.9]}
+fixed: {optimizer: sgd}
+telemetry: {curvature: 5}
+tracking: {enabled: false}
+"""
+BASE = "objective: quadratic\nsteps: 60\n"
+# The filters of warnings are the process's, and other threads of the server come and go with theirs.
+pytestmark = pytest.mark.filterwarnings("ignore:Argument ``normalize``")
+UNSTABLE = re.compile(r"^lr=9 beta1=0: 2 diverged")
+
+
+@pytest.fixture
+def sweeps(train, tmp_path: Path) -> Path:
+    """A real sweep with telemetry, some of it beyond the edge, and one beside it with twice the curvature."""
+    train(sweep_of(BODY, f"name: asked\n{BASE}"))
+    train(sweep_of(BODY.replace("sgd}", "sgd, curvature: 2.0}"), f"name: sharper\n{BASE}"))
+    export_all(tmp_path / "asked")
+    return tmp_path
+
+
+@pytest.fixture(params=["served", "file"])
+def asked(request: pytest.FixtureRequest, page: Page, sweeps: Path, served: Served):
+    """The page of the first of them, from its server and as a file: where both answer, they answer alike."""
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    if request.param == "file":
+        page.goto((sweeps / "asked" / REPORT).absolute().as_uri())
+        yield page
+    else:
+        with served(sweeps, "asked") as address:
+            page.goto(address)
+            yield page
+    assert complaints == []
+
+
+def test_an_unstable_cell_is_diagnosed_when_it_is_chosen(asked: Page) -> None:
+    asked.get_by_role("button", name=UNSTABLE).click()
+    expect(asked.locator("#diagnoses details[open] pre").first).to_contain_text("threshold")
+    summary = asked.locator("#diagnoses summary").nth(1)
+    summary.focus()
+    asked.keyboard.press("Enter")
+    expect(asked.locator("#diagnoses details[open] pre")).to_have_count(2)
+
+
+def test_a_part_of_the_steps_is_shown_by_numbers_or_by_dragging_and_all_of_them_again(asked: Page) -> None:
+    asked.get_by_role("button", name=re.compile("^lr=0.1 beta1=0: 2 stable")).click()
+    figure = asked.locator("#cell figure").first
+    label = figure.locator("svg").get_attribute("aria-label")
+    for box, step in (("#zoom-from", "10"), ("#zoom-to", "20")):
+        asked.locator(box).fill(step)
+        asked.locator(box).press("Enter")
+    expect(figure.locator("svg")).not_to_have_attribute("aria-label", label)
+    asked.locator("#zoom-all").click()
+    expect(figure.locator("svg")).to_have_attribute("aria-label", label)
+    box = figure.locator("svg").bounding_box()
+    asked.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.5 * box["height"])
+    asked.mouse.down()
+    asked.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
+    asked.mouse.up()
+    expect(figure.locator("svg")).not_to_have_attribute("aria-label", label)
+    expect(asked.locator("#zoom-from")).not_to_have_value("0")
+    asked.locator("#cell figure svg").first.dblclick()
+    expect(asked.locator("#zoom-from")).to_have_value("0")
+
+
+def test_a_reading_of_telemetry_is_drawn_on_request(page: Page, sweeps: Path, served: Served) -> None:
+    with served(sweeps, "asked") as address:
+        page.goto(address)
+        page.get_by_role("button", name=re.compile("^lr=1 beta1=0: ")).click()
+        expect(page.locator("#cell figure")).to_have_count(2)
+        page.get_by_label("telemetry").select_option("lambda_max")
+        expect(page.locator("#cell figure")).to_have_count(3)
+        expect(page.locator("#cell figure").nth(2)).to_contain_text("lambda_max")
+        page.get_by_label("telemetry").select_option("")
+        expect(page.locator("#cell figure")).to_have_count(2)
+
+
+def test_the_edge_is_drawn_with_a_mark_for_each_row_that_has_one(asked: Page, sweeps: Path) -> None:
+    expect(asked.locator("#edge svg")).to_be_visible(timeout=20_000)
+    with LedgerReader(sweeps / "asked" / LEDGER) as ledger:
+        points = [point for line in edge_lines(ledger).lines for point in line.points]
+    with_edge = [point for point in points if point.is_stable_below is not None]
+    assert len(with_edge) > 1
+    expect(asked.locator("#edge .edge-line line")).to_have_count(len(with_edge))
+    expect(asked.locator("#answers")).to_contain_text("Boundary along lr")
+
+
+def test_another_sweep_of_the_folder_is_compared_on_request(page: Page, sweeps: Path, served: Served) -> None:
+    with served(sweeps, "asked") as address:
+        page.goto(address)
+        page.get_by_label("asked against").select_option("sharper")
+        expect(page.locator("#compare pre")).to_contain_text("sharper", timeout=20_000)
+        page.get_by_label("asked against").select_option("")
+        expect(page.locator("#compare pre")).to_be_hidden()
+
+
+def test_what_is_seen_can_be_kept_as_a_table_and_as_a_picture(asked: Page, tmp_path: Path) -> None:
+    asked.get_by_label("show").select_option("final_loss")
+    text = Path(saved(asked, "map as CSV", tmp_path).path()).read_text(encoding="utf-8")
+    table = list(csv.DictReader(io.StringIO(text)))
+    assert len(table) == 12
+    assert {row["lr"] for row in table} == {"0.1", "1", "3", "9"}
+    assert all(float(row["final_loss"]) >= 0 for row in table if row["state"] == "stable")
+    picture = saved(asked, "map as SVG", tmp_path)
+    assert picture.suggested_filename == "asked_final_loss.svg"
+    drawn = ET.parse(picture.path()).getroot()
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == 12
+    assert any(UNSTABLE.match(title) for title in titles)
+
+
+def saved(page: Page, button: str, folder: Path) -> Download:
+    """What the browser saves when the button is pressed."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name=button).click()
+    return download.value

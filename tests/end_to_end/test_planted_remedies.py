@@ -1,0 +1,38 @@
+"""Sweeps whose cause of instability was planted: forks find a remedy that makes a move against that cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.commands.printing import show
+from orchestrator.commands.run import run
+from orchestrator.diagnosis.mechanisms.edge import WARMUP_TOO_SHORT
+from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
+from orchestrator.diagnosis.mechanisms.scales import EPSILON_FLOOR
+from orchestrator.executors.inline import InlineExecutor
+from orchestrator.remedies.training import Asked, find_remedies
+from orchestrator.sweepfile.spec import load_sweep
+
+CAUSES = Path(__file__).parents[2] / "sweeps/causes"
+# Those that take at most a minute or two; docs/remedies.md has the others.
+PLANTED = {
+    "no_warmup": WARMUP_TOO_SHORT.key,
+    "short_memory": SHORT_MEMORY.key,
+    "epsilon_floor": EPSILON_FLOOR.key,
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_remedy_with_the_lowest_loss_makes_a_move_against_the_planted_cause(name: str, tmp_path: Path) -> None:
+    sweep = load_sweep(CAUSES / f"{name}.yaml")
+    assert show(run(sweep, tmp_path, lambda: InlineExecutor, False)) == 0
+    found = find_remedies(tmp_path / sweep.name, None, {}, Asked(at=("0",), replicates=2, pairs=False))
+    assert found.control_repeats is True
+    assert found.cause == PLANTED[name]
+    assert found.best is not None
+    assert found.is_called_for(found.best)
+    assert found.agrees is True

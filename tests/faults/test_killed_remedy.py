@@ -1,0 +1,42 @@
+"""SIGKILL while forks train: the same command goes on, and gives the answer of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from fault_kit import DRIVERS, LONGER, command, run, write_sweep
+
+KILLS = 4
+ASKED = ("--at", "0", "--try", "lr=x0.5,x0.25", "--try", "skip=5", "--replicates", "4", "--json", "answer.json")
+
+
+@pytest.mark.slow
+def test_forks_that_are_killed_at_random_moments_give_the_same_answer(folder: Path) -> None:
+    write_sweep(folder, LONGER)
+    code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
+    assert code == 0, output
+    moments, killed = random.Random(0), 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            command("remedy", "edge", *ASKED), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        DRIVERS.append(process)
+        time.sleep(moments.uniform(1.0, 5.0))
+        process.kill()
+        process.communicate()
+        killed += process.returncode < 0
+    code, output = run(folder, "remedy", "edge", *ASKED)
+    assert code == 0, output
+    assert killed > 0, "no kill came before the end"
+    disturbed = json.loads((folder / "answer.json").read_text())
+    (folder / "results" / "edge" / "remedies").rename(folder / "elsewhere")
+    code, output = run(folder, "remedy", "edge", *ASKED)
+    assert code == 0, output
+    assert json.loads((folder / "answer.json").read_text()) == disturbed
+    assert disturbed["control_repeats"] is True
+    assert disturbed["num_missing"] == 0

@@ -1,0 +1,165 @@
+"""Forks of a real trial beyond its edge: what saves it, what does not, and that nothing is trained twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from diagnosis_cases import row_of
+from sweep_cases import sweep_of
+
+import orchestrator
+from orchestrator.errors import InputError
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.messages import CUSTOM_KINDS
+from orchestrator.pictures.report.diagnoses import diagnosis_text
+from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.derived import fork_sweep
+from orchestrator.remedies.reading import forks_folder, same_curve
+from orchestrator.remedies.training import Asked, answer_of, find_remedies, to_remedy
+
+# Gradient descent on a quadratic of curvature up to 1 is stable below lr = 2: 3 is beyond, which the warmup reaches
+# after two thirds of its steps, and half of it is not.
+BEYOND = """
+axes: {lr: {values: [0.5, 3.0]}}
+fixed: {optimizer: sgd, beta1: 0.0, warmup: 40}
+tracking: {enabled: false}
+"""
+HEAD = "name: beyond\nobjective: quadratic\nsteps: 80\n"
+ASKED = Asked(("lr=x0.5", "skip=5"), ("0", "-5"), 2)
+
+
+@pytest.fixture
+def beyond(train: Callable, tmp_path: Path) -> Path:
+    """The folder of a sweep with a stable trial and one that is not."""
+    train(sweep_of(BEYOND, HEAD))
+    return tmp_path / "beyond"
+
+
+def tallied(found: Remedies) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(one.remedy.name, one.fork_step): (one.saved, one.tried) for one in found.tallies}
+
+
+def test_half_the_learning_rate_saves_a_run_beyond_the_edge_and_skipping_batches_does_not(beyond: Path) -> None:
+    found = find_remedies(beyond, None, {}, ASKED)
+    counts = tallied(found)
+    assert found.control_repeats is True
+    assert counts["lr x0.5", 0] == (2, 2)
+    assert counts["skip 5", 0] == (0, 2)
+    assert found.cheapest is not None
+    assert found.cheapest.remedy.name == "lr x0.5"
+    assert [(one.setting, one.value) for one in found.beside] == [("lr", 0.5)]
+    assert {harm.name for harm in found.harms} == {"lr x0.5"}
+    assert found.agrees in (True, None)
+
+
+def test_the_same_question_trains_nothing_twice_and_another_one_only_what_is_new(beyond: Path) -> None:
+    first = find_remedies(beyond, None, {}, ASKED)
+
+    def started() -> dict[str, float | None]:
+        with LedgerReader(forks_folder(beyond, first.trial.trial_id) / LEDGER) as ledger:
+            return {row.trial_id: row.started_at for row in ledger.trials(removed=True)}
+
+    before = started()
+    assert find_remedies(beyond, None, {}, ASKED) == first
+    assert started() == before
+    more = find_remedies(beyond, None, {}, Asked(("lr=x0.5,x0.25", "skip=5"), ("0", "-5"), 2))
+    after = started()
+    assert {key: after[key] for key in before} == before
+    assert tallied(more).keys() - tallied(first).keys() >= {("lr x0.25", 0)}
+
+
+def test_pairs_are_tried_where_no_single_remedy_saves_all(beyond: Path) -> None:
+    asked = Asked(("lr=x0.9", "skip=5", "clip=0.5"), ("0",), 1)
+    assert any(" + " in name for name in find_remedies(beyond, None, {}, asked).names)
+    alone = find_remedies(beyond, None, {}, Asked(asked.tried, asked.at, 1, pairs=False))
+    assert alone.names == ["lr x0.9", "skip 5", "clip 0.5"]
+
+
+def test_what_is_usual_is_tried_where_nothing_is_asked_for(beyond: Path) -> None:
+    found = find_remedies(beyond, None, {}, Asked(replicates=1, pairs=False))
+    names = set(found.names)
+    assert {"lr x0.5", "lr x0.25", "skip 1", "skip 5"} <= names
+    assert "lr 0.5" in names, "the learning rate of the stable cell beside it"
+    assert not [name for name in names if name.startswith(("beta2", "eps", "second moment"))], "sgd has none of them"
+    assert found.fork_steps[0] == 0
+    assert found.onset in found.fork_steps
+
+
+def test_a_control_with_another_curve_is_said_not_to_repeat(beyond: Path) -> None:
+    find_remedies(beyond, None, {}, ASKED)
+    found = to_remedy(beyond, None, {})
+    with LedgerReader(beyond / LEDGER) as ledger:
+        stable = next(row.trial_id for row in ledger.trials() if row.outcome == "stable")
+        unstable = found.trial.trial_id
+        assert same_curve(ledger, unstable, ledger, unstable)
+        assert not same_curve(ledger, unstable, ledger, stable)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked(("rate=x0.5",)), "there is no such field"),
+        (Asked(("warmup=5",)), "acts only at the start"),
+        (Asked(("optimizer=1",)), "structural"),
+        (Asked(("clip=x0.5",)), "null"),
+        (Asked(("lr=x0.5",), ("80",)), "outside of the run"),
+        (Asked(("lr=x0.5",), replicates=100_000), "more than 5000"),
+    ],
+)
+def test_what_the_trial_does_not_take_is_refused(beyond: Path, asked: Asked, words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        find_remedies(beyond, None, {}, asked)
+    assert words in str(refused.value)
+    assert "remedy:" in str(refused.value)
+
+
+def test_a_stable_trial_has_nothing_to_remedy(beyond: Path) -> None:
+    with pytest.raises(InputError, match="is stable: there is nothing to remedy"):
+        find_remedies(beyond, None, {"lr": "0.5"}, ASKED)
+
+
+def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
+    beyond: Path, command_line: Callable, tmp_path: Path
+) -> None:
+    arguments = ["beyond", "--results", str(tmp_path), "--json", "-", "--at", "0,-5", "--replicates", "2"]
+    code, _ = command_line("diagnose", "beyond", "--results", str(tmp_path))
+    assert code == 0
+    code, printed = command_line("remedy", *arguments, "--try", "lr=x0.5", "--try", "skip=5")
+    assert code == 0
+    answer = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
+    found = orchestrator.load(beyond).remedy(tried=ASKED.tried, at=ASKED.at, replicates=2)
+    assert answer["cheapest"] == "lr x0.5"
+    assert answer["trial_id"] == found.trial.trial_id
+    assert [(one["name"], one["saved"]) for one in answer["remedies"]] == [
+        (one.remedy.name, one.saved) for one in found.tallies
+    ]
+    assert (forks_folder(beyond, found.trial.trial_id) / "remedies.png").is_file()
+    assert answer_of(beyond, to_remedy(beyond, None, {})) == found
+    code, printed = command_line("diagnose", "beyond", "--results", str(tmp_path))
+    assert code == 0
+    assert "remedies, tried on forks of this trial:" in printed
+    assert "cheapest: lr x0.5" in printed
+    with LedgerReader(beyond / LEDGER) as ledger:
+        page = diagnosis_text(ledger, found.trial, ledger.trials())
+    assert "cheapest: lr x0.5" in page
+
+
+def test_gc_removes_pictures_of_remedies_and_no_fork(beyond: Path, command_line: Callable, tmp_path: Path) -> None:
+    code, _ = command_line("remedy", "beyond", "--results", str(tmp_path), "--at", "0", "--try", "lr=x0.5")
+    assert code == 0
+    (folder,) = (beyond / "remedies").iterdir()
+    assert (folder / "remedies.png").is_file()
+    code, _ = command_line("gc", "beyond", "--exports", "--results", str(tmp_path))
+    assert code == 0
+    assert not (folder / "remedies.png").exists()
+    assert (folder / LEDGER).is_file()
+
+
+def test_a_trial_of_a_custom_trainer_is_refused_with_what_can_be_forked(tmp_path: Path) -> None:
+    row = row_of("diverged", 5, objective=CUSTOM_KINDS[0])
+    with pytest.raises(InputError, match="only packed objectives can be forked"):
+        fork_sweep(tmp_path, row, [])
