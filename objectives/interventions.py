@@ -257,7 +257,8 @@ def _refuse_value(config: Configuration, name: str, value: float | None, step: i
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         message = message[:1].lower() + message[1:]
-        raise ValueError(f"interventions make {name} {value:g} at step {step}, which is refused: {message}") from None
+        shown = "null" if value is None else f"{value:g}"
+        raise ValueError(f"interventions make {name} {shown} at step {step}, which is refused: {message}") from None
 
 
 @functools.lru_cache(maxsize=512)

@@ -130,7 +130,7 @@ def text_map(rows: Sequence[TrialRow], aside: Container[str] = ()) -> Text | Non
     if not names:
         return None
     xs, ys = values[names[0]], values[names[1]] if len(names) > 1 else (None,)
-    heads = [label[:_MAX_HEAD] for label in value_labels(ys)] if len(names) > 1 else [""]
+    heads = [_head(label) for label in value_labels(ys)] if len(names) > 1 else [""]
     margin = max(len(head) for head in heads)
     gap = " " if margin + 2 * len(xs) < _MAX_WIDTH else ""
     if margin + 2 + len(xs) > _MAX_WIDTH or len(ys) > _MAX_ROWS:
@@ -161,6 +161,11 @@ def text_map(rows: Sequence[TrialRow], aside: Container[str] = ()) -> Text | Non
         said = ", ".join(f"{words[word]} {word}{way}" for word, way in _LR_WAYS.items() if words[word])
         text.append(f"{'':>{margin}}  learning rates: {said}\n")
     return text
+
+
+def _head(label: str) -> str:
+    """A label that says where it was cut."""
+    return label if len(label) <= _MAX_HEAD else f"{label[: _MAX_HEAD - 2]}.."
 
 
 def _row(progress: Progress, trial: Trial) -> TrialRow:

@@ -79,16 +79,18 @@ def _before(found: Remedies) -> Iterator[str]:
     if found.control_repeats is None:
         yield "control: no result yet"
     elif found.control_repeats:
-        yield "control: left alone, the fork repeats the trial to the bit"
+        yield "control: an unchanged fork repeats the trial bit for bit"
     else:
         yield (
-            "control: left alone, the fork does NOT repeat the trial's curve to the bit, as on another machine or with "
-            "another version of a library; the forks below are compared with each other all the same"
+            "control: an unchanged fork does NOT repeat the trial's curve to the bit, as on another machine, with "
+            "another version of a library or, without `resources: {pack: N}`, with other kernels; the forks below are compared "
+            "with each other all the same"
         )
     if found.num_missing:
         yield f"{found.num_missing} forks have no result yet; the same command trains them"
     if found.tallies:
-        several = " (+N: left the trend and came back)" if any(one.recovered for one in found.tallies) else ""
+        any_recovered = any(one.recovered for one in (*found.tallies, *found.unchanged))
+        several = " (+N: left the trend and came back)" if any_recovered else ""
         yield f"replicates saved{several}, and median final loss:"
 
 
@@ -97,7 +99,7 @@ def _after(found: Remedies) -> Iterator[str]:
         yield f"control: {found.control.label}, final loss {_loss(found.control.final_loss)}"
     if found.beside:
         cells = [f"{one.setting} {format_value(one.value)}: {_loss(one.final_loss)}" for one in found.beside[:4]]
-        yield f"stable cells beside it: final loss with {', '.join(cells)}"
+        yield f"nearest stable cells: final loss with {', '.join(cells)}"
     if not found.tallies:
         yield "no remedy was tried"
         return
@@ -118,12 +120,12 @@ def _cheapest(found: Remedies) -> Iterator[str]:
         most = max(found.tallies, key=lambda one: (one.share, one.fork_step))
         if most.saved:
             best_of_them = f"{most.remedy.name} from {_step(found, most)}"
-            yield f"no remedy saved every replicate; at most {_saved(most)}: {best_of_them}"
+            yield f"no remedy saved every replicate; at most {_saved(found, most)}: {best_of_them}"
         else:
             yield "no remedy saved any replicate"
         return
     yield (
-        f"cheapest: {best.remedy.name} from {_step(found, best)}: saved {_saved(best)}, "
+        f"cheapest: {best.remedy.name} from {_step(found, best)}: saved {_saved(found, best)}, "
         f"final loss {_loss(best.final_loss)}"
     )
     lowest = found.best
@@ -215,7 +217,10 @@ def _some(names: Sequence[str]) -> str:
     return "; ".join(first[:3]) + more
 
 
-def _saved(tally: Tally) -> str:
+def _saved(found: Remedies, tally: Tally) -> str:
+    """With an interval, where replicates are runs of their own."""
+    if not found.replicates_differ:
+        return f"{tally.saved} of {tally.tried}"
     low, high = tally.interval
     return f"{tally.saved} of {tally.tried} (95 % interval {low:.0%} to {high:.0%})"
 

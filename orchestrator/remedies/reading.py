@@ -42,6 +42,8 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
             repeats = None if control is None else same_curve(ledger, trial.trial_id, trained, control.trial_id)
     neighbour = stable_neighbour(rows, trial, beside)
     all_tallies = tallies(forks, own, first_spike_over(trial))
+    asked = {(one.remedy.name, one.fork_step) for one in all_tallies}
+    harms = () if neighbour is None else _harms(forks_folder(folder, trial.trial_id) / NEIGHBOUR, neighbour)
     return Remedies(
         sweep=found.sweep,
         trial=trial,
@@ -53,7 +55,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         unchanged=tuple(one for one in all_tallies if one.remedy.name == NO_CHANGE),
         beside=tuple(beside),
         neighbour=neighbour,
-        harms=() if neighbour is None else _harms(forks_folder(folder, trial.trial_id) / NEIGHBOUR, neighbour),
+        harms=tuple(one for one in harms if (one.name, one.fork_step) in asked),  # earlier ones had other questions
         num_missing=sum(row.outcome is None for row in forks),
     )
 

@@ -17,20 +17,19 @@ def warned_lines(found: WarnedSweep) -> Iterator[str]:
     """How many instabilities were warned of, each with its lead, and the false alarms."""
     told = found.quality
     unread = f"; {found.num_unread} without telemetry are left out" if found.num_unread else ""
-    yield f"{found.name}: {found.num_runs} runs, {told.num_onsets} {_of(told.num_onsets)}{unread}"
+    num_onsets = told.num_onsets + told.early_onsets
+    yield f"{found.name}: {found.num_runs} runs, {num_onsets} {_of(num_onsets)}{unread}"
     if found.with_curvature < found.num_runs:
         yield (
             f"{found.num_runs - found.with_curvature} runs have no curvature and are judged by cheap readings: "
             "telemetry: {curvature: 25} warns earlier"
         )
     if told.early_onsets:
-        yield f"{told.early_onsets} {_of(told.early_onsets)} in the first {found.horizon} steps left no time to warn"
+        yield f"{told.early_onsets} of them in the first {found.horizon} steps, which leaves no time to warn"
     if told.num_onsets:
         lead = "" if told.median_lead is None else f", median lead {told.median_lead:.0f} steps"
-        yield (
-            f"warned of {told.num_warned} of {told.num_onsets}, {told.num_good} of them by {GOOD_LEAD} steps or "
-            f"more{lead}"
-        )
+        others = f"{'the other ' if told.early_onsets else ''}{told.num_onsets}"
+        yield f"warned of {told.num_warned} of {others}, {told.num_good} of them by {GOOD_LEAD} steps or more{lead}"
         yield from _table(["trial", "cell", "seed", "alarm", "onset", "lead", "risk", ""], found.instabilities, _row)
     alarms = "alarm" if told.num_false == 1 else "alarms"
     yield (

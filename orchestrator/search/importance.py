@@ -51,6 +51,9 @@ def _shares(
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # PED-ANOVA says so where the best trials are all trials.
         warnings.filterwarnings("ignore", "Target and region quantiles select the same set")
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
+        try:
+            found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
+        except RuntimeError:  # fANOVA's, where its trees see no variance
+            return None
     total = sum(found.values())
     return {name: float(found[name] / total) for name in names} if total > 0 else None

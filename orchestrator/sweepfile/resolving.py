@@ -57,6 +57,8 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
     path = next((path for path in paths if path in document.places), ())
     shown = f"{message} (at {_in_words(cell)})" if cell else message
     remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
+    if field == "interventions":
+        remedy = "change that entry; docs/sweep-file.md has the keys and what they take"
     return Problem(document.place(path), ".".join(path), shown, remedy)
 
 
