@@ -83,8 +83,8 @@ def _before(found: Remedies) -> Iterator[str]:
     else:
         yield (
             "control: an unchanged fork does NOT repeat the trial's curve to the bit, as on another machine, with "
-            "another version of a library or, without `resources: {pack: N}`, with other kernels; the forks below are compared "
-            "with each other all the same"
+            "another version of a library or, without `resources: {pack: N}`, with other kernels; the forks below are "
+            "compared with each other all the same"
         )
     if found.num_missing:
         yield f"{found.num_missing} forks have no result yet; the same command trains them"
