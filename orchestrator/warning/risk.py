@@ -14,8 +14,6 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from orchestrator.warning.alarms import HORIZON
 from orchestrator.warning.features import FEATURES, NAMES
@@ -50,7 +48,7 @@ class RiskModel:
     def risks(self, feature_NF: np.ndarray) -> np.ndarray:
         """The risk of each reading, 0 to 1, (N,); columns as in ``FEATURES``. NaN where no feature is known."""
         is_known_N = np.isfinite(feature_NF[:, self._columns]).any(axis=1)
-        return np.where(is_known_N, expit(self.bias + self.contributions(feature_NF).sum(axis=1)), np.nan)
+        return np.where(is_known_N, _logistic(self.bias + self.contributions(feature_NF).sum(axis=1)), np.nan)
 
     @property
     def _columns(self) -> list[int]:
@@ -58,6 +56,10 @@ class RiskModel:
 
     def _scaled(self, feature_NF: np.ndarray) -> np.ndarray:
         return scaled(feature_NF[:, self._columns], np.array(self.centre), np.array(self.spread))
+
+
+def _logistic(value_N: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(value_N / 2))
 
 
 def scaled(feature_NF: np.ndarray, centre_F: np.ndarray, spread_F: np.ndarray) -> np.ndarray:
@@ -73,6 +75,8 @@ def fitted(
     ``is_soon_N`` says whether an onset followed each reading within the horizon, ``weight_N`` how much it counts. The
     penalty is in units of the mean log-likelihood of a reading.
     """
+    from scipy.optimize import minimize  # for those who fit; `Watch` only reads
+
     chosen_NF = feature_NF[:, [NAMES.index(name) for name in names]]
     centre_F, spread_F = np.zeros(len(names)), np.ones(len(names))
     for f, value_N in enumerate(chosen_NF.T):
@@ -84,7 +88,7 @@ def fitted(
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         bias, coefficient_F = parameters[0], parameters[1:]
         logit_N = bias + scaled_NF @ coefficient_F
-        error_N = share_N * (expit(logit_N) - is_soon_N)
+        error_N = share_N * (_logistic(logit_N) - is_soon_N)
         value = share_N @ (np.logaddexp(0.0, logit_N) - is_soon_N * logit_N) + penalty * coefficient_F @ coefficient_F
         return float(value), np.concatenate([[error_N.sum()], scaled_NF.T @ error_N + 2 * penalty * coefficient_F])
 

@@ -32,6 +32,7 @@ def run(block: str, folder: Path) -> str:
     return printed
 
 
+@pytest.mark.slow
 def test_the_published_table_has_the_edges_that_the_page_shows(tmp_path: Path) -> None:
     (table,) = blocks("csv")
     (tmp_path / "adamw.csv").write_text(table)

@@ -49,6 +49,7 @@ def test_a_newcomer_gets_the_right_table_of_nano_gpt_at_once(tmp_path: Path) -> 
     assert (tmp_path / "results" / "replay" / "train.log.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_logs_that_other_tools_wrote_are_judged_in_one_go(tmp_path: Path) -> None:
     done = sweep(tmp_path, "replay", str(DATA), "--no-figures", "--json", "all.json")
     assert (done.returncode, done.stderr) == (0, "")

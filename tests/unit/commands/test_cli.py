@@ -40,6 +40,7 @@ def test_a_sweep_runs_is_exported_and_says_where_everything_is(sweep_command, tm
     assert "X diverged" in text
 
 
+@pytest.mark.slow
 def test_files_are_refused_that_cannot_be_what_was_asked(sweep_command, tmp_path: Path) -> None:
     sweep_command("run", "edge.yaml", *INLINE)
     sweep_command("run", "edge.yaml", *INLINE, "--name", "other")
@@ -72,6 +73,7 @@ def test_files_are_refused_that_cannot_be_what_was_asked(sweep_command, tmp_path
     assert [path.suffix for path in (tmp_path / "pictures").iterdir()] == [".png"]
 
 
+@pytest.mark.slow
 def test_no_picture_is_written_where_a_link_points_to(sweep_command, tmp_path: Path) -> None:
     sweep_command("run", "edge.yaml", *INLINE)
     sweep_command("run", "edge.yaml", *INLINE, "--name", "other")

@@ -42,6 +42,7 @@ def test_a_picture_and_a_table_lie_beside_the_ledger_until_they_are_cleaned_up(f
     assert not {folder / EDGE_PICTURE, folder / EDGE_TABLE} & set(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_only_the_file_that_is_named_is_written(folder: Path, tmp_path: Path) -> None:
     for name, begins in (("e.csv", b"beta1,edge,"), ("e.svg", b"<?xml"), ("e.PDF", b"%PDF")):
         assert export(folder, tmp_path / name) == [f"wrote {tmp_path / name}"]

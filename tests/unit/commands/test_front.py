@@ -45,6 +45,7 @@ def test_a_picture_and_a_table_lie_beside_the_ledger_until_they_are_cleaned_up(f
     assert not {folder / FRONT_PICTURE, folder / FRONT_TABLE} & set(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_only_the_file_that_is_named_is_written(folder: Path, tmp_path: Path) -> None:
     for name, begins in (("f.csv", b"lr,beta1,state,"), ("f.svg", b"<?xml"), ("f.PDF", b"%PDF")):
         assert export(folder, tmp_path / name) == [f"wrote {tmp_path / name}"]

@@ -54,6 +54,7 @@ def test_maps_of_every_shape_are_drawn(tmp_path: Path, shape: str, file_format: 
     assert heatmap(map_of(tmp_path, body + "\n", labels), file_format).startswith(MAGIC[file_format])
 
 
+@pytest.mark.slow
 def test_a_map_of_a_thousand_cells_is_drawn(tmp_path: Path) -> None:
     sweep = sweep_of("axes: {lr: {log: [1e-4, 1], num: 32}, eps: {log: [1e-12, 1e-2], num: 32}}\n")
     with ledger_at(tmp_path) as ledger:

@@ -75,6 +75,7 @@ def test_training_diverges_where_the_largest_eigenvalue_crosses_2_over_the_lr(op
     torch.testing.assert_close(found.lambda_grad_R, found.lambda_max_R)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [0.01, pytest.param(0.005, marks=pytest.mark.slow)])
 def test_full_batch_training_settles_at_the_edge_of_stability(lr: float) -> None:
     """Over the last third of 3000 steps ``lambda_max`` * lr / 2 has a median of 1 within 5 %, in each run within 8 %.
