@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -63,6 +64,11 @@ class PageServer(ThreadingHTTPServer):
         self._results = results
         self._pages: dict[str, LivePage] = {}
         self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that left before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def answer(self, target: str) -> tuple[str, str] | None:
         """Type and text of what is at ``target``, the path and query of a request; None if nothing is.

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,3 +214,14 @@ def test_the_address_of_a_page_names_its_sweep() -> None:
         assert listener.getsockname()[0] == "127.0.0.1"
         assert address_of(listener, "a b") == f"http://127.0.0.1:{number}/a%20b/"
         assert address_of(listener) == f"http://127.0.0.1:{number}/"
+
+
+def test_a_browser_that_leaves_before_its_answer_prints_nothing(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    at_once = struct.pack("ii", 1, 0)  # the connection is reset when it is closed
+    for _ in range(5):
+        leaving = socket.create_connection(("127.0.0.1", port))
+        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        leaving.sendall(f"GET /case/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        leaving.close()
+    assert asked(port, "/case/")[0] == 200
+    assert capfd.readouterr().err == ""
