@@ -51,3 +51,8 @@ def test_ped_anova_sees_only_the_order_of_the_results() -> None:
 def test_where_all_results_are_equal_nothing_moves_them() -> None:
     rows, _ = planted(20)
     assert importances(PARAMETERS, rows, [1.0] * 20, 0.2) == {"ped_anova": None, "fanova": None}
+
+
+def test_where_only_one_cell_was_tried_its_seeds_say_nothing_about_the_parameters() -> None:
+    rows = [{"idle": 0.5, "strong": -1.0, "weak": "a"}] * 6
+    assert importances(PARAMETERS, rows, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.5)["fanova"] is None
