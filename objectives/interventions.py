@@ -131,12 +131,6 @@ def in_force(config: Config, step: int) -> Config:
     return config.model_copy(update={**values, "interventions": ()})
 
 
-def change_steps(config: Configuration) -> list[int]:
-    """The steps of the run at which something changes, ascending: all steps of a ramp are among them."""
-    steps = {step for entry in config.interventions for span in entry.spans() for step in span}
-    return sorted(step for step in steps if step < config.steps)
-
-
 def next_change(config: Configuration, step: int) -> int | None:
     """The first step from ``step`` on at which something changes; None for none."""
     spans = [span for entry in config.interventions for span in entry.spans() if span[-1] >= step]

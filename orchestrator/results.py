@@ -17,6 +17,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER, sweep_folder
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import RowBoundary, boundary
+from orchestrator.maps.compared import are_scattered
 from orchestrator.maps.comparison import Comparison, compare
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
 from orchestrator.maps.fitted_comparison import FittedComparison, compare_fitted
@@ -193,7 +194,7 @@ class SweepResults:
         """
         with LedgerReader(self.folder / LEDGER) as first, LedgerReader(other.folder / LEDGER) as second:
             ledgers = [first, second]
-            if any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers):
+            if are_scattered(ledgers):
                 return compare_fitted(ledgers, x, degraded)
             return compare(ledgers, x, degraded)
 

@@ -1,4 +1,4 @@
-"""The same readings of a training loop of one's own: any module, trained by an optimizer of torch or of its kind.
+"""The same telemetry for a user's own training loop: any module, any optimizer with torch's interface.
 
 The optimizer's hooks show each step before and after it.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,9 +31,15 @@ class WatchedRun:
 
 def watched_runs(ledger: LedgerReader) -> Iterator[WatchedRun]:
     """The trials that have readings and an outcome that says whether they were stable, in the sweep's order."""
-    for trial in ledger.trials():
-        if trial.outcome not in WATCHED:
-            continue
+    return _with_readings(ledger, _judged(ledger))
+
+
+def _judged(ledger: LedgerReader) -> list[TrialRow]:
+    return [trial for trial in ledger.trials() if trial.outcome in WATCHED]
+
+
+def _with_readings(ledger: LedgerReader, trials: Iterable[TrialRow]) -> Iterator[WatchedRun]:
+    for trial in trials:
         telemetry = ledger.telemetry(trial.trial_id)
         if telemetry and np.isfinite(telemetry.get("grad_norm/all", np.empty(0))).any():
             num_steps = trial.steps_done or trial.steps
@@ -102,7 +108,8 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
     false_alarms: list[Alarm] = []
     runs: list[RunWarnings] = []
     with_curvature = 0
-    for run in watched_runs(ledger):
+    judged = _judged(ledger)
+    for run in _with_readings(ledger, judged):
         every = curvature_every(run.telemetry)
         with_curvature += every is not None
         model, feature_NF = model_for(every), features(run.telemetry)
@@ -119,7 +126,6 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
             instabilities.append(Instability(run.trial, onset.step, first))
         false_alarms += [alarm_of[step] for step in found.false_alarms]
         runs.append(found)
-    num_watched = sum(trial.outcome in WATCHED for trial in ledger.trials())
     if not runs:
         what = "has no trial with readings of telemetry and an outcome"
         remedy = "a sweep with telemetry: {every: 5} has them, and {curvature: 25} warns earlier"
@@ -127,7 +133,7 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
     return WarnedSweep(
         ledger.path.parent.name,
         len(runs),
-        num_watched - len(runs),
+        len(judged) - len(runs),
         with_curvature,
         HORIZON,
         tuple(instabilities),

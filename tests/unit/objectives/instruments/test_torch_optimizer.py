@@ -1,4 +1,4 @@
-"""Readings of a training loop of one's own are those of the objectives' own instruments."""
+"""Telemetry of a user's own training loop equals that of the objectives' instruments."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 from pack_cases import trainer_of
 
 from objectives.base import FunctionFitConfig, GptConfig, Place, QuadraticConfig, TrainingConfig, data_seed, data_step
-from objectives.interventions import change_steps, in_force
+from objectives.interventions import in_force
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
@@ -141,7 +141,8 @@ def test_only_the_steps_of_a_change_read_numbers_again() -> None:
     renew = trainer.optimizer.renew
     trainer.optimizer.renew = lambda rows, configs: (read.append((trainer.num_steps, rows)), renew(rows, configs))
     curves(trainer, STEPS)
-    assert read == [(step, [1]) for step in sorted({0, *change_steps(one)})]
+    changed = [step for entry in one.interventions for span in entry.spans() for step in span if step < one.steps]
+    assert read == [(step, [1]) for step in sorted({0, *changed})]
 
 
 # The same changes, written by hand.
