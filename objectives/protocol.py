@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from objectives.fields import Settings, is_per_member
 from objectives.interventions import num_skipped
@@ -25,6 +25,27 @@ def sees_parts_of_the_data(settings: Settings) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounding:
+    """What of a way decides the last bits of results; its width does not."""
+
+    compiled: bool = False
+    kernels: Kernels = "default"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As it is recorded of a pack."""
+        return {"kernels": self.kernels, "compiled": str(self.compiled).lower()}
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, str]) -> Self | None:
+        """From what was recorded of a pack; None where that does not say it."""
+        kernels, compiled = facts.get("kernels"), facts.get("compiled")
+        if kernels not in get_args(Kernels) or compiled not in ("true", "false"):
+            return None
+        return cls(compiled == "true", cast(Kernels, kernels))
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """How a pack is run: this decides the speed, and affects results only up to rounding.
 
@@ -35,6 +56,11 @@ class Way:
     width: int
     compiled: bool = False
     kernels: Kernels = "default"
+
+    @property
+    def rounding(self) -> Rounding:
+        """What two ways must have in common for results that are equal to the bit."""
+        return Rounding(self.compiled, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,13 @@ class LedgerReader:
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
             return [_pack(row) for row in rows]
 
+    def environment(self, trial_id: str) -> dict[str, str]:
+        """What was recorded of the process of a trial's last attempt: machine, versions, kernels; empty before it."""
+        query = "SELECT environment FROM packs JOIN trials USING (pack_id) WHERE trial_id = ?"
+        with self._reading():
+            row = self._db.execute(query, (trial_id,)).fetchone()
+            return {} if row is None else dict(json.loads(row[0]))
+
     def resumable(self) -> dict[str, list[str]]:
         """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
         query = (

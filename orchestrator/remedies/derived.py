@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from objectives.base import Objective
+from objectives.base import Objective, Rounding
 from orchestrator.diagnosis.small_sweep import cell_alone
 from orchestrator.errors import InputError, Problem
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import CUSTOM_KINDS, TrialRow
 from orchestrator.remedies.remedy import Entry, Fork
 from orchestrator.sweepfile.spec import Sweep, build_sweep
@@ -37,7 +40,16 @@ def fork_sweep(folder: Path, trial: TrialRow, forks: Iterable[Fork], *, allow_im
     if not any(dict(one.config) == dict(trial.config) for one in sweep.trials):
         message = "the sweep's file does not give this trial any more: it was changed, or is of another version"
         raise InputError(Problem(str(folder), trial.trial_id, message, "`sweep run` trains the trials of the file"))
-    return sweep
+    # Its results are compared to the bit: other kernels round differently, and a narrow pack may have chosen them.
+    return replace(sweep, rounding=_rounding(folder, trial))
+
+
+def _rounding(folder: Path, trial: TrialRow) -> Rounding | None:
+    """That of the trial's curve; None where the ledger does not say it."""
+    if not (folder / LEDGER).is_file():
+        return None
+    with LedgerReader(folder / LEDGER) as ledger:
+        return Rounding.of_facts(ledger.environment(trial.trial_id))
 
 
 def accepted(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_import: bool = False) -> list[Fork]:
