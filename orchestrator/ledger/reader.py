@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
@@ -171,6 +171,11 @@ class LedgerReader:
             counts = [self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {STRAY}").fetchone() for table in CURVES]
             return sum(count for (count,) in counts)
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the sweep's cells are scattered, not a grid."""
+        return is_sampled(self.facts())
+
     def facts(self) -> dict[str, str]:
         """Facts about the sweep as a whole."""
         return self._facts()
@@ -258,6 +263,11 @@ class LedgerReader:
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return damage_errors(self.path)
+
+
+def is_sampled(facts: Mapping[str, str]) -> bool:
+    """Whether the cells of a sweep with these ``facts`` are scattered."""
+    return facts.get("is_sampled") == "true"
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -76,8 +76,7 @@ def _square(axes: Axes, column: int, place: int, tally: Tally | None) -> None:
     colour = _COLOURS(tally.share)
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
     loss = "" if tally.final_loss is None else f"\n{short_loss(tally.final_loss)}"
-    recovered = f" +{tally.recovered}" if tally.recovered else ""
-    text = f"{tally.saved}/{tally.tried}{recovered}{loss}"
+    text = tally.counts + loss
     axes.text(column, place, text, ha="center", va="center", fontsize=6.5, color=ink(colour), linespacing=0.95)
 
 

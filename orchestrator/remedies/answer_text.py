@@ -64,9 +64,7 @@ def _heads(found: Remedies, steps: Sequence[int], width: int) -> Iterator[str]:
 def _cell(tally: Tally | None) -> str:
     if tally is None:
         return "-"
-    recovered = f"+{tally.recovered}" if tally.recovered else ""
-    loss = "" if tally.final_loss is None else f" {short_loss(tally.final_loss)}"
-    return f"{tally.saved}/{tally.tried}{recovered}{loss}"
+    return tally.counts + ("" if tally.final_loss is None else f" {short_loss(tally.final_loss)}")
 
 
 def short_loss(value: float) -> str:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from objectives.interventions import RESETS, factor_of
 from orchestrator.errors import InputError, Problem
-from orchestrator.remedies.remedy import Entry, Remedy, factor
+from orchestrator.remedies.remedy import Entry, Remedy
 
-RESETS = ("moments", "first_moment", "second_moment")
 _OF_TWO = re.compile(r"\+(?=[a-z_0-9]+=)")
 _FORM = "write FIELD=VALUE,VALUE such as lr=x0.5,x0.25, skip=1,5, reset=moments or rescale=4"
 ONSET = "onset"
@@ -57,7 +57,7 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
     steps = [_whole(one, text, "steps") for one in lengths]
     if len(steps) < 2:
         return (entry | ({"lasts": steps[0]} if steps else {}),)
-    times = factor(number)
+    times = factor_of(number)
     if times is None:
         raise InputError(Problem("--try", text, "only a factor has a ramp back", f"write {name}=x0.5:50:20"))
     return entry, {"at": steps[0], "set": {name: f"x{1 / times:.12g}"}, "over": steps[1]}
@@ -65,7 +65,7 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
 
 def _value(value: str, text: str) -> Any:
     if value.startswith("x"):
-        if factor(value) is None:
+        if not factor_of(value):
             raise InputError(Problem("--try", text, f"{value!r} is no factor above 0", "write e.g. lr=x0.5"))
         return value
     return None if value == "none" else _number(value, text)

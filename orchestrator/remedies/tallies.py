@@ -41,6 +41,11 @@ class Tally:
         return self.saved / self.tried
 
     @property
+    def counts(self) -> str:
+        """Saved of tried, and with a plus those that left the trend and came back: ``2/3+1``."""
+        return f"{self.saved}/{self.tried}" + (f"+{self.recovered}" if self.recovered else "")
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Wilson's interval of ``share``."""
         return wilson(self.saved, self.tried)

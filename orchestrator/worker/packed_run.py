@@ -187,7 +187,7 @@ class PackedRun:
             way = Way(**resumed["way"])
             return Choice(way if width is None else replace(way, width=width), "as before it was interrupted")
         if width is not None:
-            way = Way(width) if rounding is None else Way(width, rounding.compiled, rounding.kernels)
+            way = Way(width) if rounding is None else rounding.way(width)
             return Choice(way, f"{width} at a time, as resources.pack says")
         if rounding is not None:
             return choose_width(objective, configs[0], device, self.pack.cpus, num_members, rounding)
@@ -223,12 +223,13 @@ class PackedRun:
     def _num_rows(self, roster: Roster) -> int:
         """Rows of the trainer, at least one per training member.
 
-        A compiled pack has its width, or the width halved some times, so that few sizes are compiled.
+        A compiled pack has its width, or the width halved some times, so that few sizes are compiled. Of two rows it
+        keeps both: what is compiled for one rounds differently.
         """
         if not self.way.compiled:
             return len(roster.training)
         size = self.way.width
-        while size // 2 >= len(roster.training):
+        while size // 2 >= max(2, len(roster.training)):
             size //= 2
         return size
 

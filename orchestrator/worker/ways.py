@@ -110,7 +110,7 @@ def choose_width(
     known = measure_widths(objective, config, device, num_members, remembered, machine)
     if known != remembered:
         save_measurements(objective, config, device, cpus, known)
-    way = Way(best_eager(known, num_members, rounding).way.width, rounding.compiled, rounding.kernels)
+    way = rounding.way(best_eager(known, num_members, rounding).way.width)
     return Choice(way, f"{_name(way)}, with the kernels of the trial that is forked")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestrator.columns import meaning
 from orchestrator.detection.outcomes import is_over_edge
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.curve_metrics import CURVE_METRICS, also_of
 from orchestrator.maps.lr_curves import judged_trials
@@ -84,7 +84,7 @@ def table_data(
     cells, panels = cells_and_panels(rows, axes, measured, known)
     return {
         "name": facts.get("name", ""),
-        "is_sampled": facts.get("is_sampled") == "true",
+        "is_sampled": is_sampled(facts),
         "look": page_look(),
         "reductions": REDUCTIONS,
         "axes": [_axis(axis) for axis in axes],
