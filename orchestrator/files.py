@@ -273,4 +273,6 @@ def sweep_folder(name_or_folder: str, results: Path) -> Path:
             return folder
     there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
     remedy = f"there are: {', '.join(there)}" if there else "`sweep run FILE` makes one"
+    if (name := Path(name_or_folder).stem) in there and name != name_or_folder:
+        remedy = f"did you mean `{name}`? {remedy}"
     raise InputError(Problem(str(results / name_or_folder), "", "holds no sweep", remedy))

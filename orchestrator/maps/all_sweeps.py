@@ -85,7 +85,7 @@ def _listed(folder: Path) -> ListedSweep:
         question = question_of(frozen_text(folder))
     except SweepError as error:
         return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0])
-    outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
+    outcomes = Counter(row.label for row in rows if row.outcome is not None)
     return ListedSweep(
         folder.name,
         is_locked(folder),

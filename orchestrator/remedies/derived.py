@@ -66,6 +66,14 @@ def refuse_forks(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_
             raise InputError(Problem("--try", fork.remedy.name, refused, "try another field or value"))
 
 
+def objective_of(folder: Path, trial: TrialRow, *, allow_import: bool = False) -> Objective:
+    """What trained the trial. Raises InputError as ``fork_sweep`` does."""
+    refuse_custom_trainer(trial)
+    objective = _sweep(folder, trial, [own_interventions(trial)], allow_import).objective
+    assert isinstance(objective, Objective)
+    return objective
+
+
 def refuse_custom_trainer(trial: TrialRow) -> None:
     """Raise InputError for a trial that a custom trainer made: its forks cannot be trained."""
     if trial.objective in CUSTOM_KINDS:
@@ -97,10 +105,8 @@ def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]], all
 
 def _check(folder: Path, trial: TrialRow, allow_import: bool) -> Any:
     """A function that says why a fork is refused, None where it is not."""
-    refuse_custom_trainer(trial)
     own = own_interventions(trial)
-    objective = _sweep(folder, trial, [own], allow_import).objective
-    assert isinstance(objective, Objective)
+    objective = objective_of(folder, trial, allow_import=allow_import)
 
     def refused(fork: Fork) -> str | None:
         try:

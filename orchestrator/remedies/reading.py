@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from orchestrator.remedies.derived import own_interventions
 from orchestrator.remedies.remedy import NO_CHANGE, fork_of
 from orchestrator.remedies.tallies import tallies
 
+# Of what is recorded of a process.
+_RESULTS_DEPEND_ON = ("host", "platform", "device", "torch", "numpy", "kernels", "compiled")
 NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
 
 
@@ -34,12 +37,15 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
     trial, folder = found.trial, ledger.path.parent
     own, rows = own_interventions(trial), ledger.trials()
     beside = stable_beside(ledger, rows, trial)
-    control, repeats, forks = None, None, []
+    control, repeats, forks, differs = None, None, [], {}
     if has_remedies(folder, trial.trial_id):
         with LedgerReader(forks_folder(folder, trial.trial_id) / LEDGER) as trained:
             forks = trained.trials()
             control = _unforked(forks, trial)
-            repeats = None if control is None else same_curve(ledger, trial.trial_id, trained, control.trial_id)
+            if control is not None:
+                repeats = same_curve(ledger, trial.trial_id, trained, control.trial_id)
+                both = ledger.environment(trial.trial_id), trained.environment(control.trial_id)
+                differs = {} if repeats else different_facts(*both)
     neighbour = stable_neighbour(rows, trial, beside)
     all_tallies = tallies(forks, own, first_spike_over(trial))
     asked = {(one.remedy.name, one.fork_step) for one in all_tallies}
@@ -51,6 +57,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         cause=None if found.cause is None else found.cause.mechanism,
         control=control,
         control_repeats=repeats,
+        control_differs=differs,
         tallies=tuple(one for one in all_tallies if one.remedy.name != NO_CHANGE),
         unchanged=tuple(one for one in all_tallies if one.remedy.name == NO_CHANGE),
         beside=tuple(beside),
@@ -66,6 +73,14 @@ def same_curve(a: LedgerReader, a_id: str, b: LedgerReader, b_id: str) -> bool:
     return first.keys() == second.keys() and all(
         np.array_equal(first[name], second[name], equal_nan=True) for name in first
     )
+
+
+def different_facts(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Facts of two processes that are not the same and that results may depend on, each with both values."""
+    if "kernels" not in before:  # of a ledger that another version wrote
+        return {"kernels": ("not recorded", now.get("kernels", "not recorded"))}
+    both = {name: (before[name], now[name]) for name in _RESULTS_DEPEND_ON if name in before and name in now}
+    return {name: (was, is_now) for name, (was, is_now) in both.items() if was != is_now}
 
 
 def first_spike_over(trial: TrialRow) -> int | None:

@@ -16,11 +16,12 @@ from orchestrator.executors import Executor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
+from orchestrator.remedies.acting import acting, refuse_idle
 from orchestrator.remedies.answer import Beside, Remedies
 from orchestrator.remedies.asking import fork_steps_of
 from orchestrator.remedies.asking import remedies_of as asked_remedies
 from orchestrator.remedies.beside import stable_beside
-from orchestrator.remedies.derived import accepted, fork_sweep, refuse_custom_trainer, refuse_forks
+from orchestrator.remedies.derived import accepted, fork_sweep, objective_of, refuse_custom_trainer, refuse_forks
 from orchestrator.remedies.pairs import pairs
 from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
 from orchestrator.remedies.remedy import Fork, Remedy
@@ -115,10 +116,12 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
     remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(evidence, _stable_beside(folder, trial))
     fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
     tried = [Fork(remedy, step, 0) for remedy, step in fit]
+    objective = objective_of(folder, trial, allow_import=asked.allow_import)
     if asked.tried:
         refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
+        tried = refuse_idle(objective, trial, tried)
     else:
-        tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
+        tried = acting(objective, trial, accepted(folder, trial, tried, allow_import=asked.allow_import))
     if not tried:
         raise InputError(
             Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier")

@@ -125,7 +125,7 @@ def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -
     run_all(lines, tmp_path)
     found = json.loads((tmp_path / "rescue.json").read_text())
     assert found["control_repeats"] is True
-    assert found["cheapest"] == "lr x0.25"
+    assert found["latest"] == "lr x0.25"
 
 
 def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> None:

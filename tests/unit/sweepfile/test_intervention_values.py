@@ -84,7 +84,7 @@ def test_shares_are_of_the_steps_of_each_trial() -> None:
         ([{"set": {"lr": 1.0}}], ["entry 1, at", "required"]),
         ([{"at": -1, "skip": 1}], ["entry 1, at", "greater than or equal to 0"]),
         ([{"at": "-5%", "skip": 1}], ["entry 1, at", "not a share"]),
-        ([{"at": 1, "skip": 1}, {"at": 2, "sett": {}}], ["entry 2, sett", "not permitted"]),
+        ([{"at": 1, "skip": 1}, {"at": 2, "sett": {}}], ["entry 2 has no key sett", "did you mean `set`?"]),
         ([{"at": 1}], ["entry 1", "changes nothing"]),
         ([{"at": 1, "set": {"lr": "half"}}], ["entry 1, set", "'half' is not a number"]),
         ([{"at": 1, "set": {"lr": True}}], ["entry 1, set.lr", "valid number"]),
