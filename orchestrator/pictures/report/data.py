@@ -27,7 +27,7 @@ from orchestrator.pictures.report.curves import (
     points_per_reading,
     reading_names,
 )
-from orchestrator.pictures.report.diagnoses import diagnoses
+from orchestrator.pictures.report.diagnoses import diagnoses, remedy_pictures
 from orchestrator.space import Axis
 
 # Columns shown for the seeds of a cell, by their headings.
@@ -50,11 +50,13 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
     curves = [curves_and_readings(ledger, row, num_points, of_reading) for row in rows]
     data = table_data(facts, rows, sweep_axes(ledger, rows), [metrics for _, metrics in curves])
     titles = CURVES | (VALIDATION if any("validation_loss" in curve for curve, _ in curves) else {})
+    told = diagnoses(ledger, rows)
     return data | {
         "curves": [curve for curve, _ in curves],
         "curve_titles": titles,
         "num_points": num_points,
-        "diagnoses": diagnoses(ledger, rows),
+        "diagnoses": told,
+        "remedy_pictures": remedy_pictures(ledger, rows, told),
     }
 
 

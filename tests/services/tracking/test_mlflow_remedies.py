@@ -61,9 +61,6 @@ def test_the_run_of_the_trial_has_its_remedies_and_another_question_replaces_the
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     found = [(row["remedy"], row["saved"], row["helped"]) for row in rows]
     assert found == [("lr x0.5", 1, True), ("lr x0.99", 0, False)]
-        ("lr x0.5", 1, True),
-        ("lr x0.99", 0, False),
-    ]
 
     call("sync", "beyond")
     assert len(client.get_metric_history(run.info.run_id, "remedies_tried")) == 1, "it is there already"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,10 @@ from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import CUSTOM_KINDS
-from orchestrator.pictures.report.diagnoses import diagnosis_text
+from orchestrator.pictures.remedies import remedies_figure
+from orchestrator.pictures.report.asked import diagnosis as asked_for_diagnosis
+from orchestrator.pictures.report.data import report_data
+from orchestrator.pictures.report.diagnoses import diagnosis_text, remedy_picture
 from orchestrator.remedies.answer import Remedies
 from orchestrator.remedies.derived import fork_sweep
 from orchestrator.remedies.reading import forks_folder, same_curve
@@ -150,8 +154,18 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert "remedies, tried on forks of this trial:" in printed
     assert "latest: lr x0.5" in printed
     with LedgerReader(beyond / LEDGER) as ledger:
-        page = diagnosis_text(ledger, found.trial, ledger.trials())
+        rows = ledger.trials()
+        page, data = diagnosis_text(ledger, found.trial, rows), report_data(ledger)
+        (stable,) = [row for row in rows if row.outcome == "stable"]
+        assert remedy_picture(ledger, stable, rows) == ""
     assert "latest: lr x0.5" in page
+    kind, _, content = data["remedy_pictures"][found.trial.trial_id].partition(",")
+    assert kind == "data:image/png;base64"
+    assert base64.b64decode(content) == remedies_figure(found, "png")
+    assert asked_for_diagnosis(beyond, found.trial.trial_id) == {
+        "text": page,
+        "remedy_picture": f"{kind},{content}",
+    }
 
 
 def test_gc_removes_pictures_of_remedies_and_no_fork(beyond: Path, command_line: Callable, tmp_path: Path) -> None:
