@@ -17,7 +17,7 @@ def idle_because(objective: Objective, trial: TrialRow, fork: Fork) -> str | Non
     """Why a remedy changes nothing in ``trial`` from the step of ``fork`` on; None where it does."""
     config = objective.config_class.model_validate(trial.config, strict=False)
     reasons = [_idle(objective, config, entry, fork.step + entry["at"]) for entry in fork.remedy.entries]
-    return None if None in reasons else "; ".join(reason for reason in reasons if reason)
+    return "; ".join(reason for reason in reasons if reason) if reasons and None not in reasons else None
 
 
 def acting(objective: Objective, trial: TrialRow, forks: Sequence[Fork]) -> list[Fork]:
