@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from objectives.base import Objective, TrainingConfig
-from objectives.interventions import factor_of, in_force
+from objectives.interventions import corners, factor_of, in_force
 from orchestrator.errors import InputError, Problem
 from orchestrator.messages import TrialRow
 from orchestrator.remedies.remedy import Entry, Fork
@@ -40,7 +40,9 @@ def _idle(objective: Objective, config: TrainingConfig, entry: Entry, step: int)
     changes = entry.get("set", {})
     if changes:
         now = in_force(config, step)
-        if not all(_is_already(getattr(now, name, None), value) for name, value in changes.items()):
+        # The trial's own changes may come later, or go back.
+        later = [now, *(in_force(config, corner) for corner in corners(config) if corner > step)]
+        if not all(_is_already(getattr(at, name, None), value) for name, value in changes.items() for at in later):
             return None
         return ", ".join(f"{name} is {format_value(getattr(now, name, None))} already" for name in changes)
     if entry.get("reset") or entry.get("rescale") is not None:

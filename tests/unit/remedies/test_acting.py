@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ QUADRATIC, FIT, GPT = (OBJECTIVES[name] for name in ("quadratic", "function_fit"
 
 
 def trial_of(objective: Any = QUADRATIC, **fields: Any) -> TrialRow:
-    config = objective.config_class(steps=100, **fields)
-    return row_of("diverged", 50, objective=objective.name, config=config.model_dump(mode="json"))
+    config = objective.config_class.model_validate({"steps": 100, **fields}, strict=False)
+    return replace(row_of("diverged", 50, objective=objective.name), config=config.model_dump(mode="json"))
 
 
 def why(text: str, step: int = 50, objective: Any = QUADRATIC, **fields: Any) -> str | None:
@@ -41,6 +42,8 @@ def test_values_are_those_in_force_at_the_fork() -> None:
     halved = {"lr": 0.4, "interventions": [{"at": 20, "set": {"lr": "x0.5"}}]}
     assert why("lr=0.2", 50, **halved) == "lr is 0.2 already"
     assert why("lr=0.2", 10, **halved) is None
+    for_a_time = {"lr": 0.4, "interventions": [{"at": 20, "set": {"lr": "x0.5"}, "lasts": 40}]}
+    assert why("lr=0.2", 50, **for_a_time) is None, "the trial itself goes back"
 
 
 @pytest.mark.parametrize("text", ["reset=moments", "reset=second_moment", "rescale=4"])
