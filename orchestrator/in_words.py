@@ -18,6 +18,11 @@ class InWords:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Of the first class that has either, IPython takes this or `__repr__`, and a dataclass has a `__repr__`.
+        cls._repr_pretty_ = InWords._repr_pretty_  # type: ignore[method-assign]
+
     def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
         """For a notebook."""
         printer.text(str(self))
