@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:  # commands that read no curve start without it
+    import numpy as np
 
-from objectives.protocol import Rounding
+    from objectives.protocol import Rounding
 
 # One member's curve: column name -> 1-D array, all of equal length, "step" among them.
-Trace = Mapping[str, np.ndarray]
+Trace = Mapping[str, "np.ndarray"]
 
 # What a map calls a stable trial that learned less than this share of what the best of its sweep did.
 DEGRADED, LEARNED_ENOUGH = "degraded", 0.5
@@ -124,7 +125,6 @@ class Pack:
 class StackedPack(Pack):
     """Trials of an objective, ``width`` at a time as one stacked model; None for the fastest width.
 
-    ``rounding`` is that of the results which this pack must repeat to the bit; None for the fastest way.
     ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
     over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
     further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``. The held-out loss of a
@@ -134,7 +134,7 @@ class StackedPack(Pack):
     objective: str
     folder: str = ""  # of the module of a custom objective
     width: int | None
-    rounding: Rounding | None = None
+    rounding: Rounding | None = None  # of results that it must repeat to the bit; None for the fastest way
     steps_ahead: int = 0
     validate_every: int | None = None
     telemetry: Telemetry = Telemetry()
