@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 from tiers import thinned
 
-from objectives.base import OBJECTIVES, Way
+from objectives.base import OBJECTIVES, Rounding, Way
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
 from orchestrator.messages import Completed, Member, Pack, StackedPack
@@ -308,6 +308,22 @@ def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkey
     rows_per_step.clear()
     assert_the_same(all_of([replace(pack, width=None)]), expected)
     assert set(rows_per_step) == {8, 4}
+
+
+def test_a_compiled_pack_keeps_two_rows_for_its_last_member_since_one_rounds_differently(
+    monkeypatch, rows_per_step, tmp_path
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setenv("SWEEP_CACHE", str(tmp_path))
+    changes = [{"lr": lr} for lr in (0.1, 30.0, 40.0, 1e200)]
+    pack = replace(pack_with("quadratic", changes, None, range(4), steps=60), rounding=Rounding(compiled=True))
+    objective = OBJECTIVES["quadratic"]
+    config = objective.config_class.model_validate(pack.members[0].config, strict=False)
+    save_measurements(objective, config, "cpu", pack.cpus, [Measurement(Way(4), 100.0, 0.0, 1)])
+    all_of([pack])
+    assert set(rows_per_step) == {4, 2}
 
 
 def test_metrics_of_tensors_and_of_plain_lists_come_to_the_host_alike() -> None:
