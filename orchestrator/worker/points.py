@@ -59,7 +59,9 @@ class Source:
 
     @property
     def note(self) -> str:
-        """Why there are no points, for the user."""
+        """Which columns are read, or why there are no points, for the user."""
+        if self.is_told:
+            return self._row_stream.note
         if self._stream is None:
             return "nothing was reported: call report(step, loss=...)"
         return self._stream.note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +89,7 @@ def test_the_ledger_has_the_readings_that_the_loop_has_alone(tmp_path: Path, way
     assert kept["step"].tolist() == list(range(0, 60, 5))
     assert set(expected) <= set(kept)
     for name, value_N in expected.items():
-        # Kept in double precision; a resumed run measures its curvature from a cold start, and every step from its first.
+        # A resumed run measures its curvature from a cold start.
         if way != "resumed" or not name.startswith(("lambda", "curvature")):
             np.testing.assert_allclose(kept[name], value_N, rtol=1e-6, err_msg=name)
     lines = list(warn(tmp_path / "results" / "mine", None))
