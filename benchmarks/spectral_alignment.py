@@ -2,33 +2,39 @@
 
     python -m benchmarks.spectral_alignment RESULTS
 
-It trains the `gpt` sweeps of sweeps/warning again, into RESULTS, and reads the alignment every five steps in place of
-the curvature. `python -m benchmarks.warning` compares it where RESULTS is given with --alignment.
+RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. Two of its `gpt` sweeps are trained again, into
+RESULTS/alignment, with the alignment read every five steps in place of the curvature. Both are compared on these runs.
+It writes results/reference/warning/alignment.csv.
 
-The paper's alignment of a layer y = x W is the distribution, over the positions of a batch, of the cosine of the input x
-with the first left singular vector of W; it warns where the signs stop to differ. The page of the paper that we know is
-its abstract: which layers, and from which share of one sign on, are choices of ours. Three shares are read, each the
-larger of the shares of the two signs, 0.5 to 1: the mean over all layers, the largest, and the mean over the layers whose
-input is the residual stream (the others' inputs have means that are not zero).
+Of a layer y = x W the alignment is the distribution, over the positions of a batch, of the cosine of the input x with
+the first left singular vector of W; a loss explosion is said to follow where its signs no longer differ. That much is
+known here from the paper's abstract and from what others wrote of it; which layers count, and from which share of one
+sign on, are choices made here. The share of the commoner sign, 0.5 to 1, is read as the mean over all layers, the
+largest of them, and the mean over the layers whose input is the residual stream: what enters the others has a mean that
+is not zero.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import warning
+from benchmarks.warning import REFERENCE, SCORES, Run, Scorer, across, fixed, numbers, read, write
 from objectives.models import gpt, gpt_model
 from objectives.training.packed import Weights
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
+from orchestrator.warning.features import RECENT, USUAL, running_median
 
 # Shapes: K members, N positions, D inputs and E outputs of a layer, L layers.
 
-ROOT = Path(__file__).parents[1]
 COLUMNS = ("alignment/mean", "alignment/largest", "alignment/residual")
 SWEEPS = ("warning_gpt_adamw", "warning_gpt_others")
 _RESIDUAL = ("qkv", "mlp_in", "head")
@@ -68,16 +74,57 @@ def alignment_readings(shape: Any, weights: Weights, tokens_KBS: torch.Tensor, k
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def main() -> None:
-    """Train the sweeps with alignment among the forward readings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
-    arguments = parser.parse_args()
+def _share(column: str) -> Scorer:
+    return lambda run: (run.step_N, run.telemetry[column])
+
+
+def _rise(column: str) -> Scorer:
+    """The recent median of a share less its usual one, of the run's own past."""
+    return lambda run: (
+        run.step_N,
+        running_median(run.telemetry[column], RECENT) - running_median(run.telemetry[column], USUAL),
+    )
+
+
+RIVALS = {
+    **{f"{column} of one sign": fixed(_share(column)) for column in COLUMNS},
+    **{f"{column} of one sign, rise": fixed(_rise(column)) for column in COLUMNS},
+}
+COMPARED = ("risk, curvature at the edge", "risk, curvature", "risk, one product", "risk, cheap", "logit alone")
+
+
+def train(folder: Path) -> None:
+    """Train the sweeps into ``folder``, with the alignment among the readings of the forward pass."""
     forward = gpt.forward_readings
     gpt.forward_readings = lambda *given: forward(*given) | alignment_readings(*given)
-    for name in SWEEPS:
-        sweep = load_sweep(ROOT / "sweeps" / "warning" / f"{name}.yaml", overrides={"telemetry.curvature": None})
-        run_sweep(sweep, arguments.results / name, InlineExecutor)
+    try:
+        for name in SWEEPS:
+            file = warning.SWEEPS / f"{name}.yaml"
+            run_sweep(load_sweep(file, Overrides(sets=("telemetry.curvature=null",))), folder / name, InlineExecutor)
+    finally:
+        gpt.forward_readings = forward
+
+
+def compare(runs: Sequence[Run], aligned: Sequence[Run]) -> list[dict[str, str]]:
+    """Each score on left-out settings; ``aligned`` are the same runs as ``runs``, with other readings."""
+    if [run.unstable for run in runs] != [run.unstable for run in aligned]:
+        raise RuntimeError("the runs differ: train both on one machine")
+    rows = []
+    for name, trained in {**{name: SCORES[name] for name in COMPARED}, **RIVALS}.items():
+        found = across(aligned if name in RIVALS else runs, "setting", trained)["all"]
+        rows.append({"score": name, **numbers(found)})
+        print(*rows[-1].values(), sep="\t", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Train, compare, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    folder = parser.parse_args().results
+    train(folder / "alignment")
+    runs = [run for run in read(folder) if run.sweep in SWEEPS]
+    write(REFERENCE / "alignment.csv", compare(runs, read(folder / "alignment")))
 
 
 if __name__ == "__main__":
