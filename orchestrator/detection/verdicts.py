@@ -105,6 +105,16 @@ class Verdicts:
                 reason = f"not one of {self._rules.stall_steps} losses was below the first"
                 self._lose("no_progress", step, step, reason)
 
+    def is_still_high(self, level: float) -> bool:
+        """Whether a run that was as high as a lost one is not back to half of that height at ``level``.
+
+        What is not beyond the noise at its best level is not high.
+        """
+        if not self._high_losses or not self._has_learned():
+            return self._high_losses > 0 and self.is_far
+        line = max(_BACK * min(self._far, self._sunk), self._progress.noise_at_best())
+        return level > self._progress.best + line
+
     def is_away(self, latest: Sequence[float], num_steps: int) -> bool:
         """Whether a run that ends now, after ``num_steps``, is off its trend, or has sunk, and does not come back.
 
