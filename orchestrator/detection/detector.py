@@ -107,9 +107,8 @@ class _Member:
             latest.pop(0)
         latest.append(loss)
         self.level.add(loss)
-        level = self.level.median()
         excess = episodes.excess(loss)
-        episodes.follow(loss, excess, step, self.num_seen, latest, verdicts.is_still_high(level))
+        episodes.follow(loss, excess, step, self.num_seen, latest, verdicts.is_still_high(latest))
         # Losses half-way off the trend within an excursion must not raise the baseline.
         if excess <= (1.0 if episodes.current is None else 0.5):
             trend.accept(loss)
@@ -117,7 +116,7 @@ class _Member:
         episodes.settle(latest, verdicts.is_far or verdicts.is_sunk, step, self.num_seen)
         if episodes.current is not None and step - self.left_step >= APART and episodes.is_spike():
             self.left_step = step
-        verdicts.judge(loss, level, step, self.num_steps, self.num_seen)
+        verdicts.judge(loss, self.level.median(), step, self.num_steps, self.num_seen)
 
     def record(self) -> MemberRecord:
         """All that is known of it."""
