@@ -486,7 +486,7 @@ def test_an_episode_without_an_end_is_in_the_record_while_it_lasts() -> None:
     assert spans(alone("one spike")[160 + CONFIG.recovery_steps]) == [(150, 160)]
 
 
-def test_a_spike_that_follows_a_slow_rise_lasts_until_the_loss_is_back_however_much_the_rise_widened_the_noise() -> None:
+def test_a_spike_that_follows_a_slow_rise_lasts_until_it_is_back_however_wide_the_rise_made_the_noise() -> None:
     """The trend before such a spike is wide enough to take twice the level for a return."""
     steps = np.arange(600)
     share_risen = np.clip((steps - 300) / 50, 0, 1) * (steps < 450)
@@ -496,7 +496,8 @@ def test_a_spike_that_follows_a_slow_rise_lasts_until_the_loss_is_back_however_m
     for one, losses in zip(records(curves), curves, strict=True):
         end = spans(one)[-1][1]
         assert outcome(one) == "spiked"
-        assert end is not None and np.median(losses[end : end + 5]) < 1.5 * 2.6
+        assert end is not None
+        assert np.median(losses[end : end + 5]) < 1.5 * 2.6
     for one in records([losses[:440] for losses in curves]):  # 1.8 times the level at its end
         assert spans(one)[-1][1] is None
         assert outcome(one) == "diverged"
