@@ -115,6 +115,9 @@ def _parse_axis(text: str) -> tuple[str, dict[str, Any]]:
                 "write e.g. lr=log:1e-4,1e-1,7 or beta2=log1m:0.5,0.9999,7 or clip=values:none,1,0.3",
             )
         )
+    if listed.lstrip()[:1] in ("[", "{"):
+        remedy = f"write --set 'axes.{name}={{values: [{listed}]}}'"
+        raise InputError(Problem(f"--axis {text}", "", "has lists as values, which commas cannot tell apart", remedy))
     values = [parse_scalar(word.strip()) for word in listed.split(",")]
     if scale == "values":
         return name, {"values": values}

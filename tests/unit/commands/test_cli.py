@@ -209,6 +209,10 @@ tracking: {enabled: false}
         (["run", "missing.yaml"], "missing.yaml: no such file"),
         (["plan", "edge.yaml", "--set", "fixed.lrr=3"], "did you mean `lr`"),
         (["plan", "edge.yaml", "--axis", "lr=5"], "--axis lr=5"),
+        (
+            ["plan", "edge.yaml", "--axis", "interventions=values:[{at: 3, skip: 1}],[]"],
+            "write --set 'axes.interventions={values: [[{at: 3, skip: 1}],[]]}'",
+        ),
         (["plan", "edge.yaml", "--set", "steps"], "is not KEY=VALUE"),
         (["plan", "edge.yaml", "--set", "name.x=1"], "name"),
         (["plan", "edge.yaml", "--set", "name=../x"], "not a safe name"),
