@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 
 from objectives.base import OBJECTIVES
+from orchestrator.diagnosis.diagnosis import rank
+from orchestrator.diagnosis.diagnosis_text import diagnosis_lines, headline
 from orchestrator.diagnosis.evidence import Evidence, beta2_of, gather, is_adam
 from orchestrator.diagnosis.moments import clip_factors, second_moment_sums, v_lags
 from orchestrator.diagnosis.series import NOTHING, series
@@ -271,3 +274,19 @@ def test_a_series_keeps_what_is_finite_and_answers_with_none_where_nothing_is() 
 def test_smoothing_takes_medians_of_the_readings_so_far() -> None:
     smooth = series_of([1, 9, 2, 3, 4]).smoothed(3)
     assert smooth.value_N.tolist() == [1, 5, 2, 3, 3]
+
+
+def test_the_answer_names_one_onset_and_says_what_the_detector_told() -> None:
+    found = rank(blown("diverged", 300, 280).evidence(), "case", "it was asked for")
+    onset = found.evidence.onset
+    assert onset == 2
+    assert headline(found).endswith(f"diverged, onset at step {onset}")
+    text = " ".join(" ".join(diagnosis_lines(found, [], Path())).split())
+    assert f"it had blown up at step {onset} already, which is taken for the onset here" in text
+    assert "the detector, which knows no trend yet, tells 300" in text
+
+
+def test_the_interventions_of_a_trial_are_among_what_is_said_of_it() -> None:
+    case = blown("diverged", 300, 280, config={"interventions": [{"at": 5, "set": {"lr": "x2"}}, {"at": 9, "skip": 1}]})
+    lines = list(diagnosis_lines(rank(case.evidence(), "case", "it was asked for"), [], Path()))
+    assert "  interventions: lr x2 at 5, skip 1 at 9" in lines
