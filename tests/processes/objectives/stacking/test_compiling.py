@@ -58,6 +58,16 @@ def test_a_compiled_update_is_the_eager_one(optimizer: str) -> None:
     assert compiled.optimizer._advance._compiled is not None
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_member_of_a_compiled_pack_has_the_same_bits_among_two_and_among_eight() -> None:
+    configs = [GptConfig(**GPT, lr=1e-2 * (k + 1)) for k in range(8)]
+    two, eight = (
+        curves(trainer_of("gpt", configs[:width], [0] * width, Way(width, compiled=True)))[:, :, :2] for width in (2, 8)
+    )
+    torch.testing.assert_close(two, eight, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(("objective", "configs", "num_functions"), PACKS, ids=["gpt", "quadratic"])
 def test_a_pack_that_cannot_be_compiled_trains_bit_for_bit_as_an_eager_one(
     monkeypatch, caplog, objective: str, configs: list[TrainingConfig], num_functions: int
