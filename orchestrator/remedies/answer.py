@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
-from orchestrator.messages import TrialRow
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.remedies.repeats import NO_REPEATS, Difference, Repeats
 from orchestrator.remedies.tallies import Tally
 
 
@@ -38,7 +39,8 @@ class Remedies:
     ``control`` is the trial trained again and left alone; ``control_repeats`` says whether its curve is that of the
     original to the bit, None before it has a result. ``tallies`` are of remedies, ``unchanged`` of other data alone.
     ``cause`` is the mechanism of the diagnosis. ``neighbour`` is the stable trial on which ``harms`` were measured.
-    ``num_missing`` forks have no result yet.
+    ``num_missing`` forks have no result yet. ``control_differs`` says how the control differs from the original.
+    ``repeats`` is of a custom trainer, whose forks are resumed; what had no effect there has no tally.
     """
 
     sweep: str
@@ -53,6 +55,13 @@ class Remedies:
     neighbour: TrialRow | None
     harms: tuple[Harm, ...]
     num_missing: int
+    control_differs: Difference | None = None
+    repeats: Repeats = NO_REPEATS
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether a custom trainer made the trial: its forks are resumed from its own checkpoints."""
+        return self.trial.objective in CUSTOM_KINDS
 
     @property
     def fork_steps(self) -> list[int]:

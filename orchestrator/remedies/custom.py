@@ -91,7 +91,9 @@ def custom_sweep(sweep: Sweep, there: Path, trial: TrialRow, forks: Iterable[For
     The results of earlier questions are in the folder ``there``.
     """
     (alone,) = sweep.trials
-    controls: list[dict[str, Any]] = [{INTERVENTIONS: [], CHECKPOINTS_FOR: list(kept)} for kept in _controls(there, steps)]
+    controls: list[dict[str, Any]] = [
+        {INTERVENTIONS: [], CHECKPOINTS_FOR: list(kept)} for kept in _controls(there, steps)
+    ]
     added = [*controls, *({INTERVENTIONS: entries_of(fork)} for fork in forks)]
     trials: dict[str, Trial] = {}
     for one in added:
@@ -100,7 +102,8 @@ def custom_sweep(sweep: Sweep, there: Path, trial: TrialRow, forks: Iterable[For
         made = trial_id(sweep.objective.name, config, alone.seed, sweep.rules)
         trials.setdefault(made, Trial(made, cell, alone.seed, config))
     values = tuple(dict.fromkeys(one.cell[INTERVENTIONS] for one in trials.values()))
-    listed = ListedCells([one.cell for one in trials.values()], 1)
+    # Controls for other steps share a cell, so that it may have as many trials as there are.
+    listed = ListedCells([one.cell for one in trials.values()], len(trials) + 1)
     axis = Axis(INTERVENTIONS, "values", values)
     return replace(sweep, axes=(axis,), trials=tuple(trials.values()), search=listed)
 

@@ -12,8 +12,10 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
 from orchestrator.remedies.answer import Harm, Remedies
 from orchestrator.remedies.beside import stable_beside, stable_neighbour
+from orchestrator.remedies.custom import is_custom
 from orchestrator.remedies.derived import own_interventions
 from orchestrator.remedies.remedy import NO_CHANGE, fork_of
+from orchestrator.remedies.repeats import NO_REPEATS, control_difference, repeats_of
 from orchestrator.remedies.tallies import tallies
 
 NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
@@ -34,12 +36,16 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
     trial, folder = found.trial, ledger.path.parent
     own, rows = own_interventions(trial), ledger.trials()
     beside = stable_beside(ledger, rows, trial)
-    control, repeats, forks = None, None, []
+    control, repeats, forks, differs, of_forks = None, None, [], None, NO_REPEATS
     if has_remedies(folder, trial.trial_id):
         with LedgerReader(forks_folder(folder, trial.trial_id) / LEDGER) as trained:
             forks = trained.trials()
             control = _unforked(forks, trial)
-            repeats = None if control is None else same_curve(ledger, trial.trial_id, trained, control.trial_id)
+            if control is not None:
+                repeats = same_curve(ledger, trial.trial_id, trained, control.trial_id)
+                differs = None if repeats else control_difference(ledger, trial, trained, control)
+            if is_custom(trial):
+                of_forks = repeats_of(ledger, trial, trained, forks)
     neighbour = stable_neighbour(rows, trial, beside)
     all_tallies = tallies(forks, own, first_spike_over(trial))
     asked = {(one.remedy.name, one.fork_step) for one in all_tallies}
@@ -51,12 +57,18 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         cause=None if found.cause is None else found.cause.mechanism,
         control=control,
         control_repeats=repeats,
-        tallies=tuple(one for one in all_tallies if one.remedy.name != NO_CHANGE),
+        tallies=tuple(
+            one
+            for one in all_tallies
+            if one.remedy.name != NO_CHANGE and (one.remedy.name, one.fork_step) not in of_forks.without_effect
+        ),
         unchanged=tuple(one for one in all_tallies if one.remedy.name == NO_CHANGE),
         beside=tuple(beside),
         neighbour=neighbour,
         harms=tuple(one for one in harms if (one.name, one.fork_step) in asked),  # earlier ones had other questions
         num_missing=sum(row.outcome is None for row in forks),
+        control_differs=differs,
+        repeats=of_forks,
     )
 
 
