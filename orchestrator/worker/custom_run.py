@@ -27,7 +27,6 @@ from orchestrator.worker.points import Curve, Readings, Source, known_points, kn
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
 
-_SECONDS_PER_LOOK = 0.05
 # A stopped run must end before the driver stops waiting for its last report.
 _LONGEST_PAUSE_S = 8.0
 _SHOWN_LINES = 20
@@ -49,6 +48,7 @@ class CustomRun:
 
     at_a_time = 1
     waited: tuple[str, ...] = ()  # it is the only member
+    seconds_per_look = 0.05
     skips_existing = False  # whether the file of its metrics may start with the lines of another run
 
     def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
@@ -237,7 +237,7 @@ class CustomRun:
 
     def _look(self) -> bool:
         """Process the output of a short time; returns whether there was a loss."""
-        points = self.source.read(self._children[0], _SECONDS_PER_LOOK)
+        points = self.source.read(self._children[0], self.seconds_per_look)
         for child in self._children[1:]:
             child.read()
         self._take(points)

@@ -72,6 +72,7 @@ class ControlRun(ForkRun):
     """The trial once more, left alone; it keeps the checkpoints that forks at some steps need."""
 
     skips_existing = False
+    seconds_per_look = 0.01  # the next checkpoint may replace one
 
     def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
         super().__init__(pack, SamePlaces(places or LocalPlaces(pack.launch.preload)))
