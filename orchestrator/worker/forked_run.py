@@ -107,9 +107,9 @@ class ControlRun(ForkRun):
 
     def _try_out(self) -> Iterator[None]:
         """Resume each checkpoint until it prints a step, yielding about as often as there should be reports."""
-        found: dict[int, int] = {}
+        found: dict[int, int | None] = {}
         problem = None
-        for candidate in self._keeper.candidates():
+        while (candidate := self._keeper.next_to_try(found)) is not None:
             probe = Probe(self.pack, self.places, self._keeper.candidate_files(candidate))
             try:
                 yield from probe.looks()
@@ -117,10 +117,9 @@ class ControlRun(ForkRun):
                 probe.problem = str(error)
             finally:
                 probe.end()
-            if probe.first_step:
-                found[candidate] = probe.first_step
+            found[candidate] = probe.first_step or None
             problem = probe.problem or problem
-        self._keeper.settle(found, problem)
+        self._keeper.settle({candidate: at for candidate, at in found.items() if at is not None}, problem)
 
 
 class Probe(CustomRun):

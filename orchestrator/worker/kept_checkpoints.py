@@ -22,6 +22,7 @@ _CANDIDATES, _FILES, _PAST = "candidates", "files", "past"
 _ANSWERS = "steps.json"
 _NEW = ".new"  # at the end of the name of a folder that is not complete yet
 _BEFORE = 2  # candidates before a step that are tried out, and one after it: what was printed may be late
+_LATER = 4  # times as late as the one before it a checkpoint may have been seen
 
 Stamp = tuple[str, int, int, int]  # path, files, bytes and time of the last change
 
@@ -74,6 +75,27 @@ class Keeper:
     def candidate_files(self, candidate: int) -> Path:
         """The trainer's files of a candidate."""
         return self.kept / _CANDIDATES / str(candidate)
+
+    def next_to_try(self, resumes_at: Mapping[int, int | None]) -> int | None:
+        """The next candidate to resume, None when the nearest of each wanted step is known.
+
+        ``resumes_at`` has the first step that each one printed which was tried, None for one that printed none. The
+        one after a step is only tried where it may be the nearest, as what was printed before it was seen late.
+        """
+        candidates = self.candidates()
+        for step in self._wanted:
+            late: int | None = None
+            for candidate in reversed([one for one in candidates if one < step]):
+                if candidate not in resumes_at:
+                    return candidate
+                at = resumes_at[candidate]
+                if at is not None and at <= step:
+                    late = max(0, candidate + 1 - at)  # steps by which it was seen after it was written
+                    break
+            after = next((one for one in candidates if one >= step), None)
+            if after is not None and after not in resumes_at and (late is None or after + 1 - _LATER * late <= step):
+                return after
+        return None
 
     def settle(self, resumes_at: Mapping[int, int], problem: str | None) -> None:
         """Keep the nearest checkpoint at or before each wanted step, and drop the others.

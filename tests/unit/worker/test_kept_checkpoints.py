@@ -42,8 +42,11 @@ def train(trial: TrialFolder, keeper: Keeper, steps: range, every: int, late: in
 
 
 def resumes(keeper: Keeper) -> dict[int, int]:
-    """What each candidate prints first, when it is tried out."""
-    return {one: int((keeper.candidate_files(one) / "ckpt.pt").read_text().split()[-1]) for one in keeper.candidates()}
+    """What the candidates print first that are tried out, as long as one has to be."""
+    found: dict[int, int | None] = {}
+    while (one := keeper.next_to_try(found)) is not None:
+        found[one] = int((keeper.candidate_files(one) / "ckpt.pt").read_text().split()[-1])
+    return {one: at for one, at in found.items() if at is not None}
 
 
 @pytest.mark.parametrize("late", [0, 3])
@@ -109,6 +112,25 @@ def test_what_is_settled_stays_when_a_killed_control_ends_again(trial: TrialFold
     keeper.settle(resumes(keeper), None)
     keeper.settle({}, "it failed")
     assert Answers.read(tmp_path / "kept") == Answers({34: 30}, "it failed")
+
+
+def test_one_checkpoint_a_step_is_tried_out_where_what_is_printed_is_seen_at_once(
+    trial: TrialFolder, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [34, 71])
+    train(trial, keeper, range(100), 10)
+    assert sorted(resumes(keeper).values()) == [30, 70]
+
+
+def test_a_checkpoint_that_cannot_be_resumed_gives_way_to_the_one_before(trial: TrialFolder, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [34])
+    train(trial, keeper, range(100), 10)
+    first = keeper.next_to_try({})
+    assert first == 30
+    assert keeper.next_to_try({first: None}) == 20
+    assert keeper.next_to_try({first: None, 20: 20}) is None
+    keeper.settle({20: 20}, "torn")
+    assert Answers.read(tmp_path / "kept") == Answers({34: 20}, "torn")
 
 
 def test_without_a_file_or_with_a_damaged_one_nothing_is_known(tmp_path: Path) -> None:
