@@ -141,7 +141,7 @@ def test_the_trainer_of_the_remedies_page_is_forked_from_its_checkpoints(tmp_pat
 def remedies_commands(name: str) -> list[list[str]]:
     """The commands of the page about one sweep; runs without Ray."""
     lines = [words for words in commands(REMEDIES) if words[2].removesuffix(".yaml") == name]
-    assert [words[1] for words in lines][0] == "run"
+    assert lines[0][1] == "run"
     return [[*words, "--executor", "inline"] if words[1] == "run" else words for words in lines]
 
 
