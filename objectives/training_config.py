@@ -25,7 +25,7 @@ _DECAYS_WEIGHTS = Condition("weight_decay is above 0", lambda settings: settings
 class SharedFields(BaseModel):
     """The fields that do not belong to one optimizer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     steps: int = structural(..., "steps", "length of one training run", ge=1, le=10_000_000)
     lr: float = per_member(1e-3, "1", "peak learning rate", gt=0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:  # commands that read no curve start without it
+    import numpy as np
 
 # One member's curve: column name -> 1-D array, all of equal length, "step" among them.
-Trace = Mapping[str, np.ndarray]
+Trace = Mapping[str, "np.ndarray"]
 
 # What a map calls a stable trial that learned less than this share of what the best of its sweep did.
 DEGRADED, LEARNED_ENOUGH = "degraded", 0.5

@@ -11,17 +11,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from orchestrator.diagnosis.diagnosis import Diagnosis, diagnose
-from orchestrator.diagnosis.explanation import Explanation, explain
+from orchestrator.answers import (
+    ToldComparison,
+    ToldDiagnosis,
+    ToldExplanation,
+    ToldFittedComparison,
+    ToldFront,
+    ToldRemedies,
+    in_words,
+)
+from orchestrator.diagnosis.diagnosis import diagnose
+from orchestrator.diagnosis.explanation import explain
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER, sweep_folder
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import RowBoundary, boundary
 from orchestrator.maps.compared import are_scattered
-from orchestrator.maps.comparison import Comparison, compare
+from orchestrator.maps.comparison import compare
 from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, measured
-from orchestrator.maps.fitted_comparison import FittedComparison, compare_fitted
-from orchestrator.maps.front import Front, front
+from orchestrator.maps.fitted_comparison import compare_fitted
+from orchestrator.maps.front import front
 from orchestrator.maps.labelled import labelled
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
@@ -34,8 +43,6 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from orchestrator.remedies.answer import Remedies
 
 _Result = TypeVar("_Result")
 # What a notebook shows to go on with.
@@ -174,12 +181,12 @@ class SweepResults:
         along: str | None = None,
         target: float | None = None,
         degraded: bool = False,
-    ) -> Front:
+    ) -> ToldFront:
         """The settings that no other beats in both a low loss and ``against``; ``.members`` by ascending loss.
 
         With ``degraded`` degraded cells are over the edge.
         """
-        return self._read(lambda ledger: front(ledger, metric, against, along, target, degraded))
+        return self._read(lambda ledger: in_words(ToldFront, front(ledger, metric, against, along, target, degraded)))
 
     def lr_sensitivity(self, axis: str = "lr", between: tuple[float, float] | None = None) -> list[Sensitivity]:
         """What a wrong learning rate costs, for each setting of the other axes; ``between`` two learning rates."""
@@ -187,7 +194,7 @@ class SweepResults:
 
     def compare(
         self, other: SweepResults, x: str | None = None, degraded: bool = False
-    ) -> Comparison | FittedComparison:
+    ) -> ToldComparison | ToldFittedComparison:
         """How ``other`` differs from this sweep: on the cells that both have, or on surfaces where cells are scattered.
 
         ``x`` is the axis of the edge. Raises InputError where they share nothing.
@@ -195,15 +202,16 @@ class SweepResults:
         with LedgerReader(self.folder / LEDGER) as first, LedgerReader(other.folder / LEDGER) as second:
             ledgers = [first, second]
             if are_scattered(ledgers):
-                return compare_fitted(ledgers, x, degraded)
-            return compare(ledgers, x, degraded)
+                return in_words(ToldFittedComparison, compare_fitted(ledgers, x, degraded))
+            return in_words(ToldComparison, compare(ledgers, x, degraded))
 
-    def diagnose(self, trial: str | None = None, cell: Mapping[str, Any] | None = None) -> Diagnosis | None:
+    def diagnose(self, trial: str | None = None, cell: Mapping[str, Any] | None = None) -> ToldDiagnosis | None:
         """Why ``trial``, by its id or a unique prefix, became unstable; or the most typical one, of ``cell`` or of all.
 
         None where all trials are stable. Raises InputError where there is no such trial or cell.
         """
-        return self._read(lambda ledger: diagnose(ledger, trial, cell))
+        found = self._read(lambda ledger: diagnose(ledger, trial, cell))
+        return None if found is None else in_words(ToldDiagnosis, found, folder=self.folder)
 
     def remedy(
         self,
@@ -213,7 +221,7 @@ class SweepResults:
         at: Sequence[str] = (),
         replicates: int = 3,
         pairs: bool = True,
-    ) -> Remedies:
+    ) -> ToldRemedies:
         """What would have saved ``trial``, or the one that ``diagnose`` takes: remedies tried on forks of it.
 
         Trains the forks that are missing, in this process. ``tried`` and ``at`` are as on the command line: "lr=x0.5",
@@ -222,11 +230,11 @@ class SweepResults:
         from orchestrator.remedies.training import Asked, find_remedies  # they bring what trains
 
         asked = Asked(tuple(tried), tuple(at), replicates, pairs)
-        return find_remedies(self.folder, trial, cell or {}, asked)
+        return in_words(ToldRemedies, find_remedies(self.folder, trial, cell or {}, asked))
 
-    def explain(self, x: str | None = None, y: str | None = None) -> Explanation:
+    def explain(self, x: str | None = None, y: str | None = None) -> ToldExplanation:
         """The mechanism that rules each cell of the map that is not stable."""
-        return self._read(lambda ledger: explain(ledger, x, y))
+        return self._read(lambda ledger: in_words(ToldExplanation, explain(ledger, x, y)))
 
     def _require(self, trial_id: str) -> None:
         if trial_id not in set(self.trials["trial_id"]):

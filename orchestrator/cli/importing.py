@@ -79,7 +79,11 @@ def import_(
     grad_norm: NormColumnOption = None,
     from_path: Annotated[
         str | None,
-        typer.Option("--from-path", metavar="REGEX", help="settings in the paths of logs: 'lr(?P<lr>[^_/]+)_'"),
+        typer.Option(
+            "--from-path",
+            metavar="REGEX",
+            help="settings in paths of logs or names of runs: 'lr(?P<lr>[^_/]+)_'",
+        ),
     ] = None,
     config: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.commands.notebook_frame import NotebookFrame
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.signals import PAUSE_S
@@ -32,12 +33,13 @@ _LEAST_FILLED = 6  # a map is shown where one place in so many has a cell
 
 
 class LiveView:
-    """Draws progress on a terminal, or plain lines where there is none. An observer of the run."""
+    """Draws progress on a terminal or in a notebook, or plain lines where there is neither. An observer of the run."""
 
     def __init__(self, console: Console, frame_s: float = 0.5) -> None:
-        """A view on ``console``; on a terminal at most one picture in ``frame_s``."""
+        """A view on ``console``; at most one picture in ``frame_s``."""
         self._console, self._frame_s = console, frame_s
         self._live: Live | None = None
+        self._frame: NotebookFrame | None = None
         self._next = 0.0
         self._has_said_stop = False
         self._num_notes_said = 0
@@ -60,6 +62,10 @@ class LiveView:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
+        elif self._console.is_jupyter:
+            from IPython.display import display  # there where rich has found a notebook
+
+            self._frame = NotebookFrame(display)
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
         """Show the state of the run, at most every ``frame_s`` (plain: every ten seconds)."""
@@ -72,12 +78,12 @@ class LiveView:
         now = time.monotonic()
         if now < self._next:
             return
-        if self._live is not None:
+        if (picture := self._live or self._frame) is not None:
             self._next = now + self._frame_s
             rows = [_row(progress, trial) for trial in progress.trials.values()]
             map_text = text_map(rows, led(progress.sweep.axes))
             line = Text(progress_line(progress))
-            self._live.update(Group(map_text, line) if map_text else line, refresh=True)
+            picture.update(Group(map_text, line) if map_text else line, refresh=True)
         else:
             self._next = now + _SECONDS_PER_LINE
             self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
@@ -86,6 +92,8 @@ class LiveView:
         """Training has ended."""
         if self._live is not None:
             self._live.stop()
+        elif self._frame is not None:  # it stays in the notebook, below which the result follows
+            self._frame.update(Text(progress_line(progress)))
         else:
             self._console.print(progress_line(progress), highlight=False, soft_wrap=True)
 

@@ -14,7 +14,7 @@ from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
 from orchestrator.driver.words import counts_line, length_text
 from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.executors import Executor
+from orchestrator.executors import INLINE, Executor
 from orchestrator.extras import refuse_without
 from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
@@ -47,7 +47,7 @@ def run(
         return (yield from _notify_test(sweep))
     from rich.console import Console
 
-    from orchestrator.pictures.exports import are_current, existing_exports, export_all
+    from orchestrator.pictures.ahead import import_ahead
     from orchestrator.tracking.background import BackgroundMirror
     from orchestrator.tracking.tracker import tracker_class
 
@@ -77,7 +77,10 @@ def run(
             start = load_executor()
             for mirror in mirrors:
                 mirror.start()  # its first seconds of work overlap with the start of the workers
-            return start()
+            executor = start()
+        if executor.name != INLINE:
+            import_ahead()
+        return executor
 
     try:
         with beside:
@@ -89,6 +92,8 @@ def run(
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
+    from orchestrator.pictures.exports import are_current, existing_exports, export_all  # by now ahead in a thread
+
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
     for tracker, mirror in zip(trackers, mirrors, strict=True):

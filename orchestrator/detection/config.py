@@ -12,7 +12,7 @@ LOG_SPIKE_RISE = 0.1
 LOG_GRADIENT_PATIENCE = 20
 
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class SlowConfig(BaseModel):

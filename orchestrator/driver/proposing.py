@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.columns import RESULTS
-from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.space import Trial
 from orchestrator.sweepfile.searches import proposed_trials
 from orchestrator.sweepfile.spec import Sweep
+
+if TYPE_CHECKING:  # a plan writes no ledger
+    from orchestrator.ledger.writer import LedgerWriter
 
 # The room for a search that proposes all at once.
 _UNLIMITED = 10**9

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from orchestrator.messages import Event, Pack
 
+INLINE = "inline"  # the executor that trains in the driver's process
+
 
 class Executor(Protocol):
     """Trains packs somewhere; used by one thread only, the driver's."""

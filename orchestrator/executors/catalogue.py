@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.executors import Executor
+from orchestrator.executors import INLINE, Executor
 from orchestrator.extras import refuse_without
 from orchestrator.sweepfile.sections import ResourcesConfig
 
@@ -64,7 +64,7 @@ def _inline(options: ExecutorOptions) -> Start:
 
 
 # Each loads its executor, which may take seconds, and returns a function that starts it.
-LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": _slurm, "inline": _inline}
+LOADERS: dict[str, Callable[[ExecutorOptions], Start]] = {"ray": _ray, "slurm": _slurm, INLINE: _inline}
 
 
 def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from orchestrator.executors import INLINE
 from orchestrator.messages import Event, Pack, PackLost, PackStarted, Report
 from orchestrator.worker.forked import close_server
 from orchestrator.worker.packed_run import Pace
@@ -14,7 +15,7 @@ from orchestrator.worker.run import run_pack
 class InlineExecutor:
     """One pack at a time; each ``poll`` trains until the next report."""
 
-    name = "inline"
+    name = INLINE
     slots = 1
 
     def __init__(self, pace: Pace = Pace()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import InputError, Problem
@@ -29,6 +29,7 @@ from orchestrator.importing.runs import (
 from orchestrator.importing.stores import OPTUNA, is_store, logs_of_experiment, rows_of_studies
 from orchestrator.importing.table import ResultColumns, runs_of_rows
 from orchestrator.importing.values import axis_columns, column_named
+from orchestrator.importing.wide_table import RUN, is_wide, long_of_wide
 from orchestrator.ledger.imported import BY_CURVES
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
@@ -95,17 +96,25 @@ def _of_tables(paths: Sequence[Path | str], table: Rows, options: ImportOptions)
 
 def _of_long_tables(paths: Sequence[Path], options: ImportOptions) -> Import:
     """Tables with a loss in each row."""
-    _refuse(options, ("from_path", "config", "log"), "is for a folder of runs")
+    _refuse(options, ("config", "log"), "is for a folder of runs")
     _refuse_judged(options)
     table = read_tables(paths)
-    asked = _asked(table.columns, options)
-    if options.step is None or options.loss is None:
+    step, loss = options.step, options.loss
+    if step is None or loss is None:
         raise InputError(Problem("--loss", "", "is missing beside --step", "name the column of losses"))
+    if is_wide(table, loss):
+        table = long_of_wide(table, step, loss, path_pattern(options.from_path))
+        if not table.rows:
+            raise InputError(_none(str(paths[0]), table.left_out))
+        options = replace(options, run=options.run or (RUN,))
+    else:
+        _refuse(options, ("from_path",), "is for a folder of runs, and for a chart with a column for each run")
+    asked = _asked(table.columns, options)
     own = [column_named("--run", name, table.columns) for name in options.run]
     axes = [axis.column for axis in asked.axes]
     columns = CurveColumns(
-        column_named("--step", options.step, table.columns),
-        column_named("--loss", options.loss, table.columns),
+        column_named("--step", step, table.columns),
+        column_named("--loss", loss, table.columns),
         None if options.grad_norm is None else column_named("--grad-norm", options.grad_norm, table.columns),
         own or [*axes, *([asked.seed] if asked.seed else [])],
     )

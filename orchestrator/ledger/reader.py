@@ -10,13 +10,10 @@ import sqlite3
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.detection.learned import with_learned_shares
 from orchestrator.detection.lr_health import LR_NAMES, with_lr_health
-from orchestrator.ledger.curve_pieces import join_pieces, unpack_piece
 from orchestrator.ledger.packed_objective import FACT, PackedObjective, from_fact
 from orchestrator.ledger.schema import (
     SCHEMA,
@@ -28,6 +25,9 @@ from orchestrator.ledger.schema import (
 )
 from orchestrator.messages import PRUNED, CheckpointRow, Member, PackRow, Rival, TrialRow
 from orchestrator.space import frozen
+
+if TYPE_CHECKING:  # most commands read no curve, and start sooner without numpy
+    import numpy as np
 
 BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
@@ -144,13 +144,17 @@ class LedgerReader:
             "SELECT columns FROM traces JOIN trials USING (trial_id, pack_id) WHERE trial_id = ?"
             " ORDER BY first_step DESC LIMIT 1"
         )
-        with self._reading():
-            return join_pieces([unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,))])
+        return self._joined(query, trial_id)
 
     def _curve(self, table: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
         query = (
             f"SELECT columns FROM {table} JOIN trials USING (trial_id, pack_id) WHERE trial_id = ? ORDER BY first_step"
         )
+        return self._joined(query, trial_id, columns)
+
+    def _joined(self, query: str, trial_id: str, columns: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        from orchestrator.ledger.curve_pieces import join_pieces, unpack_piece
+
         with self._reading():
             pieces = (unpack_piece(row[0]) for row in self._db.execute(query, (trial_id,)))
             if columns is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import InputError, Problem
+from orchestrator.in_words import InWords
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, margin_json
@@ -19,7 +20,7 @@ _SHOWN = 3  # rejected candidates, and values without a result, that are listed
 
 
 @dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(InWords):
     """The recommended setting or None, and what it was chosen from: stable candidates by ascending loss."""
 
     chosen: Candidate | None
@@ -31,12 +32,9 @@ class Recommendation:
     axes: tuple[Axis, ...]
     fitted: Fit | None  # the surface that margins are from, where cells are scattered
 
-    def __str__(self) -> str:
-        return "\n".join(recommendation_lines(self))
-
-    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
-        """For a notebook, which ends a cell with the lines of `sweep recommend` in place of every field."""
-        printer.text(str(self))
+    def lines(self) -> list[str]:
+        """What `sweep recommend` prints."""
+        return recommendation_lines(self)
 
 
 def recommend(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.logs.streams import MetricStream
 from orchestrator.sweepfile.global_batch import PARTS, whole_batch
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 
@@ -190,6 +189,8 @@ def custom_trainer_problems(own: CustomTrainer, file: SweepFile) -> Iterator[Fou
     yield from _preload_problems(section)
     if metrics.pattern is not None:
         try:
+            from orchestrator.logs.streams import MetricStream  # numpy, which other sweep files need not
+
             MetricStream(metrics)
         except InputError as error:
             yield from (

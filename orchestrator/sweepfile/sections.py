@@ -23,7 +23,7 @@ _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 EVENTS = ("finished", "failed", "stalled", "diverged")  # of a run, for `notify.on`
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MOST_STEPS = 10_000_000
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class AxisSection(BaseModel):

@@ -65,6 +65,14 @@ def test_the_commands_of_curves_work_on_a_table_and_a_folder(tmp_path: Path) -> 
             (own / "train.log").write_text("".join(f"step {t} loss {loss:.4f}\n" for t, loss in enumerate(loss_N)))
             lines += [f"{own.name},{lr},{t},{loss:.4f}" for t, loss in enumerate(loss_N)]
     (tmp_path / "curves.csv").write_text("\n".join(lines) + "\n")
+    curves = [
+        (lr, seed, [line.split(",")[3] for line in lines if line.startswith(f"lr{lr}_seed{seed},")])
+        for lr in (0.1, 1.0)
+        for seed in (0, 1)
+    ]
+    head = ",".join(["Step", *(f"lr={lr} seed={seed} - train/loss" for lr, seed, _ in curves)])
+    rows = [",".join([str(t), *(own[t] for *_, own in curves)]) for t in range(60)]
+    (tmp_path / "chart.csv").write_text("\n".join([head, *rows]) + "\n")
     printed = "".join(run(block, tmp_path) for block in blocks("sh")[1:])
-    assert len(re.findall(r"imported 4 runs in 2 cells", printed)) == 3
-    assert printed.count("2 diverged") == 3
+    assert len(re.findall(r"imported 4 runs in 2 cells", printed)) == 5
+    assert printed.count("2 diverged") == 5

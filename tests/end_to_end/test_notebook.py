@@ -35,7 +35,9 @@ def test_its_cells_run_in_order(tmp_path: Path, monkeypatch) -> None:
     names: dict[str, Any] = {}
     values = [run_cell("".join(cell["source"]), names) for cell in CODE]
     assert "stability map" in values[1]._repr_html_()
-    assert values[3].keys() == {"lr", "beta2"}
-    assert set(values[5].values()) <= {"preconditioner_decay", "over_the_edge", "not enough evidence", "sharpening"}
+    assert values[3].chosen.setting.keys() == {"lr", "beta2"}
+    named = {ruling.mechanism for ruling in values[5].rulings.values()}
+    assert named <= {"preconditioner_decay", "over_the_edge", "not enough evidence", "sharpening"}
+    assert str(values[6]).startswith("notebook: lr=")
     assert values[-1].dims == ("beta2",)
     assert (tmp_path / "results" / "notebook" / "ledger.db").exists()

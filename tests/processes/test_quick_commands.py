@@ -26,10 +26,11 @@ def test_quick_commands_import_no_heavy_library(tmp_path: Path, arguments: list[
     log.write_text("step,loss\n0,2.0\n1,1.5\n")
     paths = {"LOG": str(log), "EMPTY": str(tmp_path / "results")}
     arguments = [paths.get(argument, argument) for argument in arguments]
+    heavy = {"torch", "ray", "mlflow", "pandas", "matplotlib"} | ({"numpy"} if arguments[0] != "replay" else set())
     code = (
         "import sys; from orchestrator.cli import app; app(sys.argv[1:], standalone_mode=False);"
-        "heavy = {'torch', 'ray', 'mlflow', 'pandas', 'matplotlib'} & set(sys.modules);"
-        "print(heavy); sys.exit(len(heavy))"
+        f"loaded = {heavy} & set(sys.modules);"
+        "print(loaded); sys.exit(len(loaded))"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]

@@ -11,9 +11,15 @@ from matplotlib.figure import Figure
 from sweep_cases import ledger_at, record, sweep_of
 
 import orchestrator
+from orchestrator.commands.compare import compare
+from orchestrator.commands.diagnose import diagnose
+from orchestrator.commands.explain import explain
+from orchestrator.commands.front import front
+from orchestrator.commands.printing import Answer
 from orchestrator.commands.recommend import recommend
 from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
+from orchestrator.in_words import InWords
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.pictures.exports import export_heatmap
@@ -147,8 +153,24 @@ def test_answers_are_those_of_the_commands(results, tmp_path: Path) -> None:
     assert results.recommend(margin=1).chosen.setting == {"lr": 0.1, "clip": 1.0}
 
 
-def test_a_notebook_shows_a_recommendation_as_the_lines_of_the_command(results) -> None:
-    shown: list[str] = []
-    results.recommend(margin=1)._repr_pretty_(SimpleNamespace(text=shown.append), is_cycle=False)
-    printed = recommend(results.folder, 1, None, degraded=False)
-    assert shown == ["\n".join(map(str, printed))]
+def test_a_notebook_shows_an_answer_as_the_lines_of_its_command(results, tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "wider") as ledger:
+        record(ledger, sweep_of(GRID, "name: wider\nobjective: quadratic\nsteps: 20\n"), ["stable"] * 12)
+    wider = tmp_path / "wider"
+    picture = tmp_path / "picture.png"
+    compared = [results.folder, wider]
+    pairs: list[tuple[InWords | None, Answer]] = [
+        (results.recommend(margin=1), recommend(results.folder, 1, None, degraded=False)),
+        (results.front(), front(results.folder, None, "margin", None, None, degraded=False, json_file=None)),
+        (results.explain(), explain(results.folder, None, None, picture)),
+        (results.diagnose(), diagnose(results.folder, None, {}, picture, None)),
+        (results.compare(orchestrator.load(wider)), compare(compared, None, None, "worst", False, picture, tmp_path)),
+    ]
+    for answer, lines in pairs:
+        assert answer is not None
+        shown: list[str] = []
+        # IPython looks for it in the class itself before it takes the repr of a dataclass.
+        vars(type(answer))["_repr_pretty_"](answer, SimpleNamespace(text=shown.append), False)
+        assert shown == [str(answer)]
+        own = str(answer).splitlines()
+        assert own == [str(line) for line in lines][: len(own)]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import sys
+from types import ModuleType, SimpleNamespace
 
 from rich.console import Console
 from sweep_cases import QUADRATIC, sweep_of, trial_row
@@ -58,6 +60,33 @@ def test_on_a_terminal_the_map_fills_in(train) -> None:
     train(sweep, observers=[LiveView(console, frame_s=0.0)])
     assert "X diverged" in output.getvalue()
     assert ". not run" in output.getvalue()
+
+
+def test_in_a_notebook_one_picture_is_replaced_and_ends_as_the_line_of_progress(
+    train, quadratic_sweep, monkeypatch
+) -> None:
+    pictures: list[list[str]] = []
+
+    class Handle:
+        def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+            pictures[-1].append(bundle["text/plain"])
+
+    def display(bundle: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        assert "<pre" in bundle["text/html"]
+        pictures.append([bundle["text/plain"]])
+        return Handle()
+
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    console = Console(file=io.StringIO(), force_terminal=False)
+    console.is_jupyter = True
+    monkeypatch.setattr(console, "print", lambda *_, **__: None)
+    train(quadratic_sweep, observers=[LiveView(console, frame_s=0.0)])
+    (shown,) = pictures
+    assert len(shown) > 2
+    assert any("X diverged" in text for text in shown)
+    assert len(shown[-1].splitlines()) == 1
+    assert "12/12 trials" in shown[-1]
 
 
 def test_the_map_fits_into_eighty_columns_and_says_what_it_pools() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,28 @@ def test_spikes_are_seen_and_a_table_and_a_folder_give_the_same(table: str, fold
     assert results(str(folder), ImportOptions(x="lr", seed="seed")) == found
     named = ImportOptions(x="lr", seed="seed", from_path=r"lr(?P<lr>[^_/]+)_seed(?P<seed>\d+)")
     assert results(str(folder), named) == found
+
+
+def test_the_chart_of_a_tracker_with_a_column_for_each_run_gives_the_same(table: str, tmp_path: Path) -> None:
+    chart = tmp_path / "chart.csv"
+    names = [f"lr={lr}, seed={seed}" for _, lr, seed, _ in runs()]
+    columns = [f"{name} - train/loss{end}" for name in names for end in ("", "__MIN", "__MAX")]
+    rows = np.stack([loss_N for *_, loss_N in runs()], axis=1).repeat(3, axis=1)
+    lines = [",".join([str(t), *(str(loss) for loss in row)]) for t, row in enumerate(rows)]
+    chart.write_text("\n".join([",".join(["Step", *(f'"{name}"' for name in columns)]), *lines]) + "\n")
+    wide = ImportOptions(x="lr", step="Step", loss="train/loss")
+    assert results(str(chart), wide) == results(table, LONG)
+    named = replace(wide, from_path=r"lr=(?P<lr>[^,]+), seed=(?P<seed>\d+)")
+    assert results(str(chart), named) == results(table, LONG)
+
+
+def test_a_chart_whose_runs_name_no_setting_says_how_to_name_them(tmp_path: Path) -> None:
+    chart = tmp_path / "chart.csv"
+    chart.write_text("Step,proud-sun-7 - loss\n0,2.0\n1,1.9\n")
+    with pytest.raises(InputError, match=r"proud-sun-7 - loss: the name of its run names no setting .see --from-path"):
+        collect([str(chart)], ImportOptions(x="lr", step="Step", loss="loss"), HERE)
+    with pytest.raises(InputError, match=r"'_step' is no column|_step: is no column"):
+        collect([str(chart)], ImportOptions(x="lr", step="_step", loss="loss"), HERE)
 
 
 def test_the_rows_of_a_long_table_may_stand_in_any_order(table: str) -> None:
