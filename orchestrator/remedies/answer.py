@@ -39,7 +39,7 @@ class Remedies:
     ``control`` is the trial trained again and left alone; ``control_repeats`` says whether its curve is that of the
     original to the bit, None before it has a result. ``tallies`` are of remedies, ``unchanged`` of other data alone.
     ``cause`` is the mechanism of the diagnosis. ``neighbour`` is the stable trial on which ``harms`` were measured.
-    ``num_missing`` forks have no result yet. ``control_differs`` says how the control differs from the original.
+    ``num_missing`` forks have no result yet. ``control_difference`` says how the control differs from the original.
     ``repeats`` is of a custom trainer, whose forks are resumed; what had no effect there has no tally.
     """
 
@@ -55,7 +55,7 @@ class Remedies:
     neighbour: TrialRow | None
     harms: tuple[Harm, ...]
     num_missing: int
-    control_differs: Difference | None = None
+    control_difference: Difference | None = None
     repeats: Repeats = NO_REPEATS
 
     @property

@@ -276,7 +276,7 @@ def remedies_json(found: Remedies) -> dict[str, Any]:
         "costs": [{name: getattr(harm, name) for name in Harm.__slots__} for harm in found.harms],
         "replicates_differ": found.replicates_differ,
         "num_missing": found.num_missing,
-        "control_differs": _difference_json(found.control_differs),
+        "control_difference": _difference_json(found.control_difference),
         "resumed": [
             {"fork_step": one.fork_step, "differs": _difference_json(one.differs)} for one in found.repeats.resumed
         ],

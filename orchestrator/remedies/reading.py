@@ -67,7 +67,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         neighbour=neighbour,
         harms=tuple(one for one in harms if (one.name, one.fork_step) in asked),  # earlier ones had other questions
         num_missing=sum(row.outcome is None for row in forks),
-        control_differs=differs,
+        control_difference=differs,
         repeats=of_forks,
     )
 

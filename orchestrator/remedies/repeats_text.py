@@ -15,7 +15,7 @@ def repeats_lines(found: Remedies) -> Iterator[str]:
     else:
         yield (
             "control: started again from its seed, the trainer does NOT repeat the trial's losses"
-            f"{_how(found.control_differs)}; the forks below are compared with each other all the same"
+            f"{_how(found.control_difference)}; the forks below are compared with each other all the same"
         )
     exact = [one.fork_step for one in found.repeats.resumed if one.differs is None]
     if exact:

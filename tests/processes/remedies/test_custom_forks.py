@@ -149,9 +149,9 @@ def test_a_trainer_that_draws_other_numbers_each_time_is_said_not_to_repeat_its_
     )
     found = find_remedies(swept(tmp_path, script), None, {}, ASKED)
     assert found.control_repeats is False
-    assert found.control_differs is not None
-    assert found.control_differs.step == 0
-    assert 0 < found.control_differs.largest < 0.01
+    assert found.control_difference is not None
+    assert found.control_difference.step == 0
+    assert 0 < found.control_difference.largest < 0.01
     assert "does NOT repeat the trial's losses: they differ from step 0 on" in said(found)
 
 

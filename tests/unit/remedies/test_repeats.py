@@ -56,7 +56,7 @@ def custom(**changes):
 def test_what_does_not_repeat_is_said_with_its_step_and_its_size() -> None:
     found = custom(
         control_repeats=False,
-        control_differs=Difference(12, 0.031),
+        control_difference=Difference(12, 0.031),
         repeats=Repeats((Resumed(50, None), Resumed(70, Difference(71, 0.5))), (("beta2 0.99", 50),)),
     )
     first, exact, inexact, idle = repeats_lines(found)
@@ -65,7 +65,7 @@ def test_what_does_not_repeat_is_said_with_its_step_and_its_size() -> None:
     assert "resumed at step 70 and left alone, it does NOT repeat the trial: they differ from step 71 on" in inexact
     assert idle.startswith("beta2 0.99 had no effect from step 50")
     written = remedies_json(found)
-    assert written["control_differs"] == {"step": 12, "largest": 0.031}
+    assert written["control_difference"] == {"step": 12, "largest": 0.031}
     assert written["resumed"] == [
         {"fork_step": 50, "differs": None},
         {"fork_step": 70, "differs": {"step": 71, "largest": 0.5}},

@@ -17,6 +17,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import CUSTOM_KINDS
 from orchestrator.pictures.report.diagnoses import diagnosis_text
 from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.answer_text import remedies_json
 from orchestrator.remedies.derived import fork_sweep
 from orchestrator.remedies.reading import forks_folder, same_curve
 from orchestrator.remedies.training import Asked, answer_of, find_remedies, to_remedy
@@ -138,7 +139,7 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
         (one.remedy.name, one.saved) for one in found.tallies
     ]
     assert (forks_folder(beyond, found.trial.trial_id) / "remedies.png").is_file()
-    assert answer_of(beyond, to_remedy(beyond, None, {})) == found
+    assert remedies_json(answer_of(beyond, to_remedy(beyond, None, {}))) == remedies_json(found)
     code, printed = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
     assert "remedies, tried on forks of this trial:" in printed
