@@ -12,7 +12,7 @@ from objectives.models.facts import OBJECTIVES
 from objectives.models.facts.function_fit import FunctionFitConfig
 from objectives.models.facts.gpt import GptConfig
 from objectives.models.facts.quadratic import QuadraticConfig
-from objectives.protocol import Kernels, Objective, Place, Trainer, Way, data_step
+from objectives.protocol import Kernels, Objective, Place, Rounding, Trainer, Way, data_step
 from objectives.training_config import TrainingConfig
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Objective",
     "Place",
     "QuadraticConfig",
+    "Rounding",
     "Trainer",
     "TrainingConfig",
     "Way",

@@ -16,8 +16,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -37,6 +37,8 @@ from objectives.optimizers.facts.optimizer import Optimizer
 
 Number = float | int | str | None
 _COMMON = ("lr", "weight_decay", "clip", "adagc", "zclip")
+Reset = Literal["moments", "first_moment", "second_moment"]
+RESETS: tuple[str, ...] = get_args(Reset)
 _FACTOR = re.compile(r"x([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?")
 
 
@@ -49,7 +51,7 @@ class Intervention(BaseModel):
     set: Mapping[str, Number] = Field({}, description="fields and their values, or factors such as x0.5")
     over: int = Field(0, ge=0, description="steps of a linear ramp; 0 for at once")
     lasts: int | None = Field(None, ge=1, description="steps after which the fields go back; null for never")
-    reset: Literal["moments", "first_moment", "second_moment"] | None = Field(
+    reset: Reset | None = Field(
         None, description="moments of the optimizer that become zero; with moments it starts afresh"
     )
     rescale: float | None = Field(None, gt=0, description="factor on the second moment")
@@ -76,9 +78,7 @@ class Intervention(BaseModel):
     @model_serializer
     def _without_defaults(self) -> dict[str, Any]:
         """What was set: a key that is added to this class leaves the identity of older trials as it is."""
-        fields = type(self).model_fields
-        values = {name: getattr(self, name) for name in fields}
-        kept = {name: value for name, value in values.items() if name == "at" or value != fields[name].default}
+        kept = plain({name: getattr(self, name) for name in type(self).model_fields})
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
     def share(self, step: int) -> float:
@@ -90,6 +90,12 @@ class Intervention(BaseModel):
         """The steps at which it changes something."""
         starts = [self.at] if self.lasts is None else [self.at, self.at + self.lasts]
         return [range(start, start + self.over + 1) for start in starts]
+
+
+def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry as it is written: without what is off."""
+    fields = Intervention.model_fields
+    return {name: value for name, value in entry.items() if name == "at" or value != fields[name].default}
 
 
 class Configuration(Protocol):
@@ -268,20 +274,33 @@ def changes_in_words(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _in_words(entry: Mapping[str, Any]) -> str:
-    words = [
-        f"{name} {'none' if value is None else _number_text(value)}" for name, value in entry.get("set", {}).items()
-    ]
+    return f"{change_in_words(entry)} at {entry['at']}{length_in_words(entry)}"
+
+
+def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], str] | None = None) -> str:
+    """What an entry changes, without when, e.g. ``lr x0.5 + skip 5``."""
+    text = number_text or _number_text
+    words = [f"{name} {'none' if value is None else text(value)}" for name, value in entry.get("set", {}).items()]
     if entry.get("reset"):
         words.append(f"reset {entry['reset'].replace('_', ' ')}")
     if entry.get("rescale") is not None:
-        words.append(f"second moment x{_number_text(entry['rescale'])}")
+        words.append(f"second moment x{text(entry['rescale'])}")
     if entry.get("skip"):
         words.append(f"skip {entry['skip']}")
     if entry.get("data"):
         words.append(f"data {entry['data']}")
+    return " + ".join(words)
+
+
+def length_in_words(entry: Mapping[str, Any]) -> str:
+    """The ramp of an entry and how long it lasts, e.g. `` over 5 for 50``; empty for at once and for ever."""
     over = f" over {entry['over']}" if entry.get("over") else ""
-    lasts = f" for {entry['lasts']}" if entry.get("lasts") is not None else ""
-    return f"{' + '.join(words)} at {entry['at']}{over}{lasts}"
+    return over + (f" for {entry['lasts']}" if entry.get("lasts") is not None else "")
+
+
+def factor_of(change: Any) -> float | None:
+    """The number of a text such as ``x0.5``; None where it is no factor."""
+    return float(change[1:]) if isinstance(change, str) and _FACTOR.fullmatch(change) else None
 
 
 def _number_text(value: Number) -> str:

@@ -10,18 +10,45 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from objectives.fields import Settings, is_per_member
 from objectives.interventions import num_skipped
 from objectives.training_config import TrainingConfig
 
 Kernels = Literal["default", "onednn"]
+_ALONE = "alone"  # in place of true and false
 
 
 def sees_parts_of_the_data(settings: Settings) -> bool:
     """For all settings, a step sees a part of the data."""
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What of a way decides the last bits of results: not its width, but that compiled code has one row or several."""
+
+    compiled: bool = False
+    kernels: Kernels = "default"
+    is_alone: bool = False  # compiled for a single row
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As it is recorded of a pack."""
+        return {"kernels": self.kernels, "compiled": _ALONE if self.is_alone else str(self.compiled).lower()}
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, str]) -> Self | None:
+        """From what was recorded of a pack; None where that does not say it."""
+        kernels, compiled = facts.get("kernels"), facts.get("compiled")
+        if kernels not in get_args(Kernels) or compiled not in ("true", "false", _ALONE):
+            return None
+        return cls(compiled != "false", cast(Kernels, kernels), compiled == _ALONE)
+
+    def way(self, width: int) -> Way:
+        """The way of a pack of ``width`` members with this rounding."""
+        return Way(1 if self.is_alone else width, self.compiled, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +62,11 @@ class Way:
     width: int
     compiled: bool = False
     kernels: Kernels = "default"
+
+    @property
+    def rounding(self) -> Rounding:
+        """What two ways must have in common for results that are equal to the bit."""
+        return Rounding(self.compiled, self.kernels, is_alone=self.compiled and self.width == 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # a folder of a trial's forks in it, and their picture
+FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks
 OPTUNA_STUDY = "optuna.db"
 EDGE_PICTURE, EDGE_TABLE = "edge.png", "edge.csv"
 FRONT_PICTURE, FRONT_TABLE = "front.png", "front.csv"
@@ -273,4 +274,6 @@ def sweep_folder(name_or_folder: str, results: Path) -> Path:
             return folder
     there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
     remedy = f"there are: {', '.join(there)}" if there else "`sweep run FILE` makes one"
+    if (name := Path(name_or_folder).stem) in there and name != name_or_folder:
+        remedy = f"did you mean `{name}`? {remedy}"
     raise InputError(Problem(str(results / name_or_folder), "", "holds no sweep", remedy))

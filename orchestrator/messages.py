@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # commands that read no curve start without it
     import numpy as np
 
+    from objectives.protocol import Rounding
+
 # One member's curve: column name -> 1-D array, all of equal length, "step" among them.
 Trace = Mapping[str, "np.ndarray"]
 
@@ -132,6 +134,7 @@ class StackedPack(Pack):
     objective: str
     folder: str = ""  # of the module of a custom objective
     width: int | None
+    rounding: Rounding | None = None  # of results that it must repeat to the bit; None for the fastest way
     steps_ahead: int = 0
     validate_every: int | None = None
     telemetry: Telemetry = Telemetry()

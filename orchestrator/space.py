@@ -235,7 +235,14 @@ def _format_tuple(values: tuple[Any, ...]) -> str:
     if len(text) <= _LONGEST_VALUE:
         return text
     letters = hashlib.sha256("\n".join(map(str, values)).encode()).hexdigest()[:6]
+    if isinstance(values[0], FrozenMap) and (shown := _first_changes(text)):
+        return f"{shown} and {len(values) - 1 - shown.count(', ')} more {letters}"
     return f"{text[: _LONGEST_VALUE - 9]}...{letters}"
+
+
+def _first_changes(text: str) -> str:
+    """As many whole entries of a long list of interventions as leave room for the number of the others."""
+    return text[: _LONGEST_VALUE - len(" and 99 more 123456") + 2].rpartition(", ")[0]
 
 
 class FrozenMap(dict[str, Any]):

@@ -43,6 +43,7 @@ def answer(rows: Sequence[TrialRow], cause: str | None = None, onset: int | None
         cause=cause,
         control=trial,
         control_repeats=True,
+        control_differs={},
         tallies=tuple(one for one in counted if one.remedy.entries),
         unchanged=tuple(one for one in counted if not one.remedy.entries),
         beside=(),

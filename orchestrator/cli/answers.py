@@ -31,7 +31,7 @@ from orchestrator.cli.options import (
     YOption,
 )
 from orchestrator.cli.upkeep import finish
-from orchestrator.commands.arguments import conditions, told_metrics
+from orchestrator.commands.arguments import cell_of, conditions, told_metrics
 from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
@@ -59,7 +59,7 @@ def diagnose(
     """
     from orchestrator.commands.diagnose import diagnose as command
 
-    cells = conditions(cell.split(","), "--cell") if cell is not None else {}
+    cells = cell_of(cell)
     finish(command(sweep_folder(name, results), trial, cells, output, json_), json_)
 
 
@@ -107,7 +107,7 @@ def remedy(
     from orchestrator.commands.remedy import remedy as command
     from orchestrator.remedies.training import Asked
 
-    cells = conditions(cell.split(","), "--cell") if cell is not None else {}
+    cells = cell_of(cell)
     asked = Asked(tuple(try_), tuple(at), replicates, pairs, allow_import)
     folder = sweep_folder(name, results)
     finish(command(folder, trial, cells, asked, executor, output, format_, json_), json_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.logs.config import MetricsConfig
     from orchestrator.sweepfile.overrides import Overrides
     from orchestrator.sweepfile.spec import Sweep
+
+_NEXT_AXIS = re.compile(r",(?=[^,={}]+=)")
 
 
 def overrides(
@@ -58,6 +61,11 @@ def conditions(texts: Sequence[str], option: str = "--where") -> dict[str, str]:
             raise InputError(Problem(option, text, "is not AXIS=VALUE", "write e.g. clip=none"))
         found[key.strip()] = value.strip()
     return found
+
+
+def cell_of(text: str | None) -> dict[str, str]:
+    """The AXIS=VALUE,... of `--cell`, where a value may have commas: those that no other axis follows."""
+    return {} if text is None else conditions(_NEXT_AXIS.split(text), "--cell")
 
 
 def told_metrics(pattern: str | None, format_: str, loss: str | None) -> MetricsConfig:

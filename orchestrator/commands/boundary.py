@@ -39,7 +39,7 @@ def boundary(
     check_output(json_file, "--json")
     _refuse_half(metric, level, degraded)
     with LedgerReader(folder / LEDGER) as ledger:
-        name, is_scattered = ledger.facts().get("name", ""), ledger.facts().get("is_sampled") == "true"
+        name, is_scattered = ledger.facts().get("name", ""), ledger.is_sampled
         if metric is not None and level is not None:
             if is_scattered:
                 raise InputError(_no_rows(name, metric))

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.commands.printing import Answer, written_json
+from orchestrator.commands.sync import sync
 from orchestrator.diagnosis.diagnosis_text import headline
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.words import format_seconds
-from orchestrator.errors import EXIT_OK, printable
+from orchestrator.errors import EXIT_OK, InputError, printable
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.extras import refuse_without
 from orchestrator.files import (
@@ -27,8 +28,10 @@ from orchestrator.pictures.remedies import remedies_figure
 from orchestrator.remedies.answer_text import remedies_json, remedies_lines
 from orchestrator.remedies.reading import forks_folder
 from orchestrator.remedies.training import Asked, answer_of, to_remedy, train_remedies
-from orchestrator.sweepfile.sections import ResourcesConfig
+from orchestrator.sweepfile.sections import ResourcesConfig, TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
+from orchestrator.tracking.mirror import has_been_mirrored
+from orchestrator.tracking.tracker import TrackingError
 
 _SECONDS_PER_LINE = 10.0
 
@@ -87,10 +90,24 @@ def remedy(
         path = output or there / Path(REMEDIES_PICTURE).with_suffix(f".{shown_format}")
         (write_output if output is not None else atomic_write)(path, remedies_figure(answer, shown_format))
         yield f"picture: {path}"
+    yield from _mirrored(folder)
     yield from written_json(json_file, remedies_json(answer))
     if summary is not None and summary.stopped_by is not None:
         yield "stopped; the same command goes on"
     return EXIT_OK if summary is None else summary.exit_code
+
+
+def _mirrored(folder: Path) -> Answer:
+    """Bring the trackers that have the sweep up to date, so that they have the answer too."""
+    frozen = folder / FROZEN_SWEEP
+    tracking = load_sections(frozen).tracking if frozen.is_file() else TrackingConfig(enabled=False)
+    names = [name for name in tracking.to if tracking.enabled and has_been_mirrored(folder, name)]
+    if names:
+        try:
+            yield from sync(folder, None, names)
+        except (InputError, TrackingError) as error:  # a tracker fails, or a run of the sweep has it
+            yield f"warning: {error}\n    remedy: `sweep sync {folder.name}` writes what is missing"
+    return EXIT_OK
 
 
 def _say(text: str) -> None:

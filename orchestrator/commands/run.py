@@ -93,13 +93,15 @@ def run(
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
     from orchestrator.pictures.exports import are_current, existing_exports, export_all  # by now ahead in a thread
+    from orchestrator.remedies.told import told_answers
 
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
+    answers = told_answers(folder) if trackers else []
     for tracker, mirror in zip(trackers, mirrors, strict=True):
         if not mirror.is_current():
             yield f"mirroring to {tracker.title} ..."
-            if (warning := mirror.finish([folder / FROZEN_SWEEP, *written])) is not None:
+            if (warning := mirror.finish([folder / FROZEN_SWEEP, *written], answers)) is not None:
                 own = "" if len(trackers) == 1 else f" --to {tracker.name}"
                 remedy = f"`sweep sync {sweep.name}{own}` writes what is missing"
                 warnings.append(f"warning: {warning}\n    remedy: {remedy}")

@@ -10,6 +10,7 @@ from orchestrator.errors import EXIT_OK
 from orchestrator.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.ledger.imported import is_imported
 from orchestrator.pictures.exports import export_all
+from orchestrator.remedies.told import told_answers
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
 from orchestrator.tracking.mirror import Mirror
@@ -30,10 +31,11 @@ def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Answ
     failures: list[str] = []
     with sweep_lock(folder):
         artifacts = [*([frozen] if has_file else []), *export_all(folder)]
+        answers = told_answers(folder)
         for tracker in trackers:
             try:
                 with Mirror(folder, tracking, tracker=tracker) as mirror:
-                    mirror.mirror_sweep(artifacts)
+                    mirror.mirror_sweep(artifacts, answers)
                 yield f"{len(mirror.known)} trials are in {mirror.tracker.title} at {mirror.tracker.where}"
             except TrackingError as error:
                 failures.append(str(error))

@@ -131,7 +131,8 @@ def _checked(one: Advice, outcome: str) -> list[str]:
     assert one.nearest is not None
     lines = [_compared(one, one.nearest)]
     if one.stable is None:
-        lines.append(f"no cell of this sweep is stable in this direction of {one.move.setting}")
+        where = f"in this direction of {one.move.setting}"
+        lines.append(f"no cell of this sweep is stable {where}: its cells speak against this advice")
     elif one.stable is not one.nearest:
         lines.append(_compared(one, one.stable))
     here = one.here.loss if one.here is not None else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from objectives.interventions import changes_in_words
 from orchestrator.diagnosis.advice import Advice, advice_lines, indented
 from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS, title_of
@@ -42,6 +43,8 @@ def diagnosis_lines(
 def _lines(found: Diagnosis) -> Iterator[str]:
     yield headline(found)
     yield f"  chosen: {found.chosen}"
+    if changes := found.trial.config.get("interventions"):
+        yield f"  interventions: {changes_in_words(changes)}"
     yield f"  {_what_happened(found)}"
     if found.cause is not None:
         yield f"cause: {_titled(found.cause)}"
@@ -74,7 +77,7 @@ def headline(found: Diagnosis) -> str:
     trial = found.trial
     values = {**trial.cell, **effective_values(trial)}
     setting = " ".join(f"{name}={format_value(value)}" for name, value in values.items())
-    onset = "" if trial.onset_step is None else f", onset at step {trial.onset_step}"
+    onset = "" if found.evidence.onset is None else f", onset at step {found.evidence.onset}"
     return f"{found.sweep}: {setting} seed={trial.seed} ({trial.trial_id}): {trial.outcome}{onset}"
 
 
@@ -120,7 +123,8 @@ def _what_happened(found: Diagnosis) -> str:
     evidence, trial = found.evidence, found.trial
     parts = [trial.reason or ""]
     if evidence.onset != trial.onset_step:
-        parts.append(f"it had blown up at step {evidence.onset} already, which is taken for the onset here")
+        told = "" if trial.onset_step is None else f"; the detector, which knows no trend yet, tells {trial.onset_step}"
+        parts.append(f"it had blown up at step {evidence.onset} already, which is taken for the onset here{told}")
     elif len(evidence.episodes) > 1:
         parts.append(f"{len(evidence.episodes)} times off its trend, and this is about the first")
     if evidence.peak is not None:

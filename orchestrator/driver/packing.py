@@ -112,7 +112,7 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
     num_trials = max(len(sweep.trials), sweep.most_trials or 0)
-    return best_eager(known, num_trials).way.width if known else _EXPECTED_WIDTH
+    return best_eager(known, num_trials, sweep.rounding).way.width if known else _EXPECTED_WIDTH
 
 
 def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
@@ -165,6 +165,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
         objective=getattr(objective, "reference", "") or objective.name,
         folder=objective.folder,
         width=width,
+        rounding=sweep.rounding,
         steps_ahead=steps_ahead,
         validate_every=sweep.validation.every,
         telemetry=Telemetry(**sweep.telemetry.model_dump()),

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -175,6 +175,11 @@ class LedgerReader:
             counts = [self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {STRAY}").fetchone() for table in CURVES]
             return sum(count for (count,) in counts)
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the sweep's cells are scattered, not a grid."""
+        return is_sampled(self.facts())
+
     def facts(self) -> dict[str, str]:
         """Facts about the sweep as a whole."""
         return self._facts()
@@ -203,6 +208,13 @@ class LedgerReader:
         with self._reading():
             rows = self._db.execute("SELECT * FROM packs ORDER BY started_at").fetchall()
             return [_pack(row) for row in rows]
+
+    def environment(self, trial_id: str) -> dict[str, str]:
+        """What was recorded of the process of a trial's last attempt: machine, versions, kernels; empty before it."""
+        query = "SELECT environment FROM packs JOIN trials USING (pack_id) WHERE trial_id = ?"
+        with self._reading():
+            row = self._db.execute(query, (trial_id,)).fetchone()
+            return {} if row is None else dict(json.loads(row[0]))
 
     def resumable(self) -> dict[str, list[str]]:
         """Packs that were lost or interrupted and have a checkpoint, with the trials that still wait for them."""
@@ -255,6 +267,11 @@ class LedgerReader:
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return damage_errors(self.path)
+
+
+def is_sampled(facts: Mapping[str, str]) -> bool:
+    """Whether the cells of a sweep with these ``facts`` are scattered."""
+    return facts.get("is_sampled") == "true"
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:

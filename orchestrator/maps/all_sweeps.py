@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.errors import InputError, SweepError
 from orchestrator.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.ledger.imported import FACT
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.sweepfile.strict_yaml import question_of
@@ -85,13 +85,13 @@ def _listed(folder: Path) -> ListedSweep:
         question = question_of(frozen_text(folder))
     except SweepError as error:
         return ListedSweep(folder.name, is_locked(folder), changed, problem=str(error).splitlines()[0])
-    outcomes = Counter(row.outcome for row in rows if row.outcome is not None)
+    outcomes = Counter(row.label for row in rows if row.outcome is not None)
     return ListedSweep(
         folder.name,
         is_locked(folder),
         changed,
         facts.get("objective"),
-        {axis.name: 0 if facts.get("is_sampled") == "true" else len(axis.values) for axis in axes},
+        {axis.name: 0 if is_sampled(facts) else len(axis.values) for axis in axes},
         len(rows),
         sum(row.status in ("finished", "errored") for row in rows),
         {str(outcome): num for outcome, num in outcomes.items()},

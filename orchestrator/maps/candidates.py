@@ -104,7 +104,7 @@ def margins_by(ledger: LedgerReader, tried: TriedCells, counts_degraded: bool = 
     With ``counts_degraded`` degraded cells are over the edge. Raises InputError for too few scattered cells to fit a
     surface to.
     """
-    if ledger.facts().get("is_sampled") != "true":
+    if not ledger.is_sampled:
         return Margins(lambda setting: margins(setting, tried.axes, tried.states, counts_degraded), None)
     ordered = [axis.name for axis in tried.axes if axis.ends is not None or is_ordered(axis.values)]
     fitted = fit(ledger, next(iter(ordered), None), counts_degraded=counts_degraded)

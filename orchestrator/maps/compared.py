@@ -11,7 +11,7 @@ from orchestrator.maps.comparison_text import comparison_lines
 
 def are_scattered(ledgers: Sequence[LedgerReader]) -> bool:
     """Whether the cells of one of the sweeps are scattered, so that two sweeps hardly share any."""
-    return any(ledger.facts().get("is_sampled") == "true" for ledger in ledgers)
+    return any(ledger.is_sampled for ledger in ledgers)
 
 
 def compared_lines(ledgers: Sequence[LedgerReader]) -> list[str]:

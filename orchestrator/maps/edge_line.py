@@ -90,7 +90,7 @@ def edge_lines(
     that is a range has lines for its ends and its middle. With ``counts_degraded`` degraded cells are over the edge.
     """
     facts = ledger.facts()
-    is_scattered = facts.get("is_sampled") == "true"
+    is_scattered = ledger.is_sampled
     axes = {axis.name: as_range(axis) if is_scattered else axis for axis in sweep_axes(ledger)}
     chosen = edge_axes(ledger.trials(), axes, along, across, facet, where)
     read = _fitted if is_scattered else _bracketed

@@ -137,7 +137,7 @@ def fit(
     """
     name, all_axes = ledger.facts().get("name", ""), {axis.name: axis for axis in sweep_axes(ledger)}
     rows, fixed = trials_where("--where", ledger.trials(), all_axes, where or {})
-    is_filled = fills_grids or ledger.facts().get("is_sampled") == "true"
+    is_filled = fills_grids or ledger.is_sampled
     axes = tuple(as_range(axis) if is_filled else axis for axis in all_axes.values() if axis.name not in fixed)
     chosen = along or next((axis.name for axis in axes), "")
     if chosen not in [axis.name for axis in axes]:

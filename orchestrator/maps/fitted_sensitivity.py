@@ -149,7 +149,7 @@ def words_and_data(
 
     Raises InputError as the two do.
     """
-    if ledger.facts().get("is_sampled") == "true":
+    if ledger.is_sampled:
         fitted = fitted_lr_sensitivity(ledger, axis, between)
         return fitted_sensitivity_lines(fitted), fitted_sensitivity_json(fitted)
     found = lr_sensitivity(ledger, axis, between)

@@ -35,7 +35,7 @@ def labelled(ledger: LedgerReader) -> xarray.Dataset:
     axes = sweep_axes(ledger)
     if not axes:
         raise InputError(Problem(name, "to_xarray", "the sweep has no axes", "use .trials"))
-    if ledger.facts().get("is_sampled") == "true":
+    if ledger.is_sampled:
         raise InputError(Problem(name, "to_xarray", "its cells are scattered, not a grid", "use .trials or .map()"))
     names = [axis.name for axis in axes]
     cells: dict[tuple[float | str, ...], list[TrialRow]] = {}

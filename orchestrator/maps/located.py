@@ -98,7 +98,7 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
     rows = distinct_runs(ledger.trials())
     if not axes or not rows:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to be on"))
-    is_scattered = facts.get("is_sampled") == "true"
+    is_scattered = ledger.is_sampled
     run = in_whole_steps(run, rows)
     place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
     cells: dict[Key, list[TrialRow]] = {}

@@ -66,7 +66,7 @@ def values_along(path: Path, axis: str, base: str | None, stack: ExitStack) -> l
     """
     with LedgerReader(path) as ledger:
         axes = {each.name: each for each in sweep_axes(ledger)}
-        is_scattered = ledger.facts().get("is_sampled") == "true"
+        is_scattered = ledger.is_sampled
     if axis not in axes:
         raise InputError(Problem("--along", "", f"{axis!r} is not an axis", f"axes: {', '.join(axes) or 'none'}"))
     chosen = axes[axis]

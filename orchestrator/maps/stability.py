@@ -137,7 +137,7 @@ def stability_map(
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is no map to draw"))
     trials, notes = _filtered(judged_trials(ledger), axes, where or {})
     x_name, y_name = _chosen(axes, x, y, where or {})
-    is_sampled = facts.get("is_sampled") == "true"
+    is_sampled = ledger.is_sampled
     name = facts.get("name", "")
     notes += [note] if (note := short_note(facts)) is not None else []
     notes += base_notes([axis for axis in (x_name, y_name) if axis is not None], ties_of(ledger))

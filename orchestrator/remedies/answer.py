@@ -1,8 +1,9 @@
-"""The answer of the forks: what saved the run, the cheapest of it, from when on it was too late, and what it costs."""
+"""The answer of the forks: what saved the run, up to which step, and what it costs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,8 @@ class Remedies:
     """The forks of one trial.
 
     ``control`` is the trial trained again and left alone; ``control_repeats`` says whether its curve is that of the
-    original to the bit, None before it has a result. ``tallies`` are of remedies, ``unchanged`` of other data alone.
+    original to the bit, None before it has a result. ``control_differs`` are facts of the process, of the trial and of
+    the control, that are not the same. ``tallies`` are of remedies, ``unchanged`` of other data alone.
     ``cause`` is the mechanism of the diagnosis. ``neighbour`` is the stable trial on which ``harms`` were measured.
     ``num_missing`` forks have no result yet. ``control_difference`` says how the control differs from the original.
     ``repeats`` is of a custom trainer, whose forks are resumed; what had no effect there has no tally.
@@ -49,6 +51,7 @@ class Remedies:
     cause: str | None
     control: TrialRow | None
     control_repeats: bool | None
+    control_differs: Mapping[str, tuple[str, str]]
     tallies: tuple[Tally, ...]
     unchanged: tuple[Tally, ...]
     beside: tuple[Beside, ...]
@@ -84,19 +87,22 @@ class Remedies:
         return any(one.different > 1 for one in several) or not several
 
     @property
-    def cheapest(self) -> Tally | None:
+    def _saving(self) -> list[Tally]:
+        """What saves every replicate, and more of them than other data alone."""
+        return [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
+
+    @property
+    def latest(self) -> Tally | None:
         """The remedy that saves every replicate from the latest fork on: the fewest steps are trained again.
 
         Of several at that step the one with the lowest final loss. None where none saves all.
         """
-        saving = [tally for tally in self.tallies if tally.saves_all]
-        return max(saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
+        return max(self._saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
 
     @property
     def best(self) -> Tally | None:
         """The remedy that saves every replicate with the lowest final loss, from whatever step. None without one."""
-        saving = [tally for tally in self.tallies if tally.saves_all]
-        return min(saving, key=lambda one: (loss_of(one), -one.fork_step), default=None)
+        return min(self._saving, key=lambda one: (loss_of(one), -one.fork_step), default=None)
 
     def helped(self, tally: Tally) -> bool:
         """Whether more of its replicates ended well than of other data alone, with the control, at that step.

@@ -24,7 +24,7 @@ _OTHER_DATA, _RESUMED = f"{NO_CHANGE}, other data", f"{NO_CHANGE}, resumed"
 
 
 def remedies_lines(found: Remedies) -> Iterator[str]:
-    """The control, the table, the cheapest remedy, from when on it is too late, the cost, and the diagnosis."""
+    """The control, the table, the latest remedy, from when on it is too late, the cost, and the diagnosis."""
     for line in _before(found):
         yield from _wrapped(line)
     if found.tallies:
@@ -62,6 +62,11 @@ def alone_name(found: Remedies) -> str:
     return _RESUMED if found.is_custom else _OTHER_DATA
 
 
+def _alone(found: Remedies) -> str:
+    """What a fork without a remedy undergoes all the same."""
+    return "being resumed" if found.is_custom else "other data"
+
+
 def _heads(found: Remedies, steps: Sequence[int], width: int) -> Iterator[str]:
     yield f"{'fork at step':<{width}}" + "".join(str(step).rjust(_CELL) for step in steps)
     if found.onset is not None:
@@ -71,9 +76,7 @@ def _heads(found: Remedies, steps: Sequence[int], width: int) -> Iterator[str]:
 def _cell(tally: Tally | None) -> str:
     if tally is None:
         return "-"
-    recovered = f"+{tally.recovered}" if tally.recovered else ""
-    loss = "" if tally.final_loss is None else f" {short_loss(tally.final_loss)}"
-    return f"{tally.saved}/{tally.tried}{recovered}{loss}"
+    return tally.counts + ("" if tally.final_loss is None else f" {short_loss(tally.final_loss)}")
 
 
 def short_loss(value: float) -> str:
@@ -90,17 +93,19 @@ def _before(found: Remedies) -> Iterator[str]:
     elif found.control_repeats:
         yield "control: an unchanged fork repeats the trial bit for bit"
     else:
-        yield (
-            "control: an unchanged fork does NOT repeat the trial's curve to the bit, as on another machine, with "
-            "another version of a library or, without `resources: {pack: N}`, with other kernels; the forks below are "
-            "compared with each other all the same"
-        )
+        yield f"control: an unchanged fork does NOT repeat the trial's curve to the bit{_because(found)}"
     if found.num_missing:
         yield f"{found.num_missing} forks have no result yet; the same command trains them"
     if found.tallies:
         any_recovered = any(one.recovered for one in (*found.tallies, *found.unchanged))
         several = " (+N: left the trend and came back)" if any_recovered else ""
         yield f"replicates saved{several}, and median final loss:"
+
+
+def _because(found: Remedies) -> str:
+    differs = [f"{name} was {before} and is {now}" for name, (before, now) in found.control_differs.items()]
+    why = f": {', '.join(differs)}" if differs else ""
+    return f"{why}; the forks below are compared with each other all the same"
 
 
 def _after(found: Remedies) -> Iterator[str]:
@@ -114,7 +119,7 @@ def _after(found: Remedies) -> Iterator[str]:
         return
     if not found.replicates_differ:
         yield "replicates are all alike: data has no part in this training, so each count is of one run"
-    yield from _cheapest(found)
+    yield from _latest(found)
     yield from _passed(found)
     yield from _too_late(found)
     yield from _costs(found)
@@ -123,18 +128,20 @@ def _after(found: Remedies) -> Iterator[str]:
     yield f"steps trained after the forks: {spent:,}"
 
 
-def _cheapest(found: Remedies) -> Iterator[str]:
-    best = found.cheapest
+def _latest(found: Remedies) -> Iterator[str]:
+    best = found.latest
     if best is None:
-        most = max(found.tallies, key=lambda one: (one.share, one.fork_step))
-        if most.saved:
+        most = max(filter(found.helped, found.tallies), key=lambda one: (one.share, one.fork_step), default=None)
+        if most is not None and most.saved:
             best_of_them = f"{most.remedy.name} from {_step(found, most)}"
             yield f"no remedy saved every replicate; at most {_saved(found, most)}: {best_of_them}"
+        elif any(one.saved for one in found.tallies):
+            yield f"no remedy saved more replicates than {_alone(found)} alone"
         else:
             yield "no remedy saved any replicate"
         return
     yield (
-        f"cheapest: {best.remedy.name} from {_step(found, best)}: saved {_saved(found, best)}, "
+        f"latest: {best.remedy.name} from {_step(found, best)}: saved {_saved(found, best)}, "
         f"final loss {_loss(best.final_loss)}"
     )
     lowest = found.best
@@ -151,7 +158,7 @@ def _cheapest(found: Remedies) -> Iterator[str]:
 def _passed(found: Remedies) -> Iterator[str]:
     """Where nothing saves the run to its end: what avoids its first spike, with the same data."""
     passed = [one for one in found.tallies if one.own_passed]
-    if found.cheapest is not None or not passed:
+    if found.latest is not None or not passed:
         return
     last = max(one.fork_step for one in passed)
     names = [one.remedy.name for one in passed if one.fork_step == last]
@@ -161,8 +168,7 @@ def _passed(found: Remedies) -> Iterator[str]:
 def _too_late(found: Remedies) -> Iterator[str]:
     last, late = found.last_helpful_step, found.too_late_step
     if last is None:
-        alone = "being resumed" if found.is_custom else "other data"
-        yield f"nothing helped more than {alone} alone, from any of these steps"
+        yield f"nothing helped more than {_alone(found)} alone, from any of these steps"
     elif late is None:
         yield f"even from the last fork, at step {last}, something helped: no step was too late"
     else:
@@ -172,12 +178,12 @@ def _too_late(found: Remedies) -> Iterator[str]:
 def _costs(found: Remedies) -> Iterator[str]:
     if found.neighbour is None or not found.harms:
         why = "not measured yet" if found.neighbour is not None else "not known, no stable cell has this seed beside it"
-        yield from [f"cost where nothing is wrong: {why}"] if found.cheapest else []
+        yield from [f"cost where nothing is wrong: {why}"] if found.latest else []
         return
     there = " ".join(f"{name}={format_value(value)}" for name, value in found.neighbour.cell.items())
     own = found.harms[0].own_loss
     yield f"cost where nothing is wrong, in the stable trial {there} (final loss {_loss(own)}):"
-    best = None if found.cheapest is None else (found.cheapest.remedy.name, found.cheapest.fork_step)
+    best = None if found.latest is None else (found.latest.remedy.name, found.latest.fork_step)
 
     def place(harm: Harm) -> tuple[bool, float]:
         return (harm.name, harm.fork_step) != best, math.inf if harm.final_loss is None else harm.final_loss
@@ -254,18 +260,19 @@ def _wrapped(line: str) -> list[str]:
 
 def remedies_json(found: Remedies) -> dict[str, Any]:
     """The remedies as plain data."""
-    best = found.cheapest
+    best = found.latest
     return {
         "sweep": found.sweep,
         "trial_id": found.trial.trial_id,
         "onset_step": found.onset,
         "cause": found.cause,
         "control_repeats": found.control_repeats,
+        "control_differs": {name: list(both) for name, both in found.control_differs.items()},
         "control": None if found.control is None else _row_json(found.control),
         "remedies": [_tally_json(found, one) for one in found.tallies],
         "other_data": [_tally_json(found, one) for one in found.unchanged],
-        "cheapest": None if best is None else best.remedy.name,
-        "cheapest_step": None if best is None else best.fork_step,
+        "latest": None if best is None else best.remedy.name,
+        "latest_step": None if best is None else best.fork_step,
         "best": None if found.best is None else found.best.remedy.name,
         "best_step": None if found.best is None else found.best.fork_step,
         "last_helpful_step": found.last_helpful_step,
@@ -297,6 +304,7 @@ def _tally_json(found: Remedies, tally: Tally) -> dict[str, Any]:
     fields = ("fork_step", "tried", "saved", "recovered", "final_loss", "own_loss", "own_passed", "spent_steps")
     return {
         "name": tally.remedy.name,
+        "outcomes": dict(tally.outcomes),
         **{name: getattr(tally, name) for name in fields},
         "low": low,
         "high": high,

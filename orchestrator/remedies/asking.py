@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from objectives.interventions import RESETS, factor_of
 from orchestrator.errors import InputError, Problem
-from orchestrator.remedies.remedy import Entry, Remedy, factor
+from orchestrator.remedies.remedy import Entry, Remedy
 
-RESETS = ("moments", "first_moment", "second_moment")
 _OF_TWO = re.compile(r"\+(?=[a-z_0-9]+=)")
 _FORM = "write FIELD=VALUE,VALUE such as lr=x0.5,x0.25, skip=1,5, reset=moments or rescale=4"
 ONSET = "onset"
@@ -37,6 +37,9 @@ def _changes(part: str, text: str) -> list[tuple[Entry, ...]]:
     name, equals, values = (word.strip() for word in part.partition("="))
     if not equals or not name or not values:
         raise InputError(Problem("--try", text, "is not FIELD=VALUE", _FORM))
+    if "=" in values:
+        remedy = f"write {name}=VALUE,VALUE for two remedies of a field, or --try twice"
+        raise InputError(Problem("--try", text, "has a second = after a comma", remedy))
     return [_change(name, value.strip(), text) for value in values.split(",")]
 
 
@@ -48,7 +51,10 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
             raise InputError(Problem("--try", text, f"{value!r} is nothing to reset", f"one of {', '.join(RESETS)}"))
         return ({"at": 0, "reset": value},)
     if name == "rescale":
-        return ({"at": 0, "rescale": _number(value.removeprefix("x"), text)},)
+        rescale = _number(value.removeprefix("x"), text)
+        if rescale <= 0:
+            raise InputError(Problem("--try", text, f"{value!r} is no factor above 0", "write e.g. rescale=4"))
+        return ({"at": 0, "rescale": rescale},)
     value, *lengths = value.split(":")
     if len(lengths) > 2:
         raise InputError(Problem("--try", text, "has more than a value, a length and a ramp", "write lr=x0.25:50:20"))
@@ -57,7 +63,7 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
     steps = [_whole(one, text, "steps") for one in lengths]
     if len(steps) < 2:
         return (entry | ({"lasts": steps[0]} if steps else {}),)
-    times = factor(number)
+    times = factor_of(number)
     if times is None:
         raise InputError(Problem("--try", text, "only a factor has a ramp back", f"write {name}=x0.5:50:20"))
     return entry, {"at": steps[0], "set": {name: f"x{1 / times:.12g}"}, "over": steps[1]}
@@ -65,7 +71,7 @@ def _change(name: str, value: str, text: str) -> tuple[Entry, ...]:
 
 def _value(value: str, text: str) -> Any:
     if value.startswith("x"):
-        if factor(value) is None:
+        if not factor_of(value):
             raise InputError(Problem("--try", text, f"{value!r} is no factor above 0", "write e.g. lr=x0.5"))
         return value
     return None if value == "none" else _number(value, text)
@@ -105,6 +111,7 @@ def fork_steps_of(texts: Sequence[str], onset: int | None, steps: int) -> list[i
             if step is None or not 0 <= step < steps:
                 from_onset = f", the onset is at step {onset}" if onset is not None else ""
                 message = f"is outside of the run: it has the steps 0 to {steps - 1}{from_onset}"
-                raise InputError(Problem("--at", word, message, "choose a step of the run"))
+                lowest = f", --at -{onset} is its start" if onset is not None else ""
+                raise InputError(Problem("--at", word, message, f"choose a step of the run{lowest}"))
             found.add(step)
     return sorted(found)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from objectives.base import Objective
+from objectives.base import Objective, Rounding
 from orchestrator.diagnosis.small_sweep import cell_alone
 from orchestrator.errors import InputError, Problem
+from orchestrator.files import LEDGER
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
 from orchestrator.remedies import custom
 from orchestrator.remedies.remedy import Entry, Fork
@@ -54,7 +57,16 @@ def fork_sweep(
     if is_custom:
         custom.checked(sweep, allow_import)
         return custom.custom_sweep(sweep, there or folder, trial, forks, steps)
-    return sweep
+    # Its results are compared to the bit: other kernels round differently, and a narrow pack may have chosen them.
+    return replace(sweep, rounding=_rounding(folder, trial))
+
+
+def _rounding(folder: Path, trial: TrialRow) -> Rounding | None:
+    """That of the trial's curve; None where the ledger does not say it."""
+    if not (folder / LEDGER).is_file():
+        return None
+    with LedgerReader(folder / LEDGER) as ledger:
+        return Rounding.of_facts(ledger.environment(trial.trial_id))
 
 
 def accepted(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_import: bool = False) -> list[Fork]:
@@ -69,6 +81,13 @@ def refuse_forks(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_
     for fork in forks:
         if (refused := checks(fork)) is not None:
             raise InputError(Problem("--try", fork.remedy.name, refused, "try another field or value"))
+
+
+def objective_of(folder: Path, trial: TrialRow, *, allow_import: bool = False) -> Objective:
+    """What trained the trial, which no custom trainer did. Raises InputError as ``fork_sweep`` does."""
+    objective = _sweep(folder, trial, [own_interventions(trial)], allow_import).objective
+    assert isinstance(objective, Objective)
+    return objective
 
 
 def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]] | None, allow_import: bool) -> Sweep:
@@ -100,8 +119,7 @@ def _check(folder: Path, trial: TrialRow, allow_import: bool) -> Any:
         trainer = custom.checked(_sweep(folder, trial, None, allow_import), allow_import)
         return lambda fork: custom.refused(trainer, trial, fork)
     own = own_interventions(trial)
-    objective = _sweep(folder, trial, [own], allow_import).objective
-    assert isinstance(objective, Objective)
+    objective = objective_of(folder, trial, allow_import=allow_import)
 
     def refused(fork: Fork) -> str | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from orchestrator.remedies.remedy import NO_CHANGE, fork_of
 from orchestrator.remedies.repeats import NO_REPEATS, control_difference, repeats_of
 from orchestrator.remedies.tallies import tallies
 
+# Of what is recorded of a process.
+_RESULTS_DEPEND_ON = ("host", "platform", "device", "torch", "numpy", "kernels", "compiled")
 NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
 
 
@@ -36,14 +39,17 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
     trial, folder = found.trial, ledger.path.parent
     own, rows = own_interventions(trial), ledger.trials()
     beside = stable_beside(ledger, rows, trial)
-    control, repeats, forks, differs, of_forks = None, None, [], None, NO_REPEATS
+    control, repeats, forks, differs = None, None, [], {}
+    by_losses, of_forks = None, NO_REPEATS
     if has_remedies(folder, trial.trial_id):
         with LedgerReader(forks_folder(folder, trial.trial_id) / LEDGER) as trained:
             forks = trained.trials()
             control = _unforked(forks, trial)
             if control is not None:
                 repeats = same_curve(ledger, trial.trial_id, trained, control.trial_id)
-                differs = None if repeats else control_difference(ledger, trial, trained, control)
+                both = ledger.environment(trial.trial_id), trained.environment(control.trial_id)
+                differs = {} if repeats else different_facts(*both)
+                by_losses = None if repeats else control_difference(ledger, trial, trained, control)
             if is_custom(trial):
                 of_forks = repeats_of(ledger, trial, trained, forks)
     neighbour = stable_neighbour(rows, trial, beside)
@@ -57,6 +63,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         cause=None if found.cause is None else found.cause.mechanism,
         control=control,
         control_repeats=repeats,
+        control_differs=differs,
         tallies=tuple(
             one
             for one in all_tallies
@@ -67,7 +74,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         neighbour=neighbour,
         harms=tuple(one for one in harms if (one.name, one.fork_step) in asked),  # earlier ones had other questions
         num_missing=sum(row.outcome is None for row in forks),
-        control_difference=differs,
+        control_difference=by_losses,
         repeats=of_forks,
     )
 
@@ -78,6 +85,14 @@ def same_curve(a: LedgerReader, a_id: str, b: LedgerReader, b_id: str) -> bool:
     return first.keys() == second.keys() and all(
         np.array_equal(first[name], second[name], equal_nan=True) for name in first
     )
+
+
+def different_facts(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Facts of two processes that are not the same and that results may depend on, each with both values."""
+    if "kernels" not in before:  # of a ledger that another version wrote
+        return {"kernels": ("not recorded", now.get("kernels", "not recorded"))}
+    both = {name: (before[name], now[name]) for name in _RESULTS_DEPEND_ON if name in before and name in now}
+    return {name: (was, is_now) for name, (was, is_now) in both.items() if was != is_now}
 
 
 def first_spike_over(trial: TrialRow) -> int | None:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from objectives.interventions import Number, change_in_words, factor_of, length_in_words, plain
 from orchestrator.space import canonical_json, format_value, is_number
 
 # An entry of `interventions`, with what is off left out.
 Entry = Mapping[str, Any]
-# What an entry has where it does not say so.
-_OFF: Mapping[str, Any] = {"set": {}, "over": 0, "lasts": None, "reset": None, "rescale": None, "skip": 0, "data": 0}
 NO_CHANGE = "no change"
 # The setting of a sweep that a change stands for, by the names of moves, where it is no setting of its own.
 BATCH = "corrupted"
@@ -95,11 +94,6 @@ def fork_of(interventions: Iterable[Entry], own: Iterable[Entry] = ()) -> Fork |
     return Fork(Remedy(tuple(kept)), step, replicate)
 
 
-def plain(entry: Entry) -> dict[str, Any]:
-    """``entry`` as it is written: without what is off."""
-    return {name: value for name, value in entry.items() if name == "at" or value != _OFF.get(name)}
-
-
 def name_of(entries: Sequence[Entry]) -> str:
     """Changes in few words."""
     if not entries:
@@ -116,30 +110,14 @@ def name_of(entries: Sequence[Entry]) -> str:
     return " + ".join(words)
 
 
-def factor(value: Any) -> float | None:
-    """The number of a text such as ``x0.5``; None where it is no factor."""
-    if not (isinstance(value, str) and value.startswith("x")):
-        return None
-    try:
-        number = float(value[1:])
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number > 0 else None
-
-
 def _entry_text(entry: Entry) -> str:
-    words = [f"{name} {_value_text(value)}" for name, value in entry.get("set", {}).items()]
-    words += [f"reset {entry['reset'].replace('_', ' ')}"] if entry.get("reset") else []
-    words += [f"second moment x{format_value(entry['rescale'])}"] if entry.get("rescale") else []
-    words += [f"skip {entry['skip']}"] if entry.get("skip") else []
-    text = ", ".join(words)
-    text += f" over {entry['over']}" if entry.get("over") else ""
-    text += f" for {entry['lasts']}" if entry.get("lasts") else ""
+    text = change_in_words(entry, _value_text) + length_in_words(entry)
     return f"{text} after {entry['at']}" if entry["at"] else text
 
 
-def _value_text(value: Any) -> str:
-    times = factor(value)
+def _value_text(value: Number) -> str:
+    """In fewer digits than an intervention is known by: names stand in tables."""
+    times = factor_of(value)
     return format_value(value) if times is None else f"x{format_value(times)}"
 
 
@@ -152,7 +130,7 @@ def _undoes(later: Entry, entry: Entry) -> bool:
     there, here = later.get("set", {}), entry.get("set", {})
     if not here or there.keys() != here.keys() or later["at"] <= entry["at"]:
         return False
-    pairs = [(factor(here[name]), factor(there[name])) for name in here]
+    pairs = [(factor_of(here[name]), factor_of(there[name])) for name in here]
     return all(a is not None and b is not None and math.isclose(a * b, 1) for a, b in pairs)
 
 
@@ -161,7 +139,7 @@ def _returns(entries: Sequence[Entry]) -> bool:
 
 
 def _direction(own: Any, value: Any) -> str | None:
-    times = factor(value)
+    times = factor_of(value)
     if times is not None:
         return None if times == 1 else "lower" if times < 1 else "raise"
     own, value = (math.inf if one is None else one for one in (own, value))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from orchestrator.intervals import wilson
@@ -21,7 +22,7 @@ class Tally:
     ``own_loss`` is that of the replicate with the data of the original. ``spent_steps`` were trained after the fork.
     ``own_passed`` says whether the replicate with the data of the original is still on its trend where the first spike
     of the original was over, whatever comes later; None where that never was over. ``different`` replicates ended
-    differently: where data has no part in training, all are one run.
+    differently: where data has no part in training, all are one run. ``outcomes`` counts all by what they came to.
     """
 
     remedy: Remedy
@@ -34,11 +35,17 @@ class Tally:
     spent_steps: int
     different: int
     own_passed: bool | None
+    outcomes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
         """The share of the replicates that it saved, 0 to 1."""
         return self.saved / self.tried
+
+    @property
+    def counts(self) -> str:
+        """Saved of tried, and with a plus those that left the trend and came back: ``2/3+1``."""
+        return f"{self.saved}/{self.tried}" + (f"+{self.recovered}" if self.recovered else "")
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -81,6 +88,7 @@ def _tally(group: Sequence[tuple[Fork, TrialRow]], over: int | None) -> Tally:
         own_loss=None if own_row is None else own_row.final_loss,
         spent_steps=sum(max(0, (row.steps_done or 0) - first.step) for row in rows),
         own_passed=None if own_row is None or over is None else _has_passed(own_row, over),
+        outcomes=dict(sorted(Counter(row.label for row in rows).items())),
         different=len({(row.outcome, row.steps_done, row.final_loss) for row in rows}),
     )
 
@@ -92,5 +100,11 @@ def _has_passed(row: TrialRow, over: int) -> bool:
 
 
 def is_saved(row: TrialRow) -> bool:
-    """Whether a fork is stable and learned; one that only stands still is not saved."""
-    return row.outcome == "stable" and not row.is_degraded
+    """Whether a fork is stable and learned.
+
+    One that only stands still is not saved, nor one that ends above the loss with which training began: the detector
+    gives a loss that falls over decades room for a rise by some of them.
+    """
+    first, last = row.initial_loss, row.final_loss
+    is_above = first is not None and last is not None and last > first
+    return row.outcome == "stable" and not row.is_degraded and not is_above

@@ -16,12 +16,13 @@ from orchestrator.executors import Executor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
+from orchestrator.remedies.acting import acting, refuse_idle
 from orchestrator.remedies.answer import Beside, Remedies
 from orchestrator.remedies.asking import fork_steps_of
 from orchestrator.remedies.asking import remedies_of as asked_remedies
 from orchestrator.remedies.beside import stable_beside
 from orchestrator.remedies.custom import is_custom, nearest, refuse_unforkable, replicates_of, resumes_there, unanswered
-from orchestrator.remedies.derived import accepted, fork_sweep, refuse_forks
+from orchestrator.remedies.derived import accepted, fork_sweep, objective_of, refuse_forks
 from orchestrator.remedies.pairs import pairs
 from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
 from orchestrator.remedies.remedy import Fork, Remedy
@@ -161,9 +162,12 @@ def tried_remedies(folder: Path, found: Diagnosis, asked: Asked, steps: Sequence
     tried = [Fork(remedy, step, 0) for remedy, step in fit]
     if asked.tried:
         refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
-        return tried
-    tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
-    if not tried and is_custom(trial):
+    else:
+        tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
+    if not is_custom(trial):
+        objective = objective_of(folder, trial, allow_import=asked.allow_import)
+        return (refuse_idle if asked.tried else acting)(objective, trial, tried)
+    if not tried and not asked.tried:
         message = "the trainer is passed none of the settings that are tried by default, such as {lr}"
         raise InputError(Problem("sweep remedy", trial.trial_id, message, "say what to try: --try FIELD=x0.5"))
     return tried

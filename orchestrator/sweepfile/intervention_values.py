@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from objectives.interventions import Intervention
-from orchestrator.errors import Problem
+from orchestrator.errors import Problem, did_you_mean
 from orchestrator.space import frozen
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.shares import is_share, share_problem, steps_of_share
@@ -37,6 +37,9 @@ def interventions_problem(value: Any) -> tuple[str, str] | None:
             key = ".".join(str(part) for part in details["loc"][:2])
             message = details["msg"].removeprefix("Value error, ")
             message = f"{message[:1].lower()}{message[1:]}"
+            if details["type"] == "extra_forbidden":
+                keys = f"keys: {', '.join(Intervention.model_fields)}"
+                return f"entry {number} has no key {key}", did_you_mean(key, Intervention.model_fields) or keys
             return f"entry {number}{', ' if key else ''}{key} is refused: {message}", _EXAMPLE
     return None
 

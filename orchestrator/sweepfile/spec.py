@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from objectives.base import OBJECTIVES, Objective, load_objective
+from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.messages import TrialRow
@@ -103,6 +103,7 @@ class Sweep:
     idle: Mapping[str, int]  # axes that do not act in some cells, and in how many
     notify: NotifyConfig | None
     notify_place: str  # where it was written
+    rounding: Rounding | None = None  # of results that its trials must repeat to the bit; None for the fastest way
 
     @property
     def rules(self) -> dict[str, Any]:

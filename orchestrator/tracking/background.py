@@ -17,7 +17,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import Finished
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.mirror import PATIENCE_S, Mirror, is_current
-from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
+from orchestrator.tracking.tracker import Tracker, TrackingError, TrialAnswer, tracker_class
 
 _LIVE_S = 3.0  # between two looks at trials that still train, if nothing else happens
 _SHARE = 20.0  # times as long as a look takes
@@ -68,7 +68,7 @@ class BackgroundMirror:
         """Whether the store has everything that the ledger has."""
         return is_current(self.folder, self.tracking, self._tracker)
 
-    def finish(self, artifacts: Sequence[Path]) -> TrackingError | None:
+    def finish(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> TrackingError | None:
         """Write everything that is missing and the parent run; returns the error, if any.
 
         A store that does not respond holds the caller for ``patience_s`` at most.
@@ -80,7 +80,7 @@ class BackgroundMirror:
             self._wait_for(self._thread)
         if self.failure is None:
             last = threading.Thread(
-                target=self._attempt, args=(self._complete, artifacts), daemon=True, name="mirror-end"
+                target=self._attempt, args=(self._complete, artifacts, answers), daemon=True, name="mirror-end"
             )
             last.start()
             self._wait_for(last)
@@ -131,9 +131,9 @@ class BackgroundMirror:
                     return
                 self._mirror.mirror_trials(ledger, [trial_id])
 
-    def _complete(self, artifacts: Sequence[Path]) -> None:
+    def _complete(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer]) -> None:
         self._mirror = self._mirror or self._new_mirror()
-        self._mirror.mirror_sweep(artifacts)
+        self._mirror.mirror_sweep(artifacts, answers)
         self._mirror.close()
 
 

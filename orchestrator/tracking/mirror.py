@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.files import LEDGER, MIRRORED, atomic_write, open_private
+from orchestrator.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.space import Axis
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.tracking.records import running_record, trial_record, version_of
 from orchestrator.tracking.sweep_records import sweep_record
-from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
+from orchestrator.tracking.tracker import Tracker, TrackingError, TrialAnswer, tracker_class
 
 # How long the end of a run waits for a store that does not respond, or for another process that writes.
 PATIENCE_S = 30.0
@@ -28,7 +30,11 @@ _WRITER_LOCK = "mirror.lock"
 
 def own_file(file: str, tracker: type[Tracker]) -> str:
     """The name of ``file`` for this tracker; MLflow's have no addition, since MLflow was the first."""
-    return file if tracker.name == "mlflow" else f"{file}.{tracker.name}"
+    return _own_name(file, tracker.name)
+
+
+def _own_name(file: str, tracker_name: str) -> str:
+    return file if tracker_name == "mlflow" else f"{file}.{tracker_name}"
 
 
 class Mirror:
@@ -112,16 +118,19 @@ class Mirror:
             self._axes = {axis.name: axis for axis in sweep_axes(ledger)}
         return self._axes
 
-    def mirror_sweep(self, artifacts: Sequence[Path]) -> None:
-        """Write what is missing of all trials, and the sweep as a whole with ``artifacts``. Raises TrackingError."""
+    def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> None:
+        """Write what is missing of all trials, and the sweep as a whole with ``artifacts`` and ``answers``.
+
+        Raises TrackingError.
+        """
         with LedgerReader(self.folder / LEDGER) as ledger:
             statuses = ledger.statuses(removed=True)
             # Planned trials of an interrupted sweep are not in the tracker yet.
             there = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
-            sweep = sweep_record(ledger)
+            sweep = replace(sweep_record(ledger), answers=answers)
             self.mirror_trials(ledger, there, sweep.shares)
             self.tracker.write_sweep(sweep, artifacts)
-            state = ledger.state()
+            state = _state(self.folder, ledger)
         atomic_write(self.folder / own_file(MIRRORED, type(self.tracker)), f"{self.tracker.where} {state}")
 
     @property
@@ -130,13 +139,27 @@ class Mirror:
         return self.tracker.known
 
 
+def has_been_mirrored(folder: Path, name: str) -> bool:
+    """Whether the sweep in ``folder`` was written to the tracker of that name."""
+    return (folder / _own_name(MIRRORED, name)).is_file()
+
+
 def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -> bool:
     """Whether the store has everything in the ledger, as far as known without connecting."""
     marker = folder / own_file(MIRRORED, tracker)
     if not marker.is_file() or not tracker.is_there(folder, tracking):
         return False
     with LedgerReader(folder / LEDGER) as ledger:
-        return marker.read_text() == f"{tracker.shown_store(folder, tracking)} {ledger.state()}"
+        return marker.read_text() == f"{tracker.shown_store(folder, tracking)} {_state(folder, ledger)}"
+
+
+def _state(folder: Path, ledger: LedgerReader) -> str:
+    """A hash of what is mirrored: the sweep's ledger and those of forks of its trials."""
+    states = [ledger.state()]
+    for path in sorted(folder.glob(FORKS_OF_EACH)):
+        with LedgerReader(path) as forks:
+            states.append(forks.state())
+    return states[0] if len(states) == 1 else hashlib.sha256(" ".join(states).encode()).hexdigest()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import SweepError
 from orchestrator.files import FROZEN_SWEEP, make_folder
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow_attachments import log_map, log_table, log_texts
+from orchestrator.tracking.mlflow_attachments import log_answer, log_map, log_table, log_texts
 from orchestrator.tracking.mlflow_machine import MachineReadings
 from orchestrator.tracking.mlflow_runs import ATTEMPT, MIRRORED, find_runs
 from orchestrator.tracking.mlflow_settings import tell_apart
@@ -35,7 +35,15 @@ from orchestrator.tracking.mlflow_store import (
     tracking_uri,
 )
 from orchestrator.tracking.records import attempt_of, shown_value
-from orchestrator.tracking.tracker import CellKey, CellRecord, Point, SweepRecord, TrackingError, TrialRecord
+from orchestrator.tracking.tracker import (
+    CellKey,
+    CellRecord,
+    Point,
+    SweepRecord,
+    TrackingError,
+    TrialAnswer,
+    TrialRecord,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Param
@@ -125,6 +133,8 @@ class MlflowTracker:
         with self._told_as_tracking_errors():
             self._end_strays()
             self._write_shares(sweep)
+            for answer in sweep.answers:
+                self._write_answer(answer)
             self._write_parent(sweep, artifacts)
             for cell in sweep.cells:
                 self._write_cell(cell)
@@ -319,6 +329,21 @@ class MlflowTracker:
             self._client.log_batch(run_id, metrics=metrics)
             self._runs.shares[trial_id] = {**known, **shares}
             self._sign_of_life()
+
+    def _write_answer(self, answer: TrialAnswer) -> None:
+        """Write what is known of a trial since its end to its run, where that has changed."""
+        run_id, shares = self._runs.of_trial.get(answer.trial_id), self._runs.shares.get(answer.trial_id, {})
+        if run_id is None:
+            return
+        # Another question may give lower numbers, and of two at one time MLflow shows the higher.
+        now_ms = int(1000 * time.time())
+        changed = {name: float(value) for name, value in answer.metrics.items() if shares.get(name) != value}
+        metrics = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
+        self._client.log_batch(run_id, metrics=metrics)
+        self._runs.shares[answer.trial_id] = {**shares, **changed}
+        tags = self._runs.tags.setdefault(run_id, {})
+        tags |= log_answer(self._client, run_id, answer, tags)
+        self._sign_of_life()
 
     def _write_parent(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         wanted = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in sweep.settings.items()}

@@ -148,6 +148,9 @@ class TensorBoardTracker:
             for path in artifacts:
                 if path.suffix == ".png":
                     events.add_picture(path.name, path.read_bytes())
+            for answer in sweep.answers:
+                if answer.picture is not None:
+                    events.add_picture(f"remedies/{answer.trial_id}", answer.picture.read_bytes())
             self._write(self._store / "sweep", events, {"level": "sweep"})
             remove(self._emptied)  # by earlier processes; TensorBoard has gone on
             self._sign_of_life()

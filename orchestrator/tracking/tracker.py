@@ -81,6 +81,20 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TrialAnswer:
+    """What was found out about a trial after its end: why it failed, and what forks of it say would have saved it.
+
+    ``table`` has a row for each remedy and step, ``picture`` is a file.
+    """
+
+    trial_id: str
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+    table: Sequence[Mapping[str, Any]]
+    picture: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class SweepRecord:
     """All that a tracker gets of a sweep as a whole. ``metrics`` are counts, the edge and what follows from it.
 
@@ -97,6 +111,7 @@ class SweepRecord:
     num_finished: int = 0  # trials
     texts: Sequence[Text] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    answers: Sequence[TrialAnswer] = ()
 
 
 class Tracker(Protocol):
@@ -131,7 +146,7 @@ class Tracker(Protocol):
         """Add the load of this machine, which trains the sweep now. May do nothing."""
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent with ``artifacts`` and the trials' ``shares``, and end stray runs.
+        """Write the parent with ``artifacts``, the trials' ``shares`` and ``answers``, and end stray runs.
 
         Stray runs are other runs of the sweep that the store lists as running.
         """

@@ -132,12 +132,15 @@ class WandbTracker:
             shutil.rmtree(self._store / _DATA, ignore_errors=True)  # of the run that is replaced
             config = {**sweep.settings, **({"git_commit": sweep.git_commit} if sweep.git_commit else {})}
             with self._run(self._run_id("sweep"), self.folder.name, "sweep", config, ["sweep"]) as run:
-                tables = {"map": _map_table(sweep), "trials": _shares_table(sweep)}
+                tables = {"map": _map_table(sweep), "trials": _shares_table(sweep), "remedies": _answers_table(sweep)}
                 shown: dict[str, Any] = {
                     name: wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
                     for name, (columns, rows) in tables.items()
                     if rows
                 }
+                for answer in sweep.answers:
+                    if answer.picture is not None:
+                        shown[f"remedies/{answer.trial_id}"] = wandb.Image(str(answer.picture))
                 for path in artifacts:
                     self._add_file(run, path)
                     if path.name == _HEATMAP:
@@ -298,3 +301,10 @@ def _shares_table(sweep: SweepRecord) -> tuple[list[Any], list[list[Any]]]:
     """Names of columns and rows: a row for each trial, with its results that depend on others."""
     names = list(dict.fromkeys(name for shares in sweep.shares.values() for name in shares))
     return ["trial_id", *names], [[trial_id, *map(own.get, names)] for trial_id, own in sweep.shares.items()]
+
+
+def _answers_table(sweep: SweepRecord) -> tuple[list[Any], list[list[Any]]]:
+    """Names of columns and rows: a row for each remedy, step and trial."""
+    rows = [{"trial_id": answer.trial_id, **row} for answer in sweep.answers for row in answer.table]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return names, [[row.get(name) for name in names] for row in rows]

@@ -22,7 +22,7 @@ from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random
 from orchestrator.worker.curves import Curves, to_host
 from orchestrator.worker.readings import LOOK_STEPS, Reading, closely_due, due, of_row, on_host
 from orchestrator.worker.roster import Roster
-from orchestrator.worker.ways import Choice, choose_way, prepare_process, release_memory
+from orchestrator.worker.ways import Choice, choose_way, choose_width, prepare_process, release_memory
 
 # Shapes: T steps of a look, K members, R rows of the trainer.
 
@@ -168,6 +168,7 @@ class PackedRun:
             **describe_process(),
             "device": device,
             "way": choice.reason,
+            **choice.way.rounding.facts,
             **self.trainer.describe(),
         }
         return roster
@@ -181,12 +182,15 @@ class PackedRun:
         resumed: Mapping[str, Any] | None,
     ) -> Choice:
         """The way to run this pack: as before, as set in the sweep, or the fastest on this machine."""
-        width = self.pack.width
+        width, rounding = self.pack.width, self.pack.rounding
         if resumed is not None:
             way = Way(**resumed["way"])
             return Choice(way if width is None else replace(way, width=width), "as before it was interrupted")
         if width is not None:
-            return Choice(Way(width), f"{width} at a time, as resources.pack says")
+            way = Way(width) if rounding is None else rounding.way(width)
+            return Choice(way, f"{width} at a time, as resources.pack says")
+        if rounding is not None:
+            return choose_width(objective, configs[0], device, self.pack.cpus, num_members, rounding)
         return choose_way(objective, configs[0], device, self.pack.cpus, num_members, self.pack.steps_ahead)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
@@ -219,12 +223,13 @@ class PackedRun:
     def _num_rows(self, roster: Roster) -> int:
         """Rows of the trainer, at least one per training member.
 
-        A compiled pack has its width, or the width halved some times, so that few sizes are compiled.
+        A compiled pack has its width, or the width halved some times, so that few sizes are compiled. Of two rows it
+        keeps both: what is compiled for one rounds differently.
         """
         if not self.way.compiled:
             return len(roster.training)
         size = self.way.width
-        while size // 2 >= len(roster.training):
+        while size // 2 >= max(2, len(roster.training)):
             size //= 2
         return size
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Objective, Way
+from objectives.base import Objective, Rounding, Way
 from objectives.training_config import TrainingConfig
 from orchestrator.environment import installed_version
 from orchestrator.errors import StorageError
@@ -96,6 +96,24 @@ def choose_way(
     return _choice(objective, known, num_members, steps_ahead)
 
 
+def choose_width(
+    objective: Objective,
+    config: TrainingConfig,
+    device: str,
+    cpus: int,
+    num_members: int,
+    rounding: Rounding,
+    machine: Machine = Machine(),
+) -> Choice:
+    """The fastest width for packs that repeat results of that ``rounding`` to the bit, as measured of eager packs."""
+    remembered = load_measurements(objective, config, device, cpus)
+    known = measure_widths(objective, config, device, num_members, remembered, machine)
+    if known != remembered:
+        save_measurements(objective, config, device, cpus, known)
+    way = rounding.way(best_eager(known, num_members, rounding).way.width)
+    return Choice(way, f"{_name(way)}, with the kernels of the trial that is forked")
+
+
 def known_choice(
     objective: Objective, config: TrainingConfig, device: str, cpus: int, num_members: int, steps_ahead: int
 ) -> Choice | None:
@@ -119,9 +137,14 @@ def _compiled(known: Sequence[Measurement], eager: Measurement) -> Measurement |
     return next((m for m in known if m.way == replace(eager.way, compiled=True)), None)
 
 
-def best_eager(known: Sequence[Measurement], num_members: int) -> Measurement:
-    """The fastest eager way that ``num_members`` can fill; the narrowest of those that are nearly as fast."""
+def best_eager(known: Sequence[Measurement], num_members: int, rounding: Rounding | None = None) -> Measurement:
+    """The fastest eager way that ``num_members`` can fill; the narrowest of those that are nearly as fast.
+
+    With a ``rounding`` the kernels are given: widths are compared as they were measured, with those of the library.
+    """
     eager = [m for m in known if not m.way.compiled and m.way.width < max(2, _FILLED * num_members)]
+    if rounding is not None:
+        eager = [m for m in eager if m.way.kernels == "default"]
     fastest = max(m.member_steps_per_second for m in eager)
     return next(m for m in sorted(eager, key=lambda m: m.way.width) if m.member_steps_per_second * _MARGIN >= fastest)
 

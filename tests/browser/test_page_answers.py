@@ -18,6 +18,7 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.pictures.exports import REPORT, export_all
+from orchestrator.remedies.training import Asked, find_remedies
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
 BODY = """
@@ -39,6 +40,7 @@ UNSTABLE = re.compile(r"^lr=9 beta1=0: 2 diverged")
 def sweeps(train, tmp_path: Path) -> Path:
     """A real sweep with telemetry, some of it beyond the edge, and one beside it with twice the curvature."""
     train(sweep_of(BODY, f"name: asked\n{BASE}"))
+    find_remedies(tmp_path / "asked", None, {"lr": "9", "beta1": "0"}, Asked(("lr=x0.1",), ("0",), 1, pairs=False))
     train(sweep_of(BODY.replace("sgd}", "sgd, curvature: 2.0}"), f"name: sharper\n{BASE}"))
     export_all(tmp_path / "asked")
     return tmp_path
@@ -67,6 +69,15 @@ def test_an_unstable_cell_is_diagnosed_when_it_is_chosen(asked: Page) -> None:
     summary.focus()
     asked.keyboard.press("Enter")
     expect(asked.locator("#diagnoses details[open] pre")).to_have_count(2)
+
+
+def test_the_remedies_of_an_unstable_trial_have_their_picture_below_its_diagnosis(asked: Page) -> None:
+    asked.get_by_role("button", name=UNSTABLE).click()
+    picture = asked.locator("#diagnoses details[open] img")
+    expect(picture).to_have_count(1)
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.naturalWidth") > 100
+    expect(asked.locator("#diagnoses details[open] pre").first).to_contain_text("latest: lr x0.1")
 
 
 def test_a_part_of_the_steps_is_shown_by_numbers_or_by_dragging_and_all_of_them_again(asked: Page) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.errors import InputError, StorageError
 from orchestrator.files import (
+    LEDGER,
     atomic_write,
     check_output,
     frozen_text,
@@ -158,3 +159,14 @@ def test_the_sweep_file_of_a_folder_is_empty_where_there_is_none(tmp_path: Path)
     assert frozen_text(tmp_path) == ""
     (tmp_path / "sweep.yaml").write_text("name: case\n")
     assert frozen_text(tmp_path) == "name: case\n"
+
+
+def test_the_file_of_a_sweep_in_place_of_its_name_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "edge").mkdir()
+    (tmp_path / "edge" / LEDGER).touch()
+    for given in ("edge.yaml", "sweeps/edge.yaml"):
+        with pytest.raises(InputError, match="did you mean `edge`\\? there are: edge"):
+            sweep_folder(given, tmp_path)
+    with pytest.raises(InputError) as refused:
+        sweep_folder("other.yaml", tmp_path)
+    assert "did you mean" not in str(refused.value)

@@ -13,7 +13,7 @@ from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.compared import compared_lines
 from orchestrator.pictures.report.curves import Between, curves_so_far
-from orchestrator.pictures.report.diagnoses import diagnosis_text
+from orchestrator.pictures.report.diagnoses import diagnosis_text, remedy_picture
 
 POINTS = 600  # of one curve
 
@@ -31,11 +31,16 @@ def curves(
 
 
 def diagnosis(folder: Path, trial_id: str) -> dict[str, str]:
-    """What `sweep diagnose` says of a trial, or why it says nothing. Raises StorageError."""
+    """What `sweep diagnose` says of a trial, or why it says nothing, and the picture of its remedies.
+
+    Raises StorageError.
+    """
     with LedgerReader(folder / LEDGER) as ledger:
         rows = ledger.trials()
         try:
-            return {"text": diagnosis_text(ledger, trial_by_id(rows, trial_id), rows)}
+            trial = trial_by_id(rows, trial_id)
+            picture = remedy_picture(ledger, trial, rows)
+            return {"text": diagnosis_text(ledger, trial, rows), "remedy_picture": picture}
         except InputError as error:
             return {"text": str(error)}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestrator.columns import meaning
 from orchestrator.detection.outcomes import is_over_edge
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.curve_metrics import CURVE_METRICS, also_of
 from orchestrator.maps.lr_curves import judged_trials
@@ -27,7 +27,7 @@ from orchestrator.pictures.report.curves import (
     points_per_reading,
     reading_names,
 )
-from orchestrator.pictures.report.diagnoses import diagnoses
+from orchestrator.pictures.report.diagnoses import diagnoses, remedy_pictures
 from orchestrator.space import Axis
 
 # Columns shown for the seeds of a cell, by their headings.
@@ -50,11 +50,13 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
     curves = [curves_and_readings(ledger, row, num_points, of_reading) for row in rows]
     data = table_data(facts, rows, sweep_axes(ledger, rows), [metrics for _, metrics in curves])
     titles = CURVES | (VALIDATION if any("validation_loss" in curve for curve, _ in curves) else {})
+    told = diagnoses(ledger, rows)
     return data | {
         "curves": [curve for curve, _ in curves],
         "curve_titles": titles,
         "num_points": num_points,
-        "diagnoses": diagnoses(ledger, rows),
+        "diagnoses": told,
+        "remedy_pictures": remedy_pictures(ledger, rows, told),
     }
 
 
@@ -84,7 +86,7 @@ def table_data(
     cells, panels = cells_and_panels(rows, axes, measured, known)
     return {
         "name": facts.get("name", ""),
-        "is_sampled": facts.get("is_sampled") == "true",
+        "is_sampled": is_sampled(facts),
         "look": page_look(),
         "reductions": REDUCTIONS,
         "axes": [_axis(axis) for axis in axes],

@@ -1,16 +1,19 @@
-"""The diagnoses of trials as the page shows them: the text of `sweep diagnose`, with remedies that were tried."""
+"""The diagnoses of trials as the page shows them: the text of `sweep diagnose`, and the picture of remedies."""
 
 from __future__ import annotations
 
+import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from orchestrator.diagnosis.advised import diagnosis_page
 from orchestrator.diagnosis.diagnosis import examine, typical_trials
 from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
+from orchestrator.pictures.remedies import remedies_figure
 from orchestrator.remedies.after_diagnosis import remedy_lines
+from orchestrator.remedies.reading import has_remedies, remedies_of
 
 CHOSEN = "it was chosen on the page"
 # Of a page that is a file: what all its diagnoses may take. The steps are those of the curves that are read for them.
@@ -21,6 +24,23 @@ def diagnosis_text(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRo
     """What `sweep diagnose` says of ``trial``, a finished one of ``rows``. Raises InputError as that does."""
     found = examine(ledger, trial, CHOSEN, rows)
     return "\n".join([*diagnosis_page(found, ledger.path.parent), *remedy_lines(ledger, found)])
+
+
+def remedy_picture(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> str:
+    """The picture of the remedies of ``trial`` as an address that holds it; empty where no forks were trained."""
+    if not has_remedies(ledger.path.parent, trial.trial_id):
+        return ""
+    found = remedies_of(ledger, examine(ledger, trial, CHOSEN, rows))
+    if not found.tallies:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(remedies_figure(found, 'png')).decode()}"
+
+
+def remedy_pictures(ledger: LedgerReader, rows: Sequence[TrialRow], trial_ids: Iterable[str]) -> dict[str, str]:
+    """The pictures of the remedies of these trials that have some, by id."""
+    wanted = set(trial_ids)
+    found = {row.trial_id: remedy_picture(ledger, row, rows) for row in rows if row.trial_id in wanted}
+    return {trial_id: picture for trial_id, picture in found.items() if picture}
 
 
 def diagnoses(ledger: LedgerReader, rows: Sequence[TrialRow]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def content_policy(code: str = "", *, is_live: bool = False) -> str:
     parts = ["default-src 'none'", "style-src 'unsafe-inline'"]
     if code:
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-        parts.append(f"script-src 'sha256-{digest}'")
+        parts += [f"script-src 'sha256-{digest}'", "img-src data:"]  # pictures that are in the data
     if is_live:
         parts.append("connect-src 'self'")
     return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])

@@ -31,6 +31,16 @@ def test_the_edge_of_a_list_goes_from_the_lowest_to_the_highest_row(tmp_path: Pa
     assert found.edge.text == "lr 0.0316 .. 0.316"
 
 
+def test_trials_that_learned_too_little_are_counted_apart_from_stable_ones(tmp_path: Path) -> None:
+    sweep = sweep_of(AXES)
+    num = len(sweep.trials)
+    with ledger_at(tmp_path / "case") as ledger:
+        map_ledger(ledger, sweep, ["degraded", *["stable"] * (num - 1)])
+    (found,) = all_sweeps(tmp_path)
+    assert found.outcomes == {"stable": num - 1, "degraded": 1}
+    assert found.stable_share == (num - 1) / num
+
+
 def test_where_all_is_stable_there_is_no_edge_and_where_rows_agree_it_is_one_number(tmp_path: Path) -> None:
     assert listed(tmp_path / "a", {0.0: 9, 0.5: 9}).edge is None
     assert listed(tmp_path / "b", {0.0: 0.5, 0.5: 0.5}).edge.text == "lr 0.316"

@@ -41,6 +41,8 @@ def test_changes_joined_by_a_plus_are_one_remedy_and_exponents_are_no_plus() -> 
         ("lr=nan", "'nan' is not a number"),
         ("lr=x0", "'x0' is no factor above 0"),
         ("lr=x-1", "'x-1' is no factor above 0"),
+        ("rescale=0", "'0' is no factor above 0"),
+        ("lr=x0.5,lr=x0.25", "has a second = after a comma"),
         ("skip=0", "'0' is no number of batches to skip"),
         ("reset=all", "'all' is nothing to reset"),
         ("lr=x0.5:0", "'0' is no number of steps"),
@@ -64,7 +66,7 @@ def test_steps_count_from_the_start_or_from_the_onset() -> None:
     ("text", "onset", "words"),
     [
         ("300", 180, "outside of the run: it has the steps 0 to 299, the onset is at step 180"),
-        ("-181", 180, "outside of the run"),
+        ("-181", 180, "--at -180 is its start"),
         ("-5", None, "counts from the onset, and this trial has none"),
         ("onset", None, "counts from the onset"),
         ("soon", 180, "neither a step"),

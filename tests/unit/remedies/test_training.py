@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,10 @@ from orchestrator.errors import InputError
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import CUSTOM_KINDS
-from orchestrator.pictures.report.diagnoses import diagnosis_text
+from orchestrator.pictures.remedies import remedies_figure
+from orchestrator.pictures.report.asked import diagnosis as asked_for_diagnosis
+from orchestrator.pictures.report.data import report_data
+from orchestrator.pictures.report.diagnoses import diagnosis_text, remedy_picture
 from orchestrator.remedies.answer import Remedies
 from orchestrator.remedies.answer_text import remedies_json
 from orchestrator.remedies.derived import fork_sweep
@@ -30,7 +34,7 @@ fixed: {optimizer: sgd, beta1: 0.0, warmup: 40}
 tracking: {enabled: false}
 """
 HEAD = "name: beyond\nobjective: quadratic\nsteps: 80\n"
-ASKED = Asked(("lr=x0.5", "skip=5"), ("0", "-5"), 2)
+ASKED = Asked(("lr=x0.5", "lr=x0.99"), ("0", "-5"), 2)
 
 
 @pytest.fixture
@@ -44,14 +48,14 @@ def tallied(found: Remedies) -> dict[tuple[str, int], tuple[int, int]]:
     return {(one.remedy.name, one.fork_step): (one.saved, one.tried) for one in found.tallies}
 
 
-def test_half_the_learning_rate_saves_a_run_beyond_the_edge_and_skipping_batches_does_not(beyond: Path) -> None:
+def test_half_the_learning_rate_saves_a_run_beyond_the_edge_and_hardly_less_does_not(beyond: Path) -> None:
     found = find_remedies(beyond, None, {}, ASKED)
     counts = tallied(found)
     assert found.control_repeats is True
     assert counts["lr x0.5", 0] == (2, 2)
-    assert counts["skip 5", 0] == (0, 2)
-    assert found.cheapest is not None
-    assert found.cheapest.remedy.name == "lr x0.5"
+    assert counts["lr x0.99", 0] == (0, 2)
+    assert found.latest is not None
+    assert found.latest.remedy.name == "lr x0.5"
     assert [(one.setting, one.value) for one in found.beside] == [("lr", 0.5)]
     assert {harm.name for harm in found.harms} == {"lr x0.5"}
     assert found.agrees in (True, None)
@@ -67,26 +71,28 @@ def test_the_same_question_trains_nothing_twice_and_another_one_only_what_is_new
     before = started()
     assert find_remedies(beyond, None, {}, ASKED) == first
     assert started() == before
-    more = find_remedies(beyond, None, {}, Asked(("lr=x0.5,x0.25", "skip=5"), ("0", "-5"), 2))
+    more = find_remedies(beyond, None, {}, Asked(("lr=x0.5,x0.25", "lr=x0.99"), ("0", "-5"), 2))
     after = started()
     assert {key: after[key] for key in before} == before
     assert tallied(more).keys() - tallied(first).keys() >= {("lr x0.25", 0)}
 
 
 def test_pairs_are_tried_where_no_single_remedy_saves_all(beyond: Path) -> None:
-    asked = Asked(("lr=x0.9", "skip=5", "clip=0.5"), ("0",), 1)
+    asked = Asked(("lr=x0.9", "beta1=0.01", "clip=0.5"), ("0",), 1)
     assert any(" + " in name for name in find_remedies(beyond, None, {}, asked).names)
     alone = find_remedies(beyond, None, {}, Asked(asked.tried, asked.at, 1, pairs=False))
-    assert alone.names == ["lr x0.9", "skip 5", "clip 0.5"]
+    assert alone.names == ["lr x0.9", "beta1 0.01", "clip 0.5"]
 
 
 def test_what_is_usual_is_tried_where_nothing_is_asked_for(beyond: Path) -> None:
     found = find_remedies(beyond, None, {}, Asked(replicates=1, pairs=False))
     names = set(found.names)
-    assert {"lr x0.5", "lr x0.25", "skip 1", "skip 5"} <= names
+    assert {"lr x0.5", "lr x0.25", "reset moments"} <= names
     assert "lr 0.5" in names, "the learning rate of the stable cell beside it"
     assert not [name for name in names if name.startswith(("beta2", "eps", "second moment"))], "sgd has none of them"
+    assert not [name for name in names if name.startswith("skip")], "every step sees the same data"
     assert found.fork_steps[0] == 0
+    assert found.at("reset moments", 0) is None, "there is no moment before the first step"
     assert found.onset in found.fork_steps
 
 
@@ -107,6 +113,10 @@ def test_a_control_with_another_curve_is_said_not_to_repeat(beyond: Path) -> Non
         (Asked(("warmup=5",)), "acts only at the start"),
         (Asked(("optimizer=1",)), "structural"),
         (Asked(("clip=x0.5",)), "null"),
+        (Asked(("clip=none",)), "would change nothing: clip is none already"),
+        (Asked(("lr=3,x1",)), "would change nothing: lr is 3 already"),
+        (Asked(("lr=x0.5", "skip=5")), "every step sees the same data"),
+        (Asked(("reset=moments",), ("0",)), "no state before its first step"),
         (Asked(("lr=x0.5",), ("80",)), "outside of the run"),
         (Asked(("lr=x0.5",), replicates=100_000), "more than 5000"),
     ],
@@ -129,11 +139,11 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     arguments = ["beyond", "--results", str(tmp_path), "--json", "-", "--at", "0,-5", "--replicates", "2"]
     code, _ = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
-    code, printed = command_line("remedy", *arguments, "--try", "lr=x0.5", "--try", "skip=5")
+    code, printed = command_line("remedy", *arguments, "--try", "lr=x0.5", "--try", "lr=x0.99")
     assert code == 0
     answer = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
     found = orchestrator.load(beyond).remedy(tried=ASKED.tried, at=ASKED.at, replicates=2)
-    assert answer["cheapest"] == "lr x0.5"
+    assert answer["latest"] == "lr x0.5"
     assert answer["trial_id"] == found.trial.trial_id
     assert [(one["name"], one["saved"]) for one in answer["remedies"]] == [
         (one.remedy.name, one.saved) for one in found.tallies
@@ -143,10 +153,20 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     code, printed = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
     assert "remedies, tried on forks of this trial:" in printed
-    assert "cheapest: lr x0.5" in printed
+    assert "latest: lr x0.5" in printed
     with LedgerReader(beyond / LEDGER) as ledger:
-        page = diagnosis_text(ledger, found.trial, ledger.trials())
-    assert "cheapest: lr x0.5" in page
+        rows = ledger.trials()
+        page, data = diagnosis_text(ledger, found.trial, rows), report_data(ledger)
+        (stable,) = [row for row in rows if row.outcome == "stable"]
+        assert remedy_picture(ledger, stable, rows) == ""
+    assert "latest: lr x0.5" in page
+    kind, _, content = data["remedy_pictures"][found.trial.trial_id].partition(",")
+    assert kind == "data:image/png;base64"
+    assert base64.b64decode(content) == remedies_figure(found, "png")
+    assert asked_for_diagnosis(beyond, found.trial.trial_id) == {
+        "text": page,
+        "remedy_picture": f"{kind},{content}",
+    }
 
 
 def test_gc_removes_pictures_of_remedies_and_no_fork(beyond: Path, command_line: Callable, tmp_path: Path) -> None:

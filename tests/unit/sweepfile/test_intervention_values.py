@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
+from orchestrator.commands.arguments import cell_of
 from orchestrator.errors import InputError
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.space import Axis, Trial, canonical_json, format_value, frozen, thawed
@@ -84,7 +86,7 @@ def test_shares_are_of_the_steps_of_each_trial() -> None:
         ([{"set": {"lr": 1.0}}], ["entry 1, at", "required"]),
         ([{"at": -1, "skip": 1}], ["entry 1, at", "greater than or equal to 0"]),
         ([{"at": "-5%", "skip": 1}], ["entry 1, at", "not a share"]),
-        ([{"at": 1, "skip": 1}, {"at": 2, "sett": {}}], ["entry 2, sett", "not permitted"]),
+        ([{"at": 1, "skip": 1}, {"at": 2, "sett": {}}], ["entry 2 has no key sett", "did you mean `set`?"]),
         ([{"at": 1}], ["entry 1", "changes nothing"]),
         ([{"at": 1, "set": {"lr": "half"}}], ["entry 1, set", "'half' is not a number"]),
         ([{"at": 1, "set": {"lr": True}}], ["entry 1, set.lr", "valid number"]),
@@ -180,3 +182,22 @@ def test_a_frozen_value_is_a_key_and_json_and_comes_back_as_it_was() -> None:
     value = frozen(HALVED)
     assert {value: 1}[frozen(json.loads(canonical_json(value)))] == 1
     assert thawed(value) == HALVED
+
+
+def test_a_long_list_is_called_by_its_first_entries_and_the_number_of_the_others() -> None:
+    entries = [{"at": at, "skip": 1} for at in range(10, 60, 10)]
+    label = format_value(frozen(entries))
+    assert re.fullmatch(r"skip 1 at 10 and 4 more [0-9a-f]{6}", label), label
+    assert len(label) <= 40
+    assert format_value(frozen([*entries[:4], {"at": 51, "skip": 1}])) != label
+    long = [{"at": 1234567, "set": {"beta2_half_life": 123456.789}}, *entries]
+    assert len(format_value(frozen(long))) <= 40
+
+
+def test_a_cell_is_chosen_by_values_with_commas() -> None:
+    words = "reset moments at 3, skip 5 at 4"
+    assert cell_of(f"lr=0.1,interventions={words}, beta1=0") == {"lr": "0.1", "interventions": words, "beta1": "0"}
+    assert cell_of(None) == {}
+    for wrong in ("", "lr", "lr,beta1=0"):
+        with pytest.raises(InputError, match="is not AXIS=VALUE"):
+            cell_of(wrong)

@@ -1,11 +1,12 @@
 // --- why the chosen trials became unstable: the words of `sweep diagnose` -------------------------------
 
-const told = new Map(); // texts by trial and outcome
+const told = new Map(); // text and picture of remedies, by trial and outcome
 const openness = new Map(); // trials whose diagnosis the reader has opened or closed
 
 async function diagnosisOf(i) {
   const key = `${trials.trial_id[i]} ${trials.outcome[i]}`;
-  if (!told.has(key)) told.set(key, isLive() ? (await ask("diagnosis", { trial: trials.trial_id[i] })).text : data.diagnoses[trials.trial_id[i]]);
+  const id = trials.trial_id[i];
+  if (!told.has(key)) told.set(key, isLive() ? await ask("diagnosis", { trial: id }) : { text: data.diagnoses[id], remedy_picture: data.remedy_pictures[id] });
   return told.get(key);
 }
 
@@ -25,7 +26,9 @@ function drawDiagnoses(members) {
     const part = element("details", {}, element("summary", { id: `why-${id}` }, `diagnosis of seed ${trials.seed[i]}${cell}: ${trials.outcome[i]}`), text);
     const fill = async () => {
       try {
-        text.textContent = await diagnosisOf(i);
+        const { text: words, remedy_picture: picture } = await diagnosisOf(i);
+        text.textContent = words;
+        if (picture && !part.querySelector("img")) part.append(element("img", { src: picture, alt: "remedies by fork step, in numbers above" }));
       } catch (error) {
         text.textContent = `no diagnosis: ${error.message}`;
       }
