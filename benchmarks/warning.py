@@ -27,8 +27,9 @@ from orchestrator.replay.warning import watched_runs
 from orchestrator.sweepfile.sections import TelemetryConfig
 from orchestrator.warning.alarms import HORIZON, Bout, is_calm
 from orchestrator.warning.evaluation import Quality, RunWarnings, Scored, best_threshold, quality, warned
-from orchestrator.warning.features import FEATURES, NAMES, Telemetry, features
+from orchestrator.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features
 from orchestrator.warning.risk import RiskModel, as_json, fitted
+from orchestrator.warning.uncertainty import Intervals, intervals
 
 # Shapes: N readings, F features.
 
@@ -84,7 +85,25 @@ class Run:
 
 
 Scorer = Callable[[Run], tuple[np.ndarray, np.ndarray]]  # steps and scores
-Trained = Callable[[Sequence[Run]], Scorer]  # from the training folds
+
+
+@dataclass(frozen=True, slots=True)
+class Warner:
+    """A score, and the threshold from which it is an alarm; None where that is to be chosen on the training folds."""
+
+    scorer: Scorer
+    threshold: float | None = None
+
+
+Trained = Callable[[Sequence[Run]], Warner]  # from the training folds
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a warning does on left-out runs, with intervals over them."""
+
+    quality: Quality
+    intervals: Intervals
 
 
 def read(folder: Path) -> list[Run]:
@@ -143,19 +162,20 @@ def fit(runs: Sequence[Run], names: Sequence[str]) -> RiskModel:
     return fitted(names, feature_NF, is_soon_N, weight_N, PENALTY)
 
 
-def trained_on(names: Sequence[str]) -> Trained:
-    """The score of a model that is fitted on the training folds."""
+def trained_on(names: Sequence[str], *, at_edge: bool = False) -> Trained:
+    """The risk by a model that is fitted on the training folds; ``at_edge`` takes its threshold from theory."""
 
-    def train(runs: Sequence[Run]) -> Scorer:
+    def train(runs: Sequence[Run]) -> Warner:
         model = fit(runs, names)
-        return lambda run: (run.step_N, model.risks(run.feature_NF))
+        threshold = model.risk_at_edge() if at_edge else None
+        return Warner(lambda run: (run.step_N, model.risks(run.feature_NF)), threshold)
 
     return train
 
 
-def fixed(scorer: Scorer) -> Trained:
+def fixed(scorer: Scorer, threshold: float | None = None) -> Trained:
     """A score that is not fitted."""
-    return lambda runs: scorer
+    return lambda runs: Warner(scorer, threshold)
 
 
 def _reading(name: str) -> Scorer:
@@ -166,8 +186,12 @@ def _curve(name: str) -> Scorer:
     return lambda run: (run.trace["step"], OF_CURVES[name](run.trace))
 
 
+# Readings of which theory says from where on they are dangerous: a ratio of 1, whose logarithm is 0.
+AT_EDGE = (TREND_NAME, "edge", "gradient_edge")
 SCORES: Mapping[str, Trained] = {
+    "risk, curvature at the edge": trained_on(SETS["curvature"], at_edge=True),
     **{f"risk, {name}": trained_on(names) for name, names in SETS.items()},
+    **{f"{name} at the edge": fixed(_reading(name), 0.0) for name in AT_EDGE},
     **{f"{name} alone": fixed(_reading(name)) for name in NAMES},
     **{name: fixed(_curve(name)) for name in OF_CURVES},
 }
@@ -189,7 +213,7 @@ SPLITS: Mapping[str, Callable[[Run], str]] = {
 OWN = "objective, own threshold"
 
 
-def across(runs: Sequence[Run], split: str, train: Trained, most_false: float = MOST_FALSE) -> dict[str, Quality]:
+def across(runs: Sequence[Run], split: str, train: Trained, most_false: float = MOST_FALSE) -> dict[str, Found]:
     """The quality on each fold of ``split``, with everything chosen on the others; ``all`` is of all together.
 
     With ``OWN`` the model is fitted on the other objectives, and the threshold chosen on other settings of the same.
@@ -197,15 +221,17 @@ def across(runs: Sequence[Run], split: str, train: Trained, most_false: float = 
     key, results, of_fold = SPLITS["objective" if split == OWN else split], [], {}
     for held_out in sorted({key(run) for run in runs}):
         rest, tested = [run for run in runs if key(run) != held_out], [run for run in runs if key(run) == held_out]
-        scorer = train(rest)
+        warner = train(rest)
         if split == OWN:
-            found = _by_setting(scored(tested, scorer), [SPLITS["setting"](run) for run in tested], most_false)
+            found = _by_setting(scored(tested, warner.scorer), [SPLITS["setting"](run) for run in tested], most_false)
         else:
-            threshold = best_threshold(scored(rest, scorer), most_false)
-            found = [warned(run, threshold) for run in scored(tested, scorer)]
-        of_fold[held_out] = quality(found)
+            threshold = warner.threshold
+            if threshold is None:
+                threshold = best_threshold(scored(rest, warner.scorer), most_false)
+            found = [warned(run, threshold) for run in scored(tested, warner.scorer)]
+        of_fold[held_out] = Found(quality(found), intervals(found))
         results += found
-    return {"all": quality(results), **of_fold}
+    return {"all": Found(quality(results), intervals(results)), **of_fold}
 
 
 def _by_setting(runs: Sequence[Scored], settings: Sequence[str], most_false: float) -> list[RunWarnings]:
@@ -218,16 +244,21 @@ def _by_setting(runs: Sequence[Scored], settings: Sequence[str], most_false: flo
     return found
 
 
-def numbers(found: Quality) -> dict[str, str]:
+def numbers(found: Found) -> dict[str, str]:
     """The columns of every table."""
+    told, of = found.quality, found.intervals
     return {
-        "onsets": str(found.num_onsets),
-        "lead_20": _share(found.good_share),
-        "recall": _share(found.recall),
-        "precision": _share(found.precision),
-        "median_lead": "-" if found.median_lead is None else f"{found.median_lead:.0f}",
-        "false_per_1000": f"{found.false_per_1000:.2f}",
-        "false_per_1000_stable": f"{found.stable_false_per_1000:.2f}",
+        "onsets": str(told.num_onsets),
+        "lead_20": _share(told.good_share),
+        "lead_20_interval": _interval(of.good_share),
+        "recall": _share(told.recall),
+        "recall_interval": _interval(of.recall),
+        "precision": _share(told.precision),
+        "precision_interval": _interval(of.precision),
+        "median_lead": "-" if told.median_lead is None else f"{told.median_lead:.0f}",
+        "false_per_1000": f"{told.false_per_1000:.2f}",
+        "false_interval": _interval(of.false_per_1000),
+        "false_per_1000_stable": f"{told.stable_false_per_1000:.2f}",
     }
 
 
@@ -235,15 +266,19 @@ def _share(value: float) -> str:
     return "-" if value != value else f"{value:.2f}"
 
 
+def _interval(bounds: tuple[float, float]) -> str:
+    return "-" if bounds[0] != bounds[0] else f"{bounds[0]:.2f}-{bounds[1]:.2f}"
+
+
 def score_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """Each score on each split, and the folds of the risks."""
     rows = []
     for split in (*SPLITS, OWN):
         for name, train in SCORES.items():
-            if split == OWN and not name.startswith("risk"):
+            if split == OWN and (not name.startswith("risk") or "at the edge" in name):
                 continue
             for fold, found in across(runs, split, train).items():
-                if fold == "all" or (name.startswith("risk") and split != "setting" and found.num_onsets):
+                if fold == "all" or (name.startswith("risk") and split != "setting"):
                     rows.append({"left_out": split, "fold": fold, "score": name, **numbers(found)})
                     print(*rows[-1].values(), sep="\t", flush=True)
     return rows
@@ -261,7 +296,8 @@ def cost_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
             "curvature": "-" if curvature is None else str(curvature),
             "time": f"{cost.time_factor:.2f}",
         }
-        rows.append({**row, **numbers(across(sparse, "setting", trained_on(SETS[name]))["all"])})
+        train = trained_on(SETS[name], at_edge=name == "curvature")
+        rows.append({**row, **numbers(across(sparse, "setting", train)["all"])})
         print(*rows[-1].values(), sep="\t", flush=True)
     return rows
 
@@ -302,9 +338,11 @@ def fit_models(runs: Sequence[Run]) -> None:
     for name, (of, every, curvature) in FITTED.items():
         sparse = [thinned(run, every, curvature) for run in runs]
         model = fit(sparse, SETS[of])
-        threshold = best_threshold(
-            scored(sparse, lambda run, model=model: (run.step_N, model.risks(run.feature_NF))), 1
-        )
+        if of == "curvature":
+            threshold = model.risk_at_edge()
+        else:
+            risks = scored(sparse, lambda run, model=model: (run.step_N, model.risks(run.feature_NF)))
+            threshold = best_threshold(risks, MOST_FALSE)
         models[name] = replace(model, threshold=threshold)
     made = {
         "by": "python -m benchmarks.warning RESULTS --fit",

@@ -108,7 +108,7 @@ class _Member:
         latest.append(loss)
         self.level.add(loss)
         excess = episodes.excess(loss)
-        episodes.follow(loss, excess, step, self.num_seen, latest)
+        episodes.follow(loss, excess, step, self.num_seen, latest, verdicts.is_still_high(latest))
         # Losses half-way off the trend within an excursion must not raise the baseline.
         if excess <= (1.0 if episodes.current is None else 0.5):
             trend.accept(loss)

@@ -102,10 +102,13 @@ class Episodes:
             return 0.0  # on the trend, however small the noise is: not measured
         return above / self._trend.rise(learned)
 
-    def follow(self, loss: float, excess: float, step: int, num_seen: int, latest: Sequence[float]) -> None:
+    def follow(
+        self, loss: float, excess: float, step: int, num_seen: int, latest: Sequence[float], is_high: bool
+    ) -> None:
         """Begin an excursion where a loss leaves its trend; end it after ``recovery_steps`` losses back on it.
 
-        ``latest`` are the last losses, this one included.
+        ``latest`` are the last losses, this one included. A spike does not end while the run ``is_high``: a slow rise
+        before it widens the noise of the trend, up to where that would take a multiple of the level for a return.
         """
         if self._odd_rate or self._jump_rate:
             self._odd_rate *= 1 - 1 / _ODD_MEMORY
@@ -137,6 +140,8 @@ class Episodes:
                 this.calm_since = step
             this.calm += 1
         is_over = this.calm >= self._rules.recovery_steps
+        if is_over and is_high and self.is_spike():
+            this.calm_since, is_over = step, False
         if is_over or (this.num_off < self._rules.spike_steps and this.calm >= _AFTER_ONE):
             self._end(this, this.calm_since, num_seen)
 

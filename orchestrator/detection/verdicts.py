@@ -105,6 +105,17 @@ class Verdicts:
                 reason = f"not one of {self._rules.stall_steps} losses was below the first"
                 self._lose("no_progress", step, step, reason)
 
+    def is_still_high(self, latest: Sequence[float]) -> bool:
+        """Whether a run that was as high as a lost one is, by the ``latest`` losses, not back to half of that height.
+
+        Losses within the noise at its best level are back. A run that has learned nothing has no level to come back to.
+        """
+        if not self._high_losses or not self._has_learned():
+            return False
+        level = middle(sorted(latest[-self._rules.recovery_steps :]))
+        line = max(_BACK * min(self._far, self._sunk), self._progress.noise_at_best())
+        return level > self._progress.best + line
+
     def is_away(self, latest: Sequence[float], num_steps: int) -> bool:
         """Whether a run that ends now, after ``num_steps``, is off its trend, or has sunk, and does not come back.
 

@@ -54,6 +54,7 @@ class _Trial(BaseModel):
     stopping: StoppingConfig
     is_audited: bool = False  # trains on after a verdict
     rows: Path
+    telemetry: Path | None = None  # an older sweep passes none
     folder: Path
 
 
@@ -67,7 +68,8 @@ class Watch:
 
     In a sweep each report becomes a line of the trial's rows file, written by the process of rank 0 (the environment
     variable RANK, or torch.distributed once it is initialised). If that file has rows of an earlier attempt, this run
-    continues them: they are judged first, and reports up to the last of them are ignored.
+    continues them: they are judged first, and reports up to the last of them are ignored. Each reading of telemetry
+    becomes a line of another file.
 
     Where torch.distributed is initialised with several processes, each must report each step. The reports of rank 0 are
     judged, and all processes get its answer or its error.
@@ -103,7 +105,7 @@ class Watch:
         else:
             self._report_together(row, processes)
         if self._steps is not None:
-            self._steps.follow(step, self._judging.record().episodes)
+            self._keep(step, self._steps.follow(step, self._judging.record().episodes))
         if self._raises and self._is_lost:
             raise TrainingLost(f"the run is lost: {self.lost_reason}")
         return self._is_lost
@@ -237,6 +239,12 @@ class Watch:
         if writes and self._trial is not None:
             _append(self._trial.rows, row)
         self._judge(row)
+
+    def _keep(self, step: int, reading: Mapping[str, float] | None) -> None:
+        """Write what was read at ``step`` for the sweep, after the row of that step."""
+        is_new = self._resumed_step is None or step > self._resumed_step
+        if reading is not None and is_new and self._trial is not None and self._trial.telemetry is not None:
+            _append(self._trial.telemetry, {"step": step, **reading})
 
     def _judge(self, row: Mapping[str, Any]) -> None:
         self._is_lost = self._judging.point(row["step"], row)

@@ -41,16 +41,21 @@ class WatchedSteps:
         risk = self.risk
         return risk.text() if risk is not None and self._monitor.stands(step) else None
 
-    def follow(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Give the risk what was read since the last call; ``episodes`` are those of the run up to ``step``."""
+    def follow(self, step: int, episodes: Sequence[Episode]) -> dict[str, float] | None:
+        """Give the risk what was read since the last call, and return that; None where nothing was.
+
+        ``episodes`` are those of the run up to ``step``.
+        """
         is_off = bool(episodes) and episodes[-1].recovery_step is None
         if self._was_off and not is_off:
             self._monitor.recovered()
         self._was_off = is_off
         read = self._readings.take()
-        if read is not None:
-            self.reading = read[1]
-            self._monitor.read(step, self.reading, is_calm=not is_off)
+        if read is None:
+            return None
+        self.reading = read[1]
+        self._monitor.read(step, self.reading, is_calm=not is_off)
+        return self.reading
 
     def close(self) -> None:
         """Read no more."""

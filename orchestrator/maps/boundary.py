@@ -165,7 +165,8 @@ class Margin:
 
     ``known`` is the factor up to which every cell is stable, the last of them at ``last_stable``. ``edge`` is the
     factor to the first value that is not stable, None where there is none up to the axis's end; ``missing`` are the
-    values before it (or the end) whose cells are not known.
+    values before it (or the end) whose cells are not known. ``first_degraded`` is the first value of those up to
+    ``last_stable`` whose cell is degraded: stable, but it learned little.
     """
 
     axis: str
@@ -175,6 +176,7 @@ class Margin:
     last_stable: Any
     first_not_stable: Any
     missing: tuple[Any, ...]
+    first_degraded: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -193,6 +195,7 @@ def margin_json(margin: Margin) -> dict[str, Any]:
         "edge": margin.edge,
         "first_not_stable": margin.first_not_stable,
         "not_known": list(margin.missing),
+        "first_degraded": margin.first_degraded,
     }
 
 
@@ -234,7 +237,7 @@ def margin_along(
     axis: Axis, here: Any, is_upwards: bool, row: Sequence[tuple[Any, str]], counts_degraded: bool
 ) -> Margin:
     """The margin from ``here`` along ``row``, the values in one direction with the states of their cells."""
-    last_stable, first_not_stable, edge, missing = here, None, None, []
+    last_stable, first_not_stable, edge, missing, degraded = here, None, None, [], None
     for value, state in row:
         if not is_known(state):
             missing.append(value)
@@ -243,8 +246,9 @@ def margin_along(
             break
         elif not missing:
             last_stable = value
+            degraded = value if degraded is None and state == DEGRADED else degraded
     known = axis.factor(here, last_stable)
-    return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing))
+    return Margin(axis.name, is_upwards, known, edge, last_stable, first_not_stable, tuple(missing), degraded)
 
 
 def distance_to_edge(

@@ -137,11 +137,13 @@ def _margin_text(margin: Margin, found: Recommendation) -> str:
 
 
 def margin_text(margin: Margin, axes: Sequence[Axis]) -> str:
-    """One direction of one of ``axes``: how far it is known to be stable, and where the edge is."""
+    """One direction of one of ``axes``: how far it is known to be stable, where it learns little, and the edge."""
     (values,) = (axis.values for axis in axes if axis.name == margin.axis)
     labels = dict(zip(values, value_labels(values), strict=True))
     way = f"{margin.axis} {'up' if margin.is_upwards else 'down'}"
     stable = f"stable to {labels[margin.last_stable]} (factor {margin.known:.3g})"
+    if margin.first_degraded is not None:
+        stable += f", degraded from {labels[margin.first_degraded]}"
     if margin.is_open:
         return f"{way}: open: " + (
             "it is the axis's end" if margin.known == 1 else f"{stable}, where what was tried ends"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from orchestrator.messages import Trace, TrialRow
 from orchestrator.warning.alarms import HORIZON, Bout, bouts
 from orchestrator.warning.evaluation import Quality, RunWarnings, Scored, quality, warned
 from orchestrator.warning.features import features
-from orchestrator.warning.monitor import model_for, reasons_of
+from orchestrator.warning.monitor import kind_for, model_for, reasons_of
 
 # A stalled trial learned nothing that it could lose; of an unknown or pruned one nobody knows what it did.
 WATCHED = ("stable", "spiked", "diverged")
@@ -86,16 +87,26 @@ class Instability:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedModel:
+    """A model of the package, the risk from which it raises an alarm, and the runs that it judged."""
+
+    name: str
+    threshold: float
+    num_runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class WarnedSweep:
     """What the warning would have said of each trial with readings, and how good that is.
 
-    ``num_unread`` trials have no telemetry; trials ``with_curvature`` were judged by the model that needs it.
+    ``num_unread`` trials have no telemetry; trials ``with_curvature`` were judged by a model that needs it.
     """
 
     name: str
     num_runs: int
     num_unread: int
     with_curvature: int
+    models: tuple[UsedModel, ...]
     horizon: int
     instabilities: tuple[Instability, ...]
     false_alarms: tuple[Alarm, ...]
@@ -107,12 +118,13 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
     instabilities: list[Instability] = []
     false_alarms: list[Alarm] = []
     runs: list[RunWarnings] = []
-    with_curvature = 0
+    with_curvature, used = 0, Counter[tuple[str, float]]()
     judged = _judged(ledger)
     for run in _with_readings(ledger, judged):
         every = curvature_every(run.telemetry)
         with_curvature += every is not None
         model, feature_NF = model_for(every), features(run.telemetry)
+        used[kind_for(every), model.threshold] += 1
         step_N, risk_N = run.telemetry["step"], model.risks(feature_NF)
         found = warned(Scored(step_N, risk_N, run.unstable, run.num_steps), model.threshold, model.horizon)
 
@@ -135,6 +147,7 @@ def warn(ledger: LedgerReader) -> WarnedSweep:
         len(runs),
         len(judged) - len(runs),
         with_curvature,
+        tuple(UsedModel(name, threshold, num) for (name, threshold), num in sorted(used.items())),
         HORIZON,
         tuple(instabilities),
         tuple(false_alarms),

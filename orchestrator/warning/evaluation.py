@@ -3,7 +3,8 @@
 An instability is warned of where an alarm was raised in the ``HORIZON`` steps before its onset; its lead is the number
 of steps from the first such alarm to the onset. An alarm without an onset in its horizon is false. False alarms are
 counted per 1,000 calm steps: those of stable runs, and those of others outside of their instabilities. An
-instability in the first ``HORIZON`` steps leaves no time to warn of it and is left out.
+instability in the first ``HORIZON`` steps leaves no time to warn of it and is left out. So is an alarm in the last
+``HORIZON`` steps that no onset followed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class RunWarnings:
     onsets: tuple[Onset, ...]
     calm_steps: int
     early_onsets: int  # in the first steps, left out
+    num_open: int = 0  # alarms so near the end that nobody knows what would have followed
 
     @property
     def is_stable(self) -> bool:
@@ -63,7 +65,7 @@ class Quality:
     num_onsets: int
     num_warned: int
     num_good: int  # warned of with a good lead
-    num_alarms: int
+    num_alarms: int  # without the open ones
     num_false: int
     calm_steps: int
     median_lead: float | None  # of the onsets that were warned of
@@ -105,11 +107,12 @@ def warned(run: Scored, threshold: float, horizon: int = HORIZON) -> RunWarnings
     for bout in late:
         near = [step for step in raised if bout.onset - horizon <= step < bout.onset]
         onsets.append(Onset(bout.onset, bout.onset - near[0] if near else None))
-    false = [step for step in raised if not any(step < bout.onset <= step + horizon for bout in run.unstable)]
+    unmet = [step for step in raised if not any(step < bout.onset <= step + horizon for bout in run.unstable)]
     # Nobody knows what would have followed the last steps of a run.
-    false = [step for step in false if step + horizon <= run.num_steps]
+    false = [step for step in unmet if step + horizon <= run.num_steps]
     calm_steps = run.num_steps - sum(bout.end - bout.onset for bout in run.unstable)
-    return RunWarnings(tuple(raised), tuple(false), tuple(onsets), calm_steps, len(run.unstable) - len(late))
+    num_early, num_open = len(run.unstable) - len(late), len(unmet) - len(false)
+    return RunWarnings(tuple(raised), tuple(false), tuple(onsets), calm_steps, num_early, num_open)
 
 
 def quality(runs: Iterable[RunWarnings]) -> Quality:
@@ -120,7 +123,7 @@ def quality(runs: Iterable[RunWarnings]) -> Quality:
         num_onsets=sum(len(run.onsets) for run in runs),
         num_warned=len(leads),
         num_good=sum(lead >= GOOD_LEAD for lead in leads),
-        num_alarms=sum(len(run.alarms) for run in runs),
+        num_alarms=sum(len(run.alarms) - run.num_open for run in runs),
         num_false=sum(len(run.false_alarms) for run in runs),
         calm_steps=sum(run.calm_steps for run in runs),
         median_lead=float(median(leads)) if leads else None,

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.warning.alarms import HORIZON
+
 # Shapes: N readings, F features, W readings of a window, M readings at which something was measured.
 
 Telemetry = Mapping[str, np.ndarray]
 
 # Readings in "recent" and in "usual"; both end at the reading itself.
 RECENT, USUAL = 5, 40
-# Measurements of the curvature in a trend, and steps by which a trend is drawn on.
-TREND, AHEAD = 5, 25
+# Measurements of the curvature in a trend, and steps by which a trend is drawn on: as far as an alarm speaks.
+TREND, AHEAD = 5, HORIZON
 # Steps for which a measurement of the curvature stands in for the next.
 STANDS = 100
 # A feature at a reading needs this many readings before it at most, if the curvature is measured at every twentieth.
@@ -182,6 +184,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature("logit", "large attention logits", _logit),
     Feature("logit_rise", "growing attention logits", lambda t: _rise(t, "attention_logit")),
 )
+TREND_NAME = "edge_ahead"  # 0 where the trend reaches the threshold 2 / lr
 NAMES = tuple(feature.name for feature in FEATURES)
 # All columns of telemetry that any feature is made from.
 COLUMNS = (

@@ -39,16 +39,21 @@ class Risk:
         return f"risk {self.risk:.0%} of an instability within {self.horizon} steps of step {self.step}{why}"
 
 
-def model_for(curvature_every: float | None, *, has_largest: bool = True) -> RiskModel:
-    """The model of the package for runs whose curvature is measured every so many steps, None for never.
+def kind_for(curvature_every: float | None, *, has_largest: bool = True) -> str:
+    """The name of the model for runs whose curvature is measured every so many steps, None for never.
 
     ``trend`` draws on the largest eigenvalue where it is measured often (``has_largest``: by two Hessian-vector
     products or more). Where it is not, ``gradient`` reads the curvature along the gradient, which takes one product.
     ``cheap`` needs neither.
     """
     if curvature_every is None:
-        return shipped()["cheap"]
-    return shipped()["trend" if has_largest and curvature_every <= OFTEN else "gradient"]
+        return "cheap"
+    return "trend" if has_largest and curvature_every <= OFTEN else "gradient"
+
+
+def model_for(curvature_every: float | None, *, has_largest: bool = True) -> RiskModel:
+    """That model of the package."""
+    return shipped()[kind_for(curvature_every, has_largest=has_largest)]
 
 
 class RiskMonitor:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.warning.alarms import HORIZON
-from orchestrator.warning.features import FEATURES, NAMES
+from orchestrator.warning.features import FEATURES, NAMES, TREND_NAME
 
 # Shapes: N readings, F features of the model.
 
@@ -49,6 +49,18 @@ class RiskModel:
         """The risk of each reading, 0 to 1, (N,); columns as in ``FEATURES``. NaN where no feature is known."""
         is_known_N = np.isfinite(feature_NF[:, self._columns]).any(axis=1)
         return np.where(is_known_N, _logistic(self.bias + self.contributions(feature_NF).sum(axis=1)), np.nan)
+
+    def risk_at_edge(self) -> float:
+        """The risk of a reading whose curvature's trend reaches 2 / lr, and which is usual in all else.
+
+        The edge is known from theory, so that no threshold needs to be chosen on runs. Raises ValueError for a model
+        that does not read the trend.
+        """
+        if TREND_NAME not in self.names:
+            raise ValueError(f"the model does not read {TREND_NAME}")
+        place = self.names.index(TREND_NAME)
+        scale = -self.centre[place] / self.spread[place]
+        return float(_logistic(np.array(self.bias + self.coefficient[place] * scale)))
 
     @property
     def _columns(self) -> list[int]:

@@ -26,6 +26,7 @@ from orchestrator.worker.child import CannotStart
 from orchestrator.worker.points import Curve, Readings, Source, known_points, known_readings
 from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
+from orchestrator.worker.watch_readings import WatchReadings
 
 # A stopped run must end before the driver stops waiting for its last report.
 _LONGEST_PAUSE_S = 8.0
@@ -62,6 +63,7 @@ class CustomRun:
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces(self.launch.preload)
         self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
+        self._watched = WatchReadings(self.folder.telemetry)
         self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}
         self._children: list[Process] = []
@@ -120,7 +122,9 @@ class CustomRun:
         """Everything since the last report."""
         trace = self.curve.taken()
         self._take_readings()
-        readings = self._readings.taken(is_last=ending is not None)
+        # A `Watch` writes a reading after the row of its step, so the rows before the last have theirs.
+        last_step = (self.curve.last_step or 0) if self._watched.has_any else None
+        readings = self._readings.taken(is_last=ending is not None, last_step=last_step)
         steps = self.curve.steps_done
         report = Report(
             pack_id=self.pack.pack_id,
@@ -232,6 +236,7 @@ class CustomRun:
             "stopping": dict(self.pack.stopping),
             "is_audited": self.is_audited,
             "rows": str(self.folder.rows),
+            "telemetry": str(self.folder.telemetry),
             "folder": str(self.folder.path),
         }
 
@@ -255,9 +260,10 @@ class CustomRun:
                 self.is_over = is_lost and (self._source is None or self.source.question is None)
 
     def _take_readings(self) -> None:
-        """What was printed now and then since the last call."""
+        """What was read now and then since the last call."""
         if self._source is not None:
             self._note_readings(self._source.taken_readings())
+            self._readings.add(self._watched.taken())
 
     def _note_readings(self, readings: Sequence[Reading]) -> None:
         self._readings.add(readings)

@@ -6,18 +6,35 @@ import contextlib
 import importlib
 import os
 import sys
+from typing import Any
 
 from orchestrator.detection.watch import TrainingLost, Watch
 
 
+class Reporter:
+    """The ``report`` of a function: called with a step, its loss and other numbers; raises TrainingLost.
+
+    ``watch`` has the rest, such as ``report.watch.telemetry(model, optimizer, closure)``.
+    """
+
+    __slots__ = ("watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def __call__(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
+        """``Watch.report``."""
+        return self.watch.report(step, loss, grad_norm, **metrics)
+
+
 def main() -> None:
-    """Call the function with the trial's values and a ``report`` that raises TrainingLost."""
+    """Call the function with the trial's values and its ``report``."""
     module_name, _, name = sys.argv[1].partition(":")
     sys.path.insert(0, os.getcwd())
     watch = Watch(raises=True)
     # The driver sees the same losses and reaches the same verdict.
     with contextlib.suppress(TrainingLost):
-        getattr(importlib.import_module(module_name), name)(dict(watch.config), watch.report)
+        getattr(importlib.import_module(module_name), name)(dict(watch.config), Reporter(watch))
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class Keeper:
         new = self.kept / f"{at}{_NEW}"
         shutil.rmtree(new, ignore_errors=True)
         (new / _PAST).mkdir(parents=True)
-        for file in (self._trial.rows, self._trial.points, self._trial.readings):
+        for file in _curve_files(self._trial):
             if rows := [row for row in _rows(file) if row["step"] < at]:
                 (new / _PAST / file.name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         self.candidate_files(candidate).rename(new / _FILES)
@@ -212,7 +212,12 @@ def _copy_files(trial: TrialFolder, target: Path, leave_out: set[str]) -> bool:
 
 
 def _own_files(trial: TrialFolder) -> set[str]:
-    return {path.name for path in (trial.settings, trial.rows, trial.readings, trial.points)}
+    return {path.name for path in (trial.settings, *_curve_files(trial))}
+
+
+def _curve_files(trial: TrialFolder) -> tuple[Path, ...]:
+    """The files that have a row for each step."""
+    return trial.rows, trial.telemetry, trial.points, trial.readings
 
 
 def _is_output(name: str) -> bool:

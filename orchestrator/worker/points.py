@@ -60,7 +60,9 @@ class Source:
 
     @property
     def note(self) -> str:
-        """Why there are no points, for the user."""
+        """Which columns are read, or why there are no points, for the user."""
+        if self.is_told:
+            return self._row_stream.note
         if self._stream is None:
             return "nothing was reported: call report(step, loss=...)"
         return self._stream.note
@@ -188,28 +190,32 @@ class Curve:
 
 
 class Readings:
-    """Values that were printed now and then, one row for each step, and those not reported yet."""
+    """Values that were read now and then, one row for each step, and those not reported yet."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, dict[str, float]]] = []
+        self._rows: dict[int, dict[str, float]] = {}
 
     def add(self, readings: Iterable[Reading]) -> None:
-        """Append ``readings``, whose steps do not decrease."""
+        """Add ``readings``; those of one step become one row."""
         for reading in readings:
-            if self._rows and self._rows[-1][0] == reading.step:
-                self._rows[-1][1].update(reading.values)
-            else:
-                self._rows.append((reading.step, dict(reading.values)))
+            self._rows.setdefault(reading.step, {}).update(reading.values)
 
-    def taken(self, *, is_last: bool) -> Trace:
-        """Rows since the last call as columns; the row of the last step is held back, as it may still grow."""
-        end = len(self._rows) if is_last else max(0, len(self._rows) - 1)
-        rows, self._rows = self._rows[:end], self._rows[end:]
-        names = dict.fromkeys(name for _, values in rows for name in values)
+    def taken(self, *, is_last: bool, last_step: int | None = None) -> Trace:
+        """Rows since the last call as columns, in the order of their steps.
+
+        The row of the last step is held back until ``is_last``, as it may still grow. With ``last_step``, that of the
+        curve so far, so is every row from that step on, and rows beyond it are never taken.
+        """
+        steps = sorted(self._rows)
+        if not is_last:
+            steps = steps[:-1]
+        if last_step is not None:
+            steps = [step for step in steps if step < last_step or (is_last and step == last_step)]
+        rows = [self._rows.pop(step) for step in steps]
+        names = dict.fromkeys(name for values in rows for name in values)
         if not rows:
             return {}
-        steps = np.array([step for step, _ in rows])
-        return {"step": steps, **{name: np.array([v.get(name, math.nan) for _, v in rows]) for name in names}}
+        return {"step": np.array(steps), **{name: np.array([v.get(name, math.nan) for v in rows]) for name in names}}
 
 
 def known_readings(folder: TrialFolder) -> list[Reading]:

@@ -22,6 +22,7 @@ class TrialFolder:
         self.path = path
         self.settings = path / "trial.json"  # the input of the trainer's process
         self.rows = path / "rows.jsonl"  # the reports of a trainer that uses `Watch`, one JSON object per line
+        self.telemetry = path / "telemetry.jsonl"  # what a `Watch` reads of the optimizer's steps
         self.readings = path / "readings.jsonl"  # validation losses and other metrics parsed from its output
         self.points = path / "points.jsonl"  # the points parsed from a trainer that prints its losses
 

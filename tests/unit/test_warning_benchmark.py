@@ -15,7 +15,7 @@ from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, fit, soon
 from benchmarks.warning_scores import cusum, deviations, kurtosis
 from orchestrator.sweepfile.spec import load_sweep
 from orchestrator.warning.alarms import Bout
-from orchestrator.warning.features import features
+from orchestrator.warning.features import NAMES, features
 from orchestrator.warning.risk import shipped
 
 PAGE = (Path(__file__).parents[2] / "docs" / "warning.md").read_text()
@@ -45,14 +45,22 @@ RUNS = [run(name, seed, onset) for name in "ab" for seed, onset in enumerate((No
 
 def test_a_law_that_holds_on_all_objectives_is_found_on_those_left_out() -> None:
     found = across(RUNS, "objective", SCORES["risk, curvature"])
-    assert found["all"].num_onsets == 6
-    assert found["all"].good_share == 1.0
-    assert found["all"].false_per_1000 <= 1.0
+    assert found["all"].quality.num_onsets == 6
+    assert found["all"].quality.good_share == 1.0
+    assert found["all"].quality.false_per_1000 <= 1.0
+
+
+def test_a_threshold_from_theory_is_not_chosen_on_the_training_folds() -> None:
+    """Without any instability among them no threshold could be chosen."""
+    calm = [run("c", seed) for seed in range(3)]
+    at_edge = benchmark.fixed(lambda run: (run.step_N, run.feature_NF[:, NAMES.index("edge_ahead")]), 0.0)
+    found = across([*calm, *[one for one in RUNS if one.objective == "a"]], "objective", at_edge)["a"].quality
+    assert found.num_onsets == found.num_warned == 3
 
 
 def test_noise_warns_of_nothing() -> None:
     found = across(RUNS, "objective", SCORES["norm, deviations"])
-    assert found["all"].good_share <= 0.5
+    assert found["all"].quality.good_share <= 0.5
 
 
 def test_a_reading_is_soon_before_an_onset_from_fifty_steps_on() -> None:

@@ -486,6 +486,23 @@ def test_an_episode_without_an_end_is_in_the_record_while_it_lasts() -> None:
     assert spans(alone("one spike")[160 + CONFIG.recovery_steps]) == [(150, 160)]
 
 
+def test_a_spike_that_follows_a_slow_rise_lasts_until_it_is_back_however_wide_the_rise_made_the_noise() -> None:
+    """The trend before such a spike is wide enough to take twice the level for a return."""
+    steps = np.arange(600)
+    share_risen = np.clip((steps - 300) / 50, 0, 1) * (steps < 450)
+    back = np.exp(-np.clip(steps - 350, 0, None) / 30)
+    curve = 2.6 + 8 * np.exp(-steps / 15) + 1.6 * share_risen * back + np.where(steps >= 350, 40 * back, 0.0)
+    curves = [curve + (0.15 + 0.5 * share_risen) * noise(600, seed, 0.0, 1.0) for seed in range(8)]
+    for one, losses in zip(records(curves), curves, strict=True):
+        end = spans(one)[-1][1]
+        assert outcome(one) == "spiked"
+        assert end is not None
+        assert np.median(losses[end : end + 5]) < 1.5 * 2.6
+    for one in records([losses[:440] for losses in curves]):  # 1.8 times the level at its end
+        assert spans(one)[-1][1] is None
+        assert outcome(one) == "diverged"
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.floats(1.0, 1e12), min_size=1, max_size=20))
 def test_how_high_a_spike_goes_changes_nothing_but_its_peak(rises: list[float]) -> None:

@@ -30,6 +30,19 @@ def test_it_is_the_lowest_loss_that_is_far_enough_from_the_edge(tmp_path: Path) 
     assert lines[-1] == "chosen from 3 cells of 5 that are stable on all seeds"
 
 
+def test_a_stable_direction_says_from_where_on_little_is_learned(tmp_path: Path) -> None:
+    body = "axes: {lr: {log: [1e-6, 1], num: 7}}\n"
+    labels = ["degraded", "degraded", "stable", "stable", "stable", "diverged", "diverged"]
+    losses = [900.0, 900.0, 3.0, 2.0, 1.0, None, None]
+    found = recommended(tmp_path, labels, losses, body)
+    down, up = found.chosen.margins
+    assert (down.first_degraded, up.first_degraded) == (pytest.approx(1e-5), None)
+    lines = recommendation_lines(found)
+    assert "  lr down: open: stable to 1e-6 (factor 1e+03), degraded from 1e-5, where what was tried ends" in lines
+    counted = recommended(tmp_path / "counted", labels, losses, body, counts_degraded=True)
+    assert all(margin.first_degraded is None for margin in counted.chosen.margins), "there it is the edge"
+
+
 def test_more_margin_costs_loss(tmp_path: Path) -> None:
     labels, losses = ["stable", "stable", "stable", "diverged", "diverged"], [3.0, 2.0, 1.0, None, None]
     margins = {1.0: 1e-1, 5.0: 1e-2, 50.0: 1e-3}

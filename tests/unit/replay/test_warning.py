@@ -87,10 +87,33 @@ def test_the_answer_in_words_and_as_json_has_both(ledger: LedgerReader) -> None:
         found = warning.warn(ledger)
     lines = list(warned_lines(found))
     assert lines[0] == "case: 3 runs, 1 instability"
-    assert lines[1].startswith("warned of 1 of 1, 1 of them by 20 steps or more, median lead ")
+    assert lines[1].startswith("model trend: the trend of the curvature")
+    assert lines[2] == "  alarm where the risk of the next 50 steps is 10.0% or more"
+    assert lines[3] == "warned of 1 of 1 (100%, 95 % interval 21% to 100%)"
+    assert lines[4].startswith("  1 by 20 steps or more (100%, 95 % interval 21% to 100%); median lead ")
     assert any(line.startswith("1 false alarm in 1,100 calm steps: 0.91 per 1,000 steps") for line in lines)
     told = warned_json(found)
     assert (told["num_warned"], len(told["false_alarms"]), told["num_with_curvature"]) == (1, 1, 3)
+    assert told["models"] == [{"name": "trend", "threshold": 0.1, "num_runs": 3}]
+    assert told["intervals"]["num_warned"]["high"] == 1.0
+
+
+def test_a_table_has_a_head_for_each_column_and_fits_a_terminal(ledger: LedgerReader) -> None:
+    with ledger:
+        found = warning.warn(ledger)
+    long = {"lr": 0.0107721734502, "beta2": 0.999, "batch_size": 128, "warmup": 1000}
+    instabilities = tuple(
+        replace(one, trial=replace(one.trial, cell=long), alarm=one.alarm) for one in found.instabilities
+    )
+    lines = list(warned_lines(replace(found, instabilities=instabilities)))
+    assert max(len(line) for line in lines) <= 80
+    (head,) = [line for line in lines if "onset" in line]
+    assert head.split() == ["trial", "seed", "alarm", "onset", "lead", "risk", "why", "cell"]
+    (row,) = [line for line in lines if line[head.index("onset") :].startswith("300")]
+    letters = row[head.index("why") :].split()[0].split(",")
+    legend = lines[lines.index("why: what raises the risk most") + 1 :]
+    assert [line.split()[0] for line in legend][: len(letters)] == letters
+    assert "curvature" in legend[0]
 
 
 def test_a_run_that_drifted_away_without_an_episode_has_its_onset() -> None:

@@ -45,6 +45,7 @@ def test_an_alarm_in_the_last_steps_is_neither_right_nor_wrong() -> None:
     found = warned(run(980), 0.5)
     assert found.alarms == (980,)
     assert found.false_alarms == ()
+    assert math.isnan(quality([found]).precision)
 
 
 def test_an_instability_at_the_start_leaves_no_time_to_warn() -> None:

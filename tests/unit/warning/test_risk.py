@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from orchestrator.warning.features import NAMES
+from orchestrator.warning.features import NAMES, TREND_NAME
 from orchestrator.warning.risk import as_json, fitted, shipped
 
 F = len(NAMES)
@@ -68,6 +68,17 @@ def test_a_feature_that_is_not_known_counts_neither_way() -> None:
 
 def test_where_nothing_is_known_there_is_no_risk() -> None:
     assert np.isnan(shipped()["trend"].risks(np.full((1, F), np.nan))[0])
+
+
+def test_the_risk_at_the_edge_is_that_of_a_trend_of_one_with_all_else_usual() -> None:
+    model = shipped()["trend"]
+    reading_1F = np.zeros((1, F))
+    for name, centre in zip(model.names, model.centre, strict=True):
+        reading_1F[0, NAMES.index(name)] = 0.0 if name == TREND_NAME else centre
+    assert model.risk_at_edge() == pytest.approx(model.risks(reading_1F)[0])
+    assert model.threshold == model.risk_at_edge()
+    with pytest.raises(ValueError, match="edge_ahead"):
+        shipped()["cheap"].risk_at_edge()
 
 
 def test_the_cheap_model_needs_no_curvature() -> None:

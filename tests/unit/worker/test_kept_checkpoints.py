@@ -89,14 +89,22 @@ def test_of_several_checkpoints_the_newest_alone_is_copied_and_no_file_of_sweep(
     keeper = Keeper(tmp_path / "kept", trial, [50])
     paths = [save(trial, "old", "ckpt-1"), save(trial, "new", "ckpt-2")]
     (trial.path / "config.json").write_text("{}")
-    for file in (trial.settings, trial.rows, trial.points, trial.readings, trial.output(0), trial.output(1)):
+    for file in (
+        trial.settings,
+        trial.rows,
+        trial.telemetry,
+        trial.points,
+        trial.readings,
+        trial.output(0),
+        trial.output(1),
+    ):
         file.write_text("")
     keeper.look(paths[1], paths, 10)
     keeper.look(paths[1], paths, 11)
     assert {path.name for path in keeper.candidate_files(10).iterdir()} == {"ckpt-2", "config.json"}
     drop_files_of_trainer(trial)
     assert {path.name for path in trial.path.iterdir()} == {
-        "trial.json", "rows.jsonl", "points.jsonl", "readings.jsonl", "output.log", "output.1.log",
+        "trial.json", "rows.jsonl", "telemetry.jsonl", "points.jsonl", "readings.jsonl", "output.log", "output.1.log",
     }  # fmt: skip
 
 
