@@ -16,8 +16,7 @@ from orchestrator.pictures.labels import plain
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH
 from orchestrator.remedies.answer import Remedies
-from orchestrator.remedies.answer_text import short_loss
-from orchestrator.remedies.remedy import NO_CHANGE
+from orchestrator.remedies.answer_text import alone_name, short_loss
 from orchestrator.remedies.tallies import Tally
 from orchestrator.space import format_value
 
@@ -36,7 +35,7 @@ def remedies_figure(found: Remedies, file_format: str) -> bytes:
 def _draw(found: Remedies) -> Figure:
     steps, names = found.fork_steps, found.names
     alone = {one.fork_step: one for one in found.unchanged}
-    rows: list[tuple[str, dict[int, Tally]]] = [(f"{NO_CHANGE}, other data", alone)] if alone else []
+    rows: list[tuple[str, dict[int, Tally]]] = [(alone_name(found), alone)] if alone else []
     rows += [(name, {one.fork_step: one for one in found.tallies if one.remedy.name == name}) for name in names]
     longest = max((len(name) for name, _ in rows), default=10)
     size = (max(6.0, 1.9 + 0.07 * longest + _COLUMN * len(steps)), 2.2 + _ROW * len(rows))

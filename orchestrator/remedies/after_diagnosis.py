@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.files import FROZEN_SWEEP
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import CUSTOM_KINDS
 from orchestrator.remedies.answer_text import remedies_lines
+from orchestrator.remedies.custom import is_custom, why_not
 from orchestrator.remedies.reading import has_remedies, remedies_of
 
 
 def remedy_lines(ledger: LedgerReader, found: Diagnosis) -> Iterator[str]:
     """The answer of the trial's forks; without forks the command that trains them, where they can be trained."""
     folder, trial = ledger.path.parent, found.trial
-    if found.evidence.outcome == "stable" or trial.objective in CUSTOM_KINDS:
+    if found.evidence.outcome == "stable" or (is_custom(trial) and why_not(folder, trial) is not None):
         return
     if has_remedies(folder, trial.trial_id):
         yield "remedies, tried on forks of this trial:"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
-from orchestrator.messages import TrialRow
+from orchestrator.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.remedies.repeats import NO_REPEATS, Difference, Repeats
 from orchestrator.remedies.tallies import Tally
 
 
@@ -40,7 +41,8 @@ class Remedies:
     original to the bit, None before it has a result. ``control_differs`` are facts of the process, of the trial and of
     the control, that are not the same. ``tallies`` are of remedies, ``unchanged`` of other data alone.
     ``cause`` is the mechanism of the diagnosis. ``neighbour`` is the stable trial on which ``harms`` were measured.
-    ``num_missing`` forks have no result yet.
+    ``num_missing`` forks have no result yet. ``control_difference`` says how the control differs from the original.
+    ``repeats`` is of a custom trainer, whose forks are resumed; what had no effect there has no tally.
     """
 
     sweep: str
@@ -56,6 +58,13 @@ class Remedies:
     neighbour: TrialRow | None
     harms: tuple[Harm, ...]
     num_missing: int
+    control_difference: Difference | None = None
+    repeats: Repeats = NO_REPEATS
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether a custom trainer made the trial: its forks are resumed from its own checkpoints."""
+        return self.trial.objective in CUSTOM_KINDS
 
     @property
     def fork_steps(self) -> list[int]:

@@ -11,6 +11,8 @@ from typing import Any
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.remedies.answer import Harm, Remedies, loss_of
 from orchestrator.remedies.remedy import NO_CHANGE
+from orchestrator.remedies.repeats import Difference
+from orchestrator.remedies.repeats_text import repeats_lines
 from orchestrator.remedies.tallies import Tally
 from orchestrator.space import format_value
 
@@ -18,7 +20,7 @@ WIDTH = 80
 _CELL, _LEAST_NAME = 13, 15  # columns
 _LONGEST_LOSS = 6  # characters
 _MOST_COSTS = 6  # lines
-_OTHER_DATA = f"{NO_CHANGE}, other data"
+_OTHER_DATA, _RESUMED = f"{NO_CHANGE}, other data", f"{NO_CHANGE}, resumed"
 
 
 def remedies_lines(found: Remedies) -> Iterator[str]:
@@ -45,7 +47,7 @@ def _table(found: Remedies, steps: Sequence[int]) -> Iterator[str]:
     yield from (line.rstrip() for line in _heads(found, steps, width))
     rows = [(name, [found.at(name, step) for step in steps]) for name in found.names]
     alone = [next((one for one in found.unchanged if one.fork_step == step), None) for step in steps]
-    for name, cells in [*([(_OTHER_DATA, alone)] if any(alone) else []), *rows]:
+    for name, cells in [*([(alone_name(found), alone)] if any(alone) else []), *rows]:
         if not any(cells):
             continue
         words = "".join(_cell(tally).rjust(_CELL) for tally in cells)
@@ -53,6 +55,16 @@ def _table(found: Remedies, steps: Sequence[int]) -> Iterator[str]:
             yield name
             name = ""
         yield f"{name:<{width}}{words}"
+
+
+def alone_name(found: Remedies) -> str:
+    """The name of the forks without a remedy."""
+    return _RESUMED if found.is_custom else _OTHER_DATA
+
+
+def _alone(found: Remedies) -> str:
+    """What a fork without a remedy undergoes all the same."""
+    return "being resumed" if found.is_custom else "other data"
 
 
 def _heads(found: Remedies, steps: Sequence[int], width: int) -> Iterator[str]:
@@ -76,6 +88,8 @@ def short_loss(value: float) -> str:
 def _before(found: Remedies) -> Iterator[str]:
     if found.control_repeats is None:
         yield "control: no result yet"
+    elif found.is_custom:
+        yield from repeats_lines(found)
     elif found.control_repeats:
         yield "control: an unchanged fork repeats the trial bit for bit"
     else:
@@ -122,7 +136,7 @@ def _latest(found: Remedies) -> Iterator[str]:
             best_of_them = f"{most.remedy.name} from {_step(found, most)}"
             yield f"no remedy saved every replicate; at most {_saved(found, most)}: {best_of_them}"
         elif any(one.saved for one in found.tallies):
-            yield "no remedy saved more replicates than other data alone"
+            yield f"no remedy saved more replicates than {_alone(found)} alone"
         else:
             yield "no remedy saved any replicate"
         return
@@ -154,7 +168,7 @@ def _passed(found: Remedies) -> Iterator[str]:
 def _too_late(found: Remedies) -> Iterator[str]:
     last, late = found.last_helpful_step, found.too_late_step
     if last is None:
-        yield "nothing helped more than other data alone, from any of these steps"
+        yield f"nothing helped more than {_alone(found)} alone, from any of these steps"
     elif late is None:
         yield f"even from the last fork, at step {last}, something helped: no step was too late"
     else:
@@ -269,7 +283,16 @@ def remedies_json(found: Remedies) -> dict[str, Any]:
         "costs": [{name: getattr(harm, name) for name in Harm.__slots__} for harm in found.harms],
         "replicates_differ": found.replicates_differ,
         "num_missing": found.num_missing,
+        "control_difference": _difference_json(found.control_difference),
+        "resumed": [
+            {"fork_step": one.fork_step, "differs": _difference_json(one.differs)} for one in found.repeats.resumed
+        ],
+        "without_effect": [{"name": name, "fork_step": step} for name, step in found.repeats.without_effect],
     }
+
+
+def _difference_json(one: Difference | None) -> dict[str, Any] | None:
+    return None if one is None else {"step": one.step, "largest": one.largest if math.isfinite(one.largest) else None}
 
 
 def _row_json(row: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from orchestrator.diagnosis.small_sweep import cell_alone
 from orchestrator.errors import InputError, Problem
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.messages import TrialRow
+from orchestrator.remedies import custom
 from orchestrator.remedies.remedy import Entry, Fork
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 
@@ -28,18 +29,34 @@ def own_interventions(trial: TrialRow) -> list[Entry]:
     return list(trial.config.get(AXIS) or ())
 
 
-def fork_sweep(folder: Path, trial: TrialRow, forks: Iterable[Fork], *, allow_import: bool = False) -> Sweep:
+def fork_sweep(
+    folder: Path,
+    trial: TrialRow,
+    forks: Iterable[Fork],
+    *,
+    allow_import: bool = False,
+    there: Path | None = None,
+    steps: Sequence[int] = (),
+) -> Sweep:
     """The trial of the sweep in ``folder`` left alone (the control), and ``forks`` of it.
 
-    The control has the configuration of the trial. Raises InputError where the trial cannot be trained again from here,
-    or a fork is refused.
+    The control has the configuration of the trial. That of a custom trainer keeps the checkpoints for forks at
+    ``steps``, beside the results of earlier questions in ``there``. Raises InputError where the trial cannot be trained
+    again from here, or a fork is refused.
     """
-    refuse_custom_trainer(trial)
+    custom.refuse_unforkable(folder, trial)
     own = own_interventions(trial)
-    sweep = _sweep(folder, trial, [own, *(fork.interventions(own) for fork in forks)], allow_import)
+    is_custom = custom.is_custom(trial)
+    values: list[Sequence[Entry]] | None = None
+    if not is_custom:
+        values = [own, *(fork.interventions(own) for fork in forks)]
+    sweep = _sweep(folder, trial, values, allow_import)
     if not any(dict(one.config) == dict(trial.config) for one in sweep.trials):
         message = "the sweep's file does not give this trial any more: it was changed, or is of another version"
         raise InputError(Problem(str(folder), trial.trial_id, message, "`sweep run` trains the trials of the file"))
+    if is_custom:
+        custom.checked(sweep, allow_import)
+        return custom.custom_sweep(sweep, there or folder, trial, forks, steps)
     # Its results are compared to the bit: other kernels round differently, and a narrow pack may have chosen them.
     return replace(sweep, rounding=_rounding(folder, trial))
 
@@ -67,22 +84,14 @@ def refuse_forks(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_
 
 
 def objective_of(folder: Path, trial: TrialRow, *, allow_import: bool = False) -> Objective:
-    """What trained the trial. Raises InputError as ``fork_sweep`` does."""
-    refuse_custom_trainer(trial)
+    """What trained the trial, which no custom trainer did. Raises InputError as ``fork_sweep`` does."""
     objective = _sweep(folder, trial, [own_interventions(trial)], allow_import).objective
     assert isinstance(objective, Objective)
     return objective
 
 
-def refuse_custom_trainer(trial: TrialRow) -> None:
-    """Raise InputError for a trial that a custom trainer made: its forks cannot be trained."""
-    if trial.objective in CUSTOM_KINDS:
-        message = f"a custom trainer ({trial.objective}) trained it, and only packed objectives can be forked"
-        remedy = "`sweep diagnose` gives advice on it; `sweep objectives` lists what can be forked"
-        raise InputError(Problem("sweep remedy", trial.trial_id, message, remedy))
-
-
-def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]], allow_import: bool) -> Sweep:
+def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]] | None, allow_import: bool) -> Sweep:
+    """The trial's cell over lists of interventions; None for the cell alone."""
     document = cell_alone(folder, trial)
     data = {key: value for key, value in document.data.items() if key not in _NOT_HERE}
     data["fixed"] = {name: value for name, value in data["fixed"].items() if name != AXIS}
@@ -93,7 +102,7 @@ def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]], all
         **data,
         "name": f"{_NAME}_{trial.trial_id}",
         "seeds": [trial.seed],
-        "axes": {AXIS: {"values": [list(value) for value in values]}},
+        "axes": {} if values is None else {AXIS: {"values": [list(value) for value in values]}},
         # A fork that is slow beside others is a result here.
         "stopping": {**stopping, "slow": None},
         # Forks are compared by their losses; curves stay as thin as those of the trial.
@@ -105,6 +114,10 @@ def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]], all
 
 def _check(folder: Path, trial: TrialRow, allow_import: bool) -> Any:
     """A function that says why a fork is refused, None where it is not."""
+    custom.refuse_unforkable(folder, trial)
+    if custom.is_custom(trial):
+        trainer = custom.checked(_sweep(folder, trial, None, allow_import), allow_import)
+        return lambda fork: custom.refused(trainer, trial, fork)
     own = own_interventions(trial)
     objective = objective_of(folder, trial, allow_import=allow_import)
 

@@ -13,8 +13,10 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages import TrialRow
 from orchestrator.remedies.answer import Harm, Remedies
 from orchestrator.remedies.beside import stable_beside, stable_neighbour
+from orchestrator.remedies.custom import is_custom
 from orchestrator.remedies.derived import own_interventions
 from orchestrator.remedies.remedy import NO_CHANGE, fork_of
+from orchestrator.remedies.repeats import NO_REPEATS, control_difference, repeats_of
 from orchestrator.remedies.tallies import tallies
 
 # Of what is recorded of a process.
@@ -38,6 +40,7 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
     own, rows = own_interventions(trial), ledger.trials()
     beside = stable_beside(ledger, rows, trial)
     control, repeats, forks, differs = None, None, [], {}
+    by_losses, of_forks = None, NO_REPEATS
     if has_remedies(folder, trial.trial_id):
         with LedgerReader(forks_folder(folder, trial.trial_id) / LEDGER) as trained:
             forks = trained.trials()
@@ -46,6 +49,9 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
                 repeats = same_curve(ledger, trial.trial_id, trained, control.trial_id)
                 both = ledger.environment(trial.trial_id), trained.environment(control.trial_id)
                 differs = {} if repeats else different_facts(*both)
+                by_losses = None if repeats else control_difference(ledger, trial, trained, control)
+            if is_custom(trial):
+                of_forks = repeats_of(ledger, trial, trained, forks)
     neighbour = stable_neighbour(rows, trial, beside)
     all_tallies = tallies(forks, own, first_spike_over(trial))
     asked = {(one.remedy.name, one.fork_step) for one in all_tallies}
@@ -58,12 +64,18 @@ def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
         control=control,
         control_repeats=repeats,
         control_differs=differs,
-        tallies=tuple(one for one in all_tallies if one.remedy.name != NO_CHANGE),
+        tallies=tuple(
+            one
+            for one in all_tallies
+            if one.remedy.name != NO_CHANGE and (one.remedy.name, one.fork_step) not in of_forks.without_effect
+        ),
         unchanged=tuple(one for one in all_tallies if one.remedy.name == NO_CHANGE),
         beside=tuple(beside),
         neighbour=neighbour,
         harms=tuple(one for one in harms if (one.name, one.fork_step) in asked),  # earlier ones had other questions
         num_missing=sum(row.outcome is None for row in forks),
+        control_difference=by_losses,
+        repeats=of_forks,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from orchestrator.remedies.answer import Beside, Remedies
 from orchestrator.remedies.asking import fork_steps_of
 from orchestrator.remedies.asking import remedies_of as asked_remedies
 from orchestrator.remedies.beside import stable_beside
-from orchestrator.remedies.derived import accepted, fork_sweep, objective_of, refuse_custom_trainer, refuse_forks
+from orchestrator.remedies.custom import is_custom, nearest, refuse_unforkable, replicates_of, resumes_there, unanswered
+from orchestrator.remedies.derived import accepted, fork_sweep, objective_of, refuse_forks
 from orchestrator.remedies.pairs import pairs
 from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
 from orchestrator.remedies.remedy import Fork, Remedy
@@ -51,13 +52,21 @@ def train_remedies(
     the trial does not have.
     """
     trial, allow_import = found.trial, asked.allow_import
+    asked = replace(asked, replicates=replicates_of(trial, asked.replicates))
 
-    def train(forks: Iterable[Fork], of: TrialRow, there: Path) -> Summary:
-        sweep = fork_sweep(folder, of, forks, allow_import=allow_import)
+    def train(forks: Iterable[Fork], of: TrialRow, there: Path, steps: Sequence[int] = ()) -> Summary:
+        sweep = fork_sweep(folder, of, forks, allow_import=allow_import, there=there, steps=steps)
         refuse_what_cannot_run(sweep, there)
         return run_sweep(sweep, there, make_executor, observers, retry_errored=True)
 
     there = forks_folder(folder, trial.trial_id)
+    if is_custom(trial):
+        tried_remedies(folder, found, asked, [0])  # what is refused, is refused before the control trains
+        if steps := unanswered(there, asked_steps(found, asked)):
+            summary = train([], trial, there, steps)
+            yield f"the control, which keeps checkpoints for {len(steps)} steps", summary
+            if summary.stopped_by is not None:
+                return
     singles = single_forks(folder, found, asked)
     summary = train(singles, trial, there)
     yield f"{len(singles)} forks and the control", summary
@@ -76,6 +85,13 @@ def train_remedies(
     if neighbour is not None and saving:
         forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
         forks = accepted(folder, neighbour, forks, allow_import=allow_import)
+        if is_custom(neighbour):
+            if steps := unanswered(there / NEIGHBOUR, {fork.step for fork in forks}):
+                summary = train([], neighbour, there / NEIGHBOUR, steps)
+                yield "the control of a stable neighbour", summary
+                if summary.stopped_by is not None:
+                    return
+            forks = [fork for fork in forks if resumes_there(there / NEIGHBOUR, fork.step)]
         yield f"{len(forks)} remedies on a stable neighbour", train(forks, neighbour, there / NEIGHBOUR)
 
 
@@ -99,7 +115,7 @@ def to_remedy(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Di
         raise InputError(
             Problem(folder.name, "", f"{what}: there is nothing to remedy", "`sweep status` lists outcomes")
         )
-    refuse_custom_trainer(found.trial)
+    refuse_unforkable(folder, found.trial)
     return found
 
 
@@ -111,17 +127,10 @@ def answer_of(folder: Path, found: Diagnosis) -> Remedies:
 
 def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
     """The forks of one remedy each, and of other data alone; without those that do not act. Raises InputError."""
-    trial, evidence = found.trial, found.evidence
-    steps = fork_steps_of(asked.at, evidence.onset, trial.steps) if asked.at else usual_steps(evidence)
-    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(evidence, _stable_beside(folder, trial))
-    fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
-    tried = [Fork(remedy, step, 0) for remedy, step in fit]
-    objective = objective_of(folder, trial, allow_import=asked.allow_import)
-    if asked.tried:
-        refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
-        tried = refuse_idle(objective, trial, tried)
-    else:
-        tried = acting(objective, trial, accepted(folder, trial, tried, allow_import=asked.allow_import))
+    trial, steps = found.trial, asked_steps(found, asked)
+    if is_custom(trial):
+        steps = nearest(forks_folder(folder, trial.trial_id), steps, trial)
+    tried = tried_remedies(folder, found, asked, steps)
     if not tried:
         raise InputError(
             Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier")
@@ -129,12 +138,42 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
     if (num := len(tried) * asked.replicates) > MOST_FORKS:
         message = f"{num} forks are more than {MOST_FORKS}"
         raise InputError(Problem("--replicates", str(asked.replicates), message, "try fewer remedies or steps"))
-    alone = [Fork(Remedy(), step, k) for step in steps for k in range(1, asked.replicates)]
+    # The fork of a packed objective that is left alone is the control; a trainer that is resumed may not repeat it.
+    alone = [
+        Fork(Remedy(), step, k)
+        for step in steps
+        for k in range(0 if is_custom(trial) and step > 0 else 1, asked.replicates)
+    ]
     forks = [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)]
     return sorted([*alone, *forks], key=lambda fork: fork.step)  # side by side in a pack, forks share their past
 
 
-def _stable_beside(folder: Path, trial: TrialRow) -> list[Beside]:
+def asked_steps(found: Diagnosis, asked: Asked) -> list[int]:
+    """The steps to fork at, ascending. Raises InputError."""
+    evidence = found.evidence
+    return fork_steps_of(asked.at, evidence.onset, found.trial.steps) if asked.at else usual_steps(evidence)
+
+
+def tried_remedies(folder: Path, found: Diagnosis, asked: Asked, steps: Sequence[int]) -> list[Fork]:
+    """The forks of one remedy each with the data of the trial; without those that do not act. Raises InputError."""
+    trial = found.trial
+    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(found.evidence, _beside(folder, trial))
+    fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
+    tried = [Fork(remedy, step, 0) for remedy, step in fit]
+    if asked.tried:
+        refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
+    else:
+        tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
+    if not is_custom(trial):
+        objective = objective_of(folder, trial, allow_import=asked.allow_import)
+        return (refuse_idle if asked.tried else acting)(objective, trial, tried)
+    if not tried and not asked.tried:
+        message = "the trainer is passed none of the settings that are tried by default, such as {lr}"
+        raise InputError(Problem("sweep remedy", trial.trial_id, message, "say what to try: --try FIELD=x0.5"))
+    return tried
+
+
+def _beside(folder: Path, trial: TrialRow) -> list[Beside]:
     with LedgerReader(folder / LEDGER) as ledger:
         return stable_beside(ledger, ledger.trials(), trial)
 

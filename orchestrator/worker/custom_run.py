@@ -28,7 +28,6 @@ from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
 from orchestrator.worker.trial_folder import TrialFolder
 from orchestrator.worker.watch_readings import WatchReadings
 
-_SECONDS_PER_LOOK = 0.05
 # A stopped run must end before the driver stops waiting for its last report.
 _LONGEST_PAUSE_S = 8.0
 _SHOWN_LINES = 20
@@ -50,6 +49,8 @@ class CustomRun:
 
     at_a_time = 1
     waited: tuple[str, ...] = ()  # it is the only member
+    seconds_per_look = 0.05
+    skips_existing = False  # whether the file of its metrics may start with the lines of another run
 
     def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
         self.pack, self.launch = pack, pack.launch
@@ -168,7 +169,12 @@ class CustomRun:
             metrics = metrics.model_copy(update={"file": os.path.join(launch.folder, filled(metrics.file))})
         keeps_points = launch.checkpoint is not None
         self._source = Source(
-            metrics, self.folder, after=self.curve.last_step, keeps_points=keeps_points, is_function=is_function
+            metrics,
+            self.folder,
+            after=self.curve.last_step,
+            keeps_points=keeps_points,
+            is_function=is_function,
+            skips_existing=self.skips_existing,
         )
         if is_function:
             command = [sys.executable, "-m", "orchestrator.worker.function", config["python"]]
@@ -200,17 +206,20 @@ class CustomRun:
 
     def _checkpoint(self, filled: Callable[[str], str]) -> str | None:
         """The newest checkpoint of an earlier attempt, None without one."""
+        return max(self.checkpoints(filled), key=_changed, default=None)
+
+    def checkpoints(self, filled: Callable[[str], str]) -> list[str]:
+        """The trainer's checkpoints in its folder; several where the sweep file has a glob."""
         if self.launch.checkpoint is None:
-            return None
+            return []
         pattern = self.launch.checkpoint
         path = os.path.join(self.launch.folder, filled(pattern))
         if os.path.exists(path):
-            return path
+            return [path]
         # Only what the user wrote is a pattern, not what is filled in.
         folder, own = self.folder.path, filled(pattern)
         escaped = own.replace(str(folder), glob.escape(str(folder)))
-        found = [path for path in glob.glob(os.path.join(glob.escape(self.launch.folder), escaped)) if _changed(path)]
-        return max(found, key=_changed, default=None)
+        return [path for path in glob.glob(os.path.join(glob.escape(self.launch.folder), escaped)) if _changed(path)]
 
     def _resume_arguments(self, filled: Callable[[str], str]) -> list[str]:
         """The arguments with which it resumes; {checkpoint} is the path of the newest checkpoint."""
@@ -233,7 +242,7 @@ class CustomRun:
 
     def _look(self) -> bool:
         """Process the output of a short time; returns whether there was a loss."""
-        points = self.source.read(self._children[0], _SECONDS_PER_LOOK)
+        points = self.source.read(self._children[0], self.seconds_per_look)
         for child in self._children[1:]:
             child.read()
         self._take(points)

@@ -38,6 +38,7 @@ class Source:
         after: int | None,
         keeps_points: bool,
         is_function: bool = False,
+        skips_existing: bool = False,
     ) -> None:
         """The output of a function is not read."""
         self._rows = FileTail(str(folder.rows))
@@ -50,7 +51,7 @@ class Source:
         self.is_told = False  # the trainer reports through `Watch`, and so learns of a verdict immediately
         self._has_spoken = False
         self._last_old: int | None = None  # the last step up to ``after``, while there are none beyond
-        if after is None and self._tail is not None:
+        if (after is None or skips_existing) and self._tail is not None:
             while self._tail.read():
                 pass  # content from before this run does not belong to it
         if after is not None:

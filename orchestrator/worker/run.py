@@ -12,9 +12,10 @@ from typing import Protocol
 
 from orchestrator.messages import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
 from orchestrator.worker.checkpoints import BadCheckpoint
-from orchestrator.worker.custom_run import CustomRun, RankPlaces
+from orchestrator.worker.forked_run import launched_run
 from orchestrator.worker.measurement import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
+from orchestrator.worker.ranks import RankPlaces
 
 _ERROR_LINES = 30
 
@@ -73,7 +74,7 @@ def run_pack(
 def run_of(pack: Pack, places: RankPlaces | None = None, pace: Pace = Pace()) -> Run:
     """The run of a pack of either kind."""
     if isinstance(pack, LaunchedPack):
-        return CustomRun(pack, places)
+        return launched_run(pack, places)
     assert isinstance(pack, StackedPack), pack
     return PackedRun(pack, pace)
 

@@ -145,6 +145,8 @@ def main():
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
+        for group, decay in zip(optimizer.param_groups, (weight_decay, 0.0), strict=True):
+            group.update(betas=(beta1, beta2), eps=eps, weight_decay=decay)  # as they are given now, not as saved
         generator.set_state(saved["generator"])
         first = saved["iter"]
     replica = nn.parallel.DistributedDataParallel(model) if world_size > 1 else model

@@ -121,11 +121,28 @@ def test_the_commands_of_the_diagnosis_page_work_on_its_example(tmp_path: Path) 
 @pytest.mark.timeout(1800)
 def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(blocks(REMEDIES, "yaml")[0])
-    lines = [[*words, "--executor", "inline"] if words[1] == "run" else words for words in commands(REMEDIES)]
-    run_all(lines, tmp_path)
+    run_all(remedies_commands("night"), tmp_path)
     found = json.loads((tmp_path / "rescue.json").read_text())
     assert found["control_repeats"] is True
     assert found["latest"] == "lr x0.25"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_trainer_of_the_remedies_page_is_forked_from_its_checkpoints(tmp_path: Path) -> None:
+    run_all(remedies_commands("train_rescue"), tmp_path)
+    found = json.loads((tmp_path / "script.json").read_text())
+    assert found["control_repeats"] is True
+    assert found["resumed"] == [{"fork_step": 60, "differs": None}, {"fork_step": 100, "differs": None}]
+    assert found["without_effect"] == []
+    assert (found["latest"], found["latest_step"]) == ("lr x0.1", 100)
+
+
+def remedies_commands(name: str) -> list[list[str]]:
+    """The commands of the page about one sweep; runs without Ray."""
+    lines = [words for words in commands(REMEDIES) if words[2].removesuffix(".yaml") == name]
+    assert lines[0][1] == "run"
+    return [[*words, "--executor", "inline"] if words[1] == "run" else words for words in lines]
 
 
 def test_the_commands_of_the_detection_page_work_on_its_log(tmp_path: Path) -> None:

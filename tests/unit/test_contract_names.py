@@ -25,6 +25,7 @@ from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.arithmetic import FUNCTIONS
 from orchestrator.sweepfile.batch_section import BatchSection
 from orchestrator.sweepfile.custom_trainer import GIVEN
+from orchestrator.sweepfile.forked_values import DATA_SEED
 from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.sections import (
     EVENTS,
@@ -178,6 +179,7 @@ def test_keys_of_a_sweep_file() -> None:
     assert {
         "steps", "seed", "trial", "folder", "config", "command", "python", "environment", "metrics", "workers",
     } == GIVEN  # fmt: skip
+    assert DATA_SEED == "data_seed"  # gives replicates of a fork other data
     assert list(CheckpointConfig.model_fields) == ["every_s", "every_steps"]
     assert list(ValidateConfig.model_fields) == ["every"]
     assert list(TelemetryConfig.model_fields) == ["every", "curvature", "products", "curves"]

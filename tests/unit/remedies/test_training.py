@@ -180,7 +180,7 @@ def test_gc_removes_pictures_of_remedies_and_no_fork(beyond: Path, command_line:
     assert (folder / LEDGER).is_file()
 
 
-def test_a_trial_of_a_custom_trainer_is_refused_with_what_can_be_forked(tmp_path: Path) -> None:
+def test_a_trial_whose_trainer_does_not_resume_is_refused(tmp_path: Path) -> None:
     row = row_of("diverged", 5, objective=CUSTOM_KINDS[0])
-    with pytest.raises(InputError, match="only packed objectives can be forked"):
+    with pytest.raises(InputError, match="does not say how it resumes"):
         fork_sweep(tmp_path, row, [])

@@ -1,0 +1,157 @@
+"""Which checkpoints of a trainer are kept for forks, and what is kept with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.worker.kept_checkpoints import Answers, Keeper, drop_files_of_trainer, needed, seed
+from orchestrator.worker.trial_folder import TrialFolder
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> TrialFolder:
+    folder = TrialFolder(tmp_path / "trials" / "control")
+    folder.path.mkdir(parents=True)
+    return folder
+
+
+def save(trial: TrialFolder, content: str, name: str = "ckpt.pt") -> str:
+    """As a trainer that replaces its checkpoint."""
+    path = trial.path / name
+    path.with_suffix(".new").write_text(content)
+    os.replace(path.with_suffix(".new"), path)
+    return str(path)
+
+
+def train(trial: TrialFolder, keeper: Keeper, steps: range, every: int, late: int = 0) -> None:
+    """A run that saves after every few steps; what it prints is read ``late`` steps later."""
+    checkpoint = None
+    for step in steps:
+        with trial.points.open("a") as file:
+            file.write(json.dumps({"step": step, "loss": float(step)}) + "\n")
+        for printed in (step - late,) * 2:
+            keeper.look(checkpoint, [] if checkpoint is None else [checkpoint], printed if printed >= 0 else None)
+        if (step + 1) % every == 0:
+            checkpoint = save(trial, f"resumes at {step + 1}")
+
+
+def resumes(keeper: Keeper) -> dict[int, int]:
+    """What the candidates print first that are tried out, as long as one has to be."""
+    found: dict[int, int | None] = {}
+    while (one := keeper.next_to_try(found)) is not None:
+        found[one] = int((keeper.candidate_files(one) / "ckpt.pt").read_text().split()[-1])
+    return {one: at for one, at in found.items() if at is not None}
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_the_nearest_checkpoint_at_or_before_each_step_is_kept(trial: TrialFolder, tmp_path: Path, late: int) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [0, 5, 10, 34, 70])
+    train(trial, keeper, range(100), 10, late)
+    keeper.settle(resumes(keeper), None)
+    assert Answers.read(tmp_path / "kept").steps == {5: None, 10: 10, 34: 30, 70: 70}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"10", "30", "70", "steps.json"}
+
+
+def test_a_checkpoint_has_the_curve_before_the_step_at_which_it_resumes(trial: TrialFolder, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [34])
+    train(trial, keeper, range(100), 10)
+    keeper.settle(resumes(keeper), None)
+    fork = TrialFolder(tmp_path / "trials" / "fork")
+    assert seed(tmp_path / "kept", 30, fork)
+    assert [json.loads(line)["step"] for line in fork.points.read_text().splitlines()] == list(range(30))
+    assert (fork.path / "ckpt.pt").read_text() == "resumes at 30"
+    assert not seed(tmp_path / "kept", 31, fork)
+
+
+def test_a_checkpoint_that_is_still_written_is_not_copied(trial: TrialFolder, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [50])
+    path = save(trial, "half")
+    keeper.look(path, [path], 9)
+    keeper.look(path, [path], 9)
+    assert keeper.candidates() == [], "no loss was printed since it changed"
+    path = save(trial, "the whole of it")
+    keeper.look(path, [path], 10)
+    assert keeper.candidates() == [], "it has changed since"
+    keeper.look(path, [path], 11)
+    assert keeper.candidates() == [10]
+    assert (keeper.candidate_files(10) / "ckpt.pt").read_text() == "the whole of it"
+
+
+def test_of_several_checkpoints_the_newest_alone_is_copied_and_no_file_of_sweep(
+    trial: TrialFolder, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [50])
+    paths = [save(trial, "old", "ckpt-1"), save(trial, "new", "ckpt-2")]
+    (trial.path / "config.json").write_text("{}")
+    for file in (
+        trial.settings,
+        trial.rows,
+        trial.telemetry,
+        trial.points,
+        trial.readings,
+        trial.output(0),
+        trial.output(1),
+    ):
+        file.write_text("")
+    keeper.look(paths[1], paths, 10)
+    keeper.look(paths[1], paths, 11)
+    assert {path.name for path in keeper.candidate_files(10).iterdir()} == {"ckpt-2", "config.json"}
+    drop_files_of_trainer(trial)
+    assert {path.name for path in trial.path.iterdir()} == {
+        "trial.json", "rows.jsonl", "telemetry.jsonl", "points.jsonl", "readings.jsonl", "output.log", "output.1.log",
+    }  # fmt: skip
+
+
+def test_no_more_is_kept_while_it_trains_than_the_steps_may_need(trial: TrialFolder, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [40])
+    train(trial, keeper, range(100), 5)
+    assert len(keeper.candidates()) <= 3
+
+
+def test_what_is_settled_stays_when_a_killed_control_ends_again(trial: TrialFolder, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [34])
+    train(trial, keeper, range(100), 10)
+    keeper.settle(resumes(keeper), None)
+    keeper.settle({}, "it failed")
+    assert Answers.read(tmp_path / "kept") == Answers({34: 30}, "it failed")
+
+
+def test_one_checkpoint_a_step_is_tried_out_where_what_is_printed_is_seen_at_once(
+    trial: TrialFolder, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [34, 71])
+    train(trial, keeper, range(100), 10)
+    assert sorted(resumes(keeper).values()) == [30, 70]
+
+
+def test_a_checkpoint_that_cannot_be_resumed_gives_way_to_the_one_before(trial: TrialFolder, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [34])
+    train(trial, keeper, range(100), 10)
+    first = keeper.next_to_try({})
+    assert first == 30
+    assert keeper.next_to_try({first: None}) == 20
+    assert keeper.next_to_try({first: None, 20: 20}) is None
+    keeper.settle({20: 20}, "torn")
+    assert Answers.read(tmp_path / "kept") == Answers({34: 20}, "torn")
+
+
+def test_without_a_file_or_with_a_damaged_one_nothing_is_known(tmp_path: Path) -> None:
+    assert Answers.read(tmp_path) == Answers({}, None)
+    (tmp_path / "steps.json").write_text('{"steps": {"3":')
+    assert Answers.read(tmp_path) == Answers({}, None)
+
+
+@given(st.sets(st.integers(0, 200)), st.lists(st.integers(1, 200), max_size=4), st.integers(0, 1))
+def test_the_nearest_is_always_among_those_that_are_needed(seen: set[int], wanted: list[int], late: int) -> None:
+    # A checkpoint that was seen after step p resumes at p + 1, or earlier where printing was seen late.
+    kept = needed(seen, wanted)
+    for step in wanted:
+        nearest = max((p for p in seen if p + 1 - late <= step), default=None)
+        assert nearest is None or nearest in kept
+    assert needed(kept, wanted) == kept
