@@ -25,7 +25,7 @@ _ROW, _COLUMN = 0.34, 1.0  # inches
 
 
 def remedies_figure(found: Remedies, file_format: str) -> bytes:
-    """Remedies by fork step, with saved replicates and final loss written in, and the latest that saves all framed.
+    """Remedies by fork step, with saved replicates and final loss written in, and the cheapest that saves all framed.
 
     The same ledgers give the same bytes. Raises ValueError for an unknown format.
     """
@@ -41,7 +41,7 @@ def _draw(found: Remedies) -> Figure:
     size = (max(6.0, 1.9 + 0.07 * longest + _COLUMN * len(steps)), 2.2 + _ROW * len(rows))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    best = found.latest
+    best = found.cheapest
     for place, (name, by_step) in enumerate(rows):
         for column, step in enumerate(steps):
             _square(axes, column, place, by_step.get(step))
@@ -61,7 +61,7 @@ def _draw(found: Remedies) -> Figure:
     looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
     handles = [Patch(**looks, label="not tried")] if any(set(steps) - by_step.keys() for _, by_step in rows) else []
     if best is not None:
-        handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="latest that saves all"))
+        handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="cheapest that saves all"))
     if any(one.recovered for one in (*found.tallies, *found.unchanged)):
         handles.append(Patch(facecolor="none", edgecolor="none", label="+N: left the trend and came back"))
     if handles:
