@@ -36,9 +36,9 @@ from orchestrator.remedies.cells_text import (
     head_lines,
     summary_lines,
 )
-from orchestrator.remedies.latest_first import region_to_remedy, train_latest_first
+from orchestrator.remedies.latest_first import is_stopped, latest_answer, region_to_remedy, train_latest_first
 from orchestrator.remedies.reading import forks_folder
-from orchestrator.remedies.training import Asked, answer_of, to_remedy
+from orchestrator.remedies.training import Asked, to_remedy
 
 
 def remedy_each_cell(
@@ -62,7 +62,7 @@ def remedy_each_cell(
     with LedgerReader(folder / LEDGER) as ledger:
         stability = stability_map(ledger, where=cell)
     refuse_without("training forks", "torch")
-    resources, cells, exit_code, is_stopped = resources_of(folder), [], EXIT_OK, False
+    resources, cells, summaries = resources_of(folder), [], []
     executor_loader(executor, ExecutorOptions(folder, resources))  # an unknown one is refused before anything is said
     yield from head_lines(region)
     for place, trial in enumerate(region.trials, 1):
@@ -71,12 +71,11 @@ def remedy_each_cell(
         found = to_remedy(folder, trial.trial_id, {})
         progress = ProgressLines(f"cell {place} of {len(region.trials)}, {cell_text(trial)}: ")
         start = executor_loader(executor, ExecutorOptions(there, resources))()
-        for summary in train_latest_first(folder, found, asked, start, [progress]):
-            exit_code = max(exit_code, summary.exit_code)
-            is_stopped = summary.stopped_by is not None
-        if is_stopped:
+        of_cell = list(train_latest_first(folder, found, asked, start, [progress]))
+        summaries += of_cell
+        if is_stopped(of_cell):
             break
-        answer = answer_of(folder, found)
+        answer = latest_answer(folder, found, of_cell)
         if answer.tallies:
             path = (there / REMEDIES_PICTURE).with_suffix(f".{shown_format}")
             atomic_write(path, remedies_figure(answer, shown_format))
@@ -84,7 +83,7 @@ def remedy_each_cell(
         yield cell_line(region, cells[-1])
     found_cells = CellRemedies(region, tuple(cells))
     yield from summary_lines(found_cells)
-    if not is_stopped:
+    if not is_stopped(summaries):
         path = output or (folder / REMEDY_MAP).with_suffix(f".{shown_format}")
         write = write_output if output is not None else atomic_write
         write(path, remedy_map_figure(found_cells, stability, shown_format))
@@ -95,6 +94,6 @@ def remedy_each_cell(
         yield f"`sweep remedy {folder.name} --trial ID` tries more on one of them; the table has the ids"
         yield from mirrored(folder)
     yield from written_json(json_file, cell_remedies_json(found_cells))
-    if is_stopped:
+    if is_stopped(summaries):
         yield "stopped; the same command goes on"
-    return exit_code
+    return max((one.exit_code for one in summaries), default=EXIT_OK)

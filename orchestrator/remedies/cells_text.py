@@ -28,7 +28,7 @@ def cell_remedies_lines(found: CellRemedies) -> Iterator[str]:
 
 def head_lines(region: Region) -> Iterator[str]:
     """How many cells are not stable, and the heads of the columns of ``cell_line``."""
-    unknown = f"; {region.num_unknown} more are not known" if region.num_unknown else ""
+    unknown = f", {region.num_unknown} more not known" if region.num_unknown else ""
     yield f"{region.sweep}: {len(region.trials)} of {region.num_known} known cells are not stable{unknown}"
     yield "replicates saved by the cheapest remedy, the step of its fork from the onset, and final loss:"
     yield ""
@@ -89,21 +89,23 @@ def _summary(found: CellRemedies) -> Iterator[str]:
     num, num_saved = len(found.cells), len(found.saved)
     if num < len(found.region.trials):
         yield f"{num} of {len(found.region.trials)} cells have been tried"
-    yield f"saved, every replicate: {num_saved} of {num} cells"
+    yield f"a remedy saves every replicate in {num_saved} of {num} cells"
     if found.by_kind:
         counts = found.by_kind.items()
-        yield "cheapest, in how many cells: " + ", ".join(f"{kind} {first}" for kind, (first, _) in counts if first)
+        yield "the cheapest one is of this kind, in cells: " + ", ".join(
+            f"{kind} {first}" for kind, (first, _) in counts if first
+        )
         saving = sorted(((kind, both[1]) for kind, both in counts), key=lambda pair: -pair[1])
-        yield "saves as well from that step: " + ", ".join(f"{kind} {of_all}" for kind, of_all in saving)
+        yield "saves every replicate from the same step: " + ", ".join(f"{kind} {of_all}" for kind, of_all in saving)
         lower = sum(one.is_saved_by_lower_lr for one in found.cells)
         yield f"a lower learning rate saves {lower} of {num} cells from the step of their cheapest remedy"
     if unsaved := [one for one in found.cells if one.cheapest is None]:
         names = [cell_text(one.trial) for one in unsaved[:_MOST_NAMED]]
         more = f" and {len(unsaved) - _MOST_NAMED} more" if len(unsaved) > _MOST_NAMED else ""
-        yield f"nothing saves {len(unsaved)} cells: {' '.join(names)}{more}"
+        yield f"nothing saves {len(unsaved)} of them: {' '.join(names)}{more}"
     spiked = [one for one in found.saved if one.trial.outcome == "spiked"]
     if lower := sum(one.is_lower_alone for one in spiked):
-        yield f"left alone {lower} of {len(spiked)} spiked cells end lower than so: a spike is not a failure"
+        yield f"in {lower} of the {len(spiked)} spiked cells that are saved the run ends lower if left alone"
     if others := sum(one.control_repeats is False for one in found.cells):
         yield f"in {others} cells the control does NOT repeat the trial; `--trial ID` says why"
     yield f"steps trained after the forks: {found.spent_steps:,}"

@@ -13,6 +13,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.executors import Executor
 from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.remedies.answer import Remedies
 from orchestrator.remedies.asking import fork_steps_of, remedies_of
 from orchestrator.remedies.cells import CellRemedies, Region, cell_remedy, unstable_region
 from orchestrator.remedies.custom import is_custom, refuse_unforkable
@@ -42,6 +43,20 @@ def train_latest_first(
                 return
         if answer_of(folder, found).cheapest is not None:
             return
+
+
+def latest_answer(folder: Path, found: Diagnosis, summaries: Sequence[Summary]) -> Remedies:
+    """What the forks say of which ``train_latest_first`` gave ``summaries``.
+
+    Without one nothing of the question can be tried in this trial, and the forks there are of an earlier question.
+    """
+    answer = answer_of(folder, found)
+    return answer if summaries else replace(answer, tallies=(), unchanged=(), num_missing=0)
+
+
+def is_stopped(summaries: Sequence[Summary]) -> bool:
+    """Whether a signal stopped one of the parts."""
+    return any(one.stopped_by is not None for one in summaries)
 
 
 def region_to_remedy(folder: Path, where: Mapping[str, Any], asked: Asked) -> Region:
@@ -78,7 +93,8 @@ def find_cell_remedies(folder: Path, where: Mapping[str, Any], asked: Asked) -> 
     region, cells = region_to_remedy(folder, where, asked), []
     for trial in region.trials:
         found = to_remedy(folder, trial.trial_id, {})
-        if any(one.stopped_by is not None for one in train_latest_first(folder, found, asked, InlineExecutor, ())):
+        summaries = list(train_latest_first(folder, found, asked, InlineExecutor, ()))
+        if is_stopped(summaries):
             raise KeyboardInterrupt
-        cells.append(cell_remedy(answer_of(folder, found)))
+        cells.append(cell_remedy(latest_answer(folder, found, summaries)))
     return CellRemedies(region, tuple(cells))
