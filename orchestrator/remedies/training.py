@@ -37,7 +37,8 @@ class Asked:
     """What to try: texts of `--try` and `--at`, none for the usual; ``replicates`` of each; ``pairs`` of two.
 
     ``of_each_cell`` asks it of many trials: fewer remedies are usual, what one of them does not take is left out
-    instead of refused, and costs on stable neighbours are not measured.
+    instead of refused, a remedy that fails with the trial's own data is not tried with other data, and costs on stable
+    neighbours are not measured.
     """
 
     tried: Sequence[str] = ()
@@ -73,6 +74,14 @@ def train_remedies(
             if summary.stopped_by is not None:
                 return
     singles = single_forks(folder, found, asked)
+    if asked.of_each_cell and asked.replicates > 1:
+        first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
+        summary = train(first, trial, there)
+        yield f"{len(first)} forks and the control", summary
+        if summary.stopped_by is not None:
+            return
+        saving = {(one.remedy.name, one.fork_step) for one in answer_of(folder, found).tallies if one.saved}
+        singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in saving]
     summary = train(singles, trial, there)
     yield f"{len(singles)} forks and the control", summary
     if summary.stopped_by is not None:
