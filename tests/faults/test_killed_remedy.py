@@ -13,7 +13,7 @@ from fault_kit import DRIVERS, LONGER, command, run, write_sweep
 
 KILLS = 4
 ASKED = ("--at", "0", "--try", "lr=x0.5,x0.25", "--try", "skip=5", "--replicates", "4", "--json", "answer.json")
-OF_EACH_CELL = ("--each-cell", "--at", "-5", "--try", "lr=x0.5,x0.25", "--replicates", "2", "--json", "answer.json")
+OF_EACH_CELL = ("--each-cell", "--at", "onset", "--try", "lr=x0.5,x0.25", "--replicates", "2", "--json", "answer.json")
 
 
 @pytest.mark.slow
