@@ -51,6 +51,7 @@ CREATE TABLE trials (
     is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after any of these
     episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
     norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
+    fired TEXT NOT NULL DEFAULT '[]',       -- JSON: what the rules of its control did, and why
     curve_digest TEXT,             -- of steps and losses, where a custom trainer may repeat a run
     rung_losses TEXT NOT NULL DEFAULT '[]', -- JSON: its loss at each rung that it reached, where slow ones are pruned
     reason TEXT,                   -- why this outcome, or what went wrong
@@ -107,7 +108,7 @@ class Schema:
     upgrades: Mapping[int, str] = field(default_factory=dict, repr=False, hash=False)
 
 
-SCHEMA = Schema(1, _TABLES)
+SCHEMA = Schema(2, _TABLES, {1: "ALTER TABLE trials ADD COLUMN fired TEXT NOT NULL DEFAULT '[]';"})
 
 
 def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:

@@ -46,12 +46,12 @@ def ledger_file(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
 
 
-def test_a_new_ledger_says_whose_it_is_and_begins_with_schema_1(tmp_path: Path) -> None:
+def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
-        assert ledger.version == 1
+        assert ledger.version == 2
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.version == 1
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(1,)]
+        assert ledger.version == 2
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(2,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
