@@ -36,6 +36,7 @@ WINDOW, LEAST_HISTORY = 64, 8
 QUANTILE = "clip_to_quantile"
 _OF_ENTRIES = ("reset", "rescale", "skip")
 _MOST_FIRINGS = 1000
+NO_RULES = "none"  # an empty list in words
 
 Change = Mapping[str, Any]
 
@@ -50,7 +51,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    name: str | None = Field(None, pattern=r"^\S(.{0,28}\S)?$", description="what maps and tables call it")
+    name: str | None = Field(None, pattern=r"^[^\s=]([^=\n]{0,28}[^\s=])?$", description="what maps and tables call it")
     on: Signal = Field(description="the signal that is read")
     above: float = Field(ge=0, description="the value that a reading must exceed")
     readings: int = Field(1, ge=1, description="readings in a row that must exceed it")
@@ -64,6 +65,13 @@ class Rule(BaseModel):
     over: int = Field(0, ge=0, description="steps of a linear ramp of the fields that it sets")
     lasts: int | None = Field(None, ge=1, description="steps after which the fields go back; null for never")
 
+    @field_validator("name")
+    @classmethod
+    def _name_is_free(cls, name: str | None) -> str | None:
+        if name == NO_RULES:
+            raise ValueError(f"{name!r} is what maps call an empty list")
+        return name
+
     @field_validator("do")
     @classmethod
     def _changes_are_known(cls, changes: tuple[Change, ...]) -> tuple[Change, ...]:
@@ -72,7 +80,7 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_entries(self) -> Rule:
-        if not any(map(_sets, self.do)) and (self.over or self.lasts is not None):
+        if not any(may_set([self])) and (self.over or self.lasts is not None):
             raise ValueError("over and lasts are of fields that it sets, and it sets none")
         if len(self.do) > self.at_most:
             raise ValueError(f"it has {len(self.do)} changes and fires at most {self.at_most} times: raise at_most")
@@ -225,7 +233,7 @@ def _product(powers: Sequence[tuple[int, float]]) -> float:
 
 def policy_in_words(rules: Sequence[Mapping[str, Any]], *, wants_details: bool = True) -> str:
     """A policy as plain data in few characters, e.g. ``curvature > 1: lr x0.5``; ``none`` for no rules."""
-    return " + ".join(_rule_in_words(rule, wants_details) for rule in rules) or "none"
+    return " + ".join(_rule_in_words(rule, wants_details) for rule in rules) or NO_RULES
 
 
 def _rule_in_words(rule: Mapping[str, Any], wants_details: bool) -> str:

@@ -51,7 +51,6 @@ CREATE TABLE trials (
     is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after any of these
     episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
     norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
-    fired TEXT NOT NULL DEFAULT '[]',       -- JSON: what the rules of its control did, and why
     curve_digest TEXT,             -- of steps and losses, where a custom trainer may repeat a run
     rung_losses TEXT NOT NULL DEFAULT '[]', -- JSON: its loss at each rung that it reached, where slow ones are pruned
     reason TEXT,                   -- why this outcome, or what went wrong
@@ -59,6 +58,7 @@ CREATE TABLE trials (
     pack_id TEXT,
     started_at REAL,               -- seconds since 1970, of the last attempt
     finished_at REAL,
+    fired TEXT NOT NULL DEFAULT '[]',       -- JSON: what the rules of its control did, and why
     CHECK ((status = 'finished') = (outcome IS NOT NULL))
 );
 CREATE INDEX trials_of_packs ON trials (pack_id, status);

@@ -288,7 +288,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
         "peak_factor", "off_share", "risen_share", "validation_loss", "best_validation_loss", "best_validation_step",
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
-        "fired", "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at",
+        "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
     ]  # fmt: skip
 
 

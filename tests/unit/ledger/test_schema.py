@@ -100,6 +100,17 @@ def test_a_file_whose_tables_are_still_on_their_way_can_be_opened(tmp_path: Path
             ledger.trials()
 
 
+def test_a_ledger_of_schema_1_gets_the_column_of_what_rules_did(tmp_path: Path) -> None:
+    first = Schema(1, "".join(line for line in SCHEMA.tables.splitlines(True) if not line.startswith("    fired ")))
+    for name, schema in (("old.db", first), ("new.db", SCHEMA)):
+        with LedgerWriter(tmp_path / name, schema):
+            pass
+    with LedgerWriter(tmp_path / "old.db") as ledger:
+        assert ledger.version == SCHEMA.version
+    query = "PRAGMA table_info(trials)"
+    assert asked(tmp_path / "old.db", query) == asked(tmp_path / "new.db", query)
+
+
 @pytest.mark.parametrize("schema", [SECOND, THIRD])
 def test_an_upgrade_on_writing_keeps_all_there_was_and_makes_what_a_new_ledger_has(
     tmp_path: Path, ledger_file: Path, schema: Schema
