@@ -167,6 +167,13 @@ def with_fired(config: Config, fired: Sequence[Mapping[str, Any]]) -> Config:
     return config.model_copy(update={"interventions": tuple(sorted(entries, key=lambda entry: entry.at))})
 
 
+def acted(config: Mapping[str, Any], fired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A configuration as plain data with what its rules did among its interventions, in place of the rules."""
+    entries = [*(config.get("interventions") or ()), *(one["did"] for one in fired)]
+    kept = {name: value for name, value in config.items() if name not in ("interventions", "control")}
+    return {**kept, **({"interventions": sorted(entries, key=lambda entry: entry["at"])} if entries else {})}
+
+
 def refuse_rules_that_cannot_act(config: Controlled) -> None:
     """Raise ValueError for a rule that these settings give no meaning to, naming it and what would do."""
     for number, rule in enumerate(config.control, 1):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from objectives.control import firing_in_words
 from orchestrator.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
@@ -44,6 +45,7 @@ def trial_table(ledger: LedgerReader, readings: Measured | None = None) -> pd.Da
         row = {"trial_id": trial.trial_id, **settings, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
+        row["fired"] = "; ".join(map(firing_in_words, trial.fired))
         row["saved_steps"] = trial.saved_steps
         row |= {name: found.get(name, {}).get(trial.trial_id) for name in names(READING_COLUMNS)}
         row |= {name: of_trials.get(trial.trial_id) for name, of_trials in found.items() if name not in row}

@@ -166,6 +166,8 @@ def _mark(axes: Axes, found: Diagnosis, window: Window) -> None:
     for i, (onset, recovery) in enumerate((a, b) for a, b in shaded if a < end and b >= first):
         axes.axvspan(onset, recovery, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None)
     line(evidence.onset, "onset", color=LIMIT)
+    for i, one in enumerate(found.trial.fired):
+        line(one["did"]["at"], "a rule acted" if i == 0 else "_", color=SECOND_LINE, linestyle="-.")
     if found.cause is not None:
         line(found.cause.began_step, "the cause began", color=BROKEN, linestyle=":")
     last = int(evidence.loss.step_N[-1]) if len(evidence.loss) else evidence.end
