@@ -293,8 +293,8 @@ def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key
     """Cells with all seeds stable in one of two sweeps and none in the other, with at least two seeds in each."""
     outcomes: list[dict[Key, list[bool]]] = [{}, {}]
     for of_sweep, found in zip((before, after), outcomes, strict=True):
-        for (key, _), is_stable in of_sweep.items():
-            found.setdefault(key, []).append(is_stable)
+        for (key, _), stable in of_sweep.items():
+            found.setdefault(key, []).append(stable)
     return sum(
         len(seeds) > 1 and len(others) > 1 and len(set(seeds)) == len(set(others)) == 1 and seeds[0] != others[0]
         for key, seeds in outcomes[0].items()

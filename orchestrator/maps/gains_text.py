@@ -63,8 +63,8 @@ def gains_lines(
     rows = sorted(found, key=_rank)
     yield ""
     yield from _filled(
-        f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, stable "
-        "here), runs harmed (stable there, not here), and the median change of the final loss where both are stable, "
+        f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, "
+        "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are stable, "
         "each with its interval of 95 %."
     )
     yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
@@ -77,7 +77,7 @@ def gains_lines(
     )
     first = rows[0][1].best_of_base
     bests = [(base, None, first), *((label, found.saved_loss, found.best) for label, found in rows)]
-    losses = [(label, _loss(saved), _loss(best and best.loss)) for label, saved, best in bests]
+    losses = [(label, _loss(saved), _loss(None if best is None else best.loss)) for label, saved, best in bests]
     yield from _table([(along, "saved", "best"), *losses], ["cell", *(_cell(best, axes) for _, _, best in bests)])
 
 
