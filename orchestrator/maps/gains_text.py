@@ -64,8 +64,8 @@ def gains_lines(
     yield ""
     yield from _filled(
         f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, "
-        "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are stable, "
-        "each with its interval of 95 %."
+        "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are "
+        "stable, each with its interval of 95 %."
     )
     yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
     if not counts_degraded and (degraded := _degraded(rows)):
@@ -133,7 +133,7 @@ def _loss(value: float | None) -> str:
 
 def _short(value: float, digits: int) -> str:
     """A loss with ``digits`` digits: 0.012, 1.2e-5."""
-    rounded = float(f"{value:.{digits}g}")
+    rounded = float(f"{value:.{digits}g}") + 0.0  # no -0
     if value == 0 or 0.01 <= abs(rounded) < 1000:
         return f"{rounded:g}"
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
@@ -174,7 +174,9 @@ def _table(rows: Sequence[tuple[str, ...]], tails: Sequence[str] = ()) -> Iterat
             yield from _filled(label)
             label = ""
         line = f"{label:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True))
-        rest = _WIDTH - len(line) - _GAP
-        first, *others = textwrap.wrap(tail, rest, break_on_hyphens=False) or [""]
-        yield f"{line}{' ' * _GAP}{first}".rstrip()
+        if not tail:
+            yield line
+            continue
+        start, *others = textwrap.wrap(tail, _WIDTH - len(line) - _GAP, break_on_hyphens=False)
+        yield f"{line}{' ' * _GAP}{start}"
         yield from (" " * (len(line) + _GAP) + other for other in others)

@@ -15,7 +15,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.messages import TrialRow
-from orchestrator.space import canonical_json, format_value
+from orchestrator.space import canonical_json, format_value, frozen
 
 _MOST = 12  # values, each of which has a map of its own in the picture
 
@@ -59,7 +59,7 @@ class OneValue(LedgerReader):
         return sum(cell.get(self.axis) == self._value for cell in itertools.islice(cells.values(), num))
 
 
-def values_along(path: Path, axis: str, base: str | None, stack: ExitStack) -> list[OneValue]:
+def values_along(path: Path, axis: str, base: Any, stack: ExitStack) -> list[OneValue]:
     """A ledger for each value of ``axis`` in the sweep whose ledger is at ``path``, that of ``base`` first.
 
     ``stack`` closes them. Without ``base`` they are in the order of the axis. Raises InputError for an unknown axis or
@@ -83,7 +83,7 @@ def values_along(path: Path, axis: str, base: str | None, stack: ExitStack) -> l
         raise refuse(f"it has {len(chosen.values)} values", f"choose an axis with 2 to {_MOST}")
     values = list(chosen.values)
     if base is not None:
-        first = value_meant("--base", chosen, base)
+        first = value_meant("--base", chosen, frozen(base))
         values = [first, *(value for value in values if value is not first)]
     return [stack.enter_context(OneValue(path, axis, value, chosen.zipped)) for value in values]
 

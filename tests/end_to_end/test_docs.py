@@ -305,6 +305,7 @@ def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_
     # A fifth of the steps: what is printed is not compared, and diverged cells are there all the same.
     (tmp_path / "fit.yaml").write_text(blocks(MAPS, "yaml")[0].replace("steps: 300", "steps: 60"))
     (tmp_path / "mine.yaml").write_text(blocks(MAPS, "yaml")[1])
+    (tmp_path / "changes.yaml").write_text(blocks(MAPS, "yaml")[2].replace("steps: 300", "steps: 60"))
     run_all(commands(MAPS), tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"turned.png", "facets.png"}
     assert json.loads((tmp_path / "where.json").read_text())["setting"] == {"lr": 0.02, "beta2": 0.95}
