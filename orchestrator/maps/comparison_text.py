@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -70,8 +70,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     if comparison.num_unknown:
         cells = count(comparison.num_unknown, "cell")
         lines.append(f"  not compared: {cells} with seeds that have no result in one of them")
-    for field, values in comparison.changed.items():
-        lines.append(f"differs: {field} = {', '.join(format_value(frozen(value)) for value in values)}")
+    lines += differs_lines(comparison.changed)
     if not comparison.changed:
         lines.append("differs: nothing but the cells left out")
     for side in comparison.sides:
@@ -92,6 +91,14 @@ def _gains_of_values(comparison: Comparison) -> Iterator[str]:
     found = [(new.name.removeprefix(prefix), new.gains) for new in comparison.differences if new.gains is not None]
     base = comparison.sides[0].name.removeprefix(prefix)
     yield from gains_lines(comparison.along, base, found, comparison.axes, comparison.counts_degraded)
+
+
+def differs_lines(changed: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A line for each field that differs, with its value in each sweep."""
+    return [
+        f"differs: {field} = {', '.join(format_value(frozen(value)) for value in values)}"
+        for field, values in changed.items()
+    ]
 
 
 def _interval_text(interval: tuple[float, float] | None) -> str:
