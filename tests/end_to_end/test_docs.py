@@ -321,7 +321,7 @@ def test_the_example_of_what_a_change_saves_has_the_values_of_its_axis_and_count
 def heads(text: str) -> list[str]:
     """What tables are named and which columns they have, without their numbers."""
     lines = [" ".join(line.split()) for line in text.partition("Against")[2].splitlines()]
-    return [line for line in lines if line.startswith(("interventions", "Median", "of all cells"))]
+    return [line for line in lines if line.startswith(("interventions ", "Median", "of all cells"))]
 
 
 @pytest.mark.slow
