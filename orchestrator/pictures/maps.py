@@ -34,6 +34,7 @@ from orchestrator.pictures.labels import (
     tick_texts,
     value_text,
 )
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import (
     BLANK,
@@ -184,13 +185,7 @@ def finish(
 ) -> None:
     """The title of a figure and its legend, with further ``lines``."""
     figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
-    figure.legend(
-        handles=[*outcome_legend(maps, has_mesh), *lines],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=8,
-    )
+    legend_below(figure, [*outcome_legend(maps, has_mesh), *lines])
 
 
 def _count(maps: Sequence[StabilityMap]) -> str:

@@ -124,7 +124,7 @@ def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -
     run_all(remedies_commands("night"), tmp_path)
     found = json.loads((tmp_path / "rescue.json").read_text())
     assert found["control_repeats"] is True
-    assert found["latest"] == "lr x0.25"
+    assert found["cheapest"] == "lr x0.25"
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_the_trainer_of_the_remedies_page_is_forked_from_its_checkpoints(tmp_pat
     assert found["control_repeats"] is True
     assert found["resumed"] == [{"fork_step": 60, "differs": None}, {"fork_step": 100, "differs": None}]
     assert found["without_effect"] == []
-    assert (found["latest"], found["latest_step"]) == ("lr x0.1", 100)
+    assert (found["cheapest"], found["cheapest_step"]) == ("lr x0.1", 100)
 
 
 def remedies_commands(name: str) -> list[list[str]]:
