@@ -325,6 +325,7 @@ def heads(text: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # four runs, which start Ray each
 def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_path: Path, monkeypatch) -> None:
     # A fifth of the steps: what is printed is not compared, and diverged cells are there all the same.
     (tmp_path / "fit.yaml").write_text(blocks(MAPS, "yaml")[0].replace("steps: 300", "steps: 60"))
