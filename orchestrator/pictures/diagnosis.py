@@ -16,6 +16,7 @@ from orchestrator.diagnosis.mechanisms.thresholds import DECAYED, LAGGING
 from orchestrator.diagnosis.series import Series, known
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import (
     BROKEN,
@@ -61,9 +62,8 @@ def _draw(found: Diagnosis) -> Figure:
         grid[0, column].set_xlim(window[0], window[1] - 1)
         grid[-1, column].set_xlabel("step" if column == 0 else "step, about the onset")
     figure.suptitle(plain(_title(found)), fontsize=10)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    handles, _ = grid[0, 0].get_legend_handles_labels()
+    legend_below(figure, handles, most_columns=4)
     return figure
 
 

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.pictures.colours import fraction_colours, ink
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH
 from orchestrator.remedies.answer import Remedies
@@ -25,7 +26,7 @@ _ROW, _COLUMN = 0.34, 1.0  # inches
 
 
 def remedies_figure(found: Remedies, file_format: str) -> bytes:
-    """Remedies by fork step, with saved replicates and final loss written in, and the latest that saves all framed.
+    """Remedies by fork step, with saved replicates and final loss written in, and the cheapest that saves all framed.
 
     The same ledgers give the same bytes. Raises ValueError for an unknown format.
     """
@@ -41,7 +42,7 @@ def _draw(found: Remedies) -> Figure:
     size = (max(6.0, 1.9 + 0.07 * longest + _COLUMN * len(steps)), 2.2 + _ROW * len(rows))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    best = found.latest
+    best = found.cheapest
     for place, (name, by_step) in enumerate(rows):
         for column, step in enumerate(steps):
             _square(axes, column, place, by_step.get(step))
@@ -61,11 +62,10 @@ def _draw(found: Remedies) -> Figure:
     looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
     handles = [Patch(**looks, label="not tried")] if any(set(steps) - by_step.keys() for _, by_step in rows) else []
     if best is not None:
-        handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="latest that saves all"))
+        handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="cheapest that saves all"))
     if any(one.recovered for one in (*found.tallies, *found.unchanged)):
         handles.append(Patch(facecolor="none", edgecolor="none", label="+N: left the trend and came back"))
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    legend_below(figure, handles)
     return figure
 
 

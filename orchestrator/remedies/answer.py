@@ -92,7 +92,7 @@ class Remedies:
         return [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
 
     @property
-    def latest(self) -> Tally | None:
+    def cheapest(self) -> Tally | None:
         """The remedy that saves every replicate from the latest fork on: the fewest steps are trained again.
 
         Of several at that step the one with the lowest final loss. None where none saves all.

@@ -24,7 +24,7 @@ _OTHER_DATA, _RESUMED = f"{NO_CHANGE}, other data", f"{NO_CHANGE}, resumed"
 
 
 def remedies_lines(found: Remedies) -> Iterator[str]:
-    """The control, the table, the latest remedy, from when on it is too late, the cost, and the diagnosis."""
+    """The control, the table, the cheapest remedy, from when on it is too late, the cost, and the diagnosis."""
     for line in _before(found):
         yield from _wrapped(line)
     if found.tallies:
@@ -119,7 +119,7 @@ def _after(found: Remedies) -> Iterator[str]:
         return
     if not found.replicates_differ:
         yield "replicates are all alike: data has no part in this training, so each count is of one run"
-    yield from _latest(found)
+    yield from _cheapest(found)
     yield from _passed(found)
     yield from _too_late(found)
     yield from _costs(found)
@@ -128,8 +128,8 @@ def _after(found: Remedies) -> Iterator[str]:
     yield f"steps trained after the forks: {spent:,}"
 
 
-def _latest(found: Remedies) -> Iterator[str]:
-    best = found.latest
+def _cheapest(found: Remedies) -> Iterator[str]:
+    best = found.cheapest
     if best is None:
         most = max(filter(found.helped, found.tallies), key=lambda one: (one.share, one.fork_step), default=None)
         if most is not None and most.saved:
@@ -141,7 +141,7 @@ def _latest(found: Remedies) -> Iterator[str]:
             yield "no remedy saved any replicate"
         return
     yield (
-        f"latest: {best.remedy.name} from {_step(found, best)}: saved {_saved(found, best)}, "
+        f"cheapest: {best.remedy.name} from {_step(found, best)}: saved {_saved(found, best)}, "
         f"final loss {_loss(best.final_loss)}"
     )
     lowest = found.best
@@ -158,7 +158,7 @@ def _latest(found: Remedies) -> Iterator[str]:
 def _passed(found: Remedies) -> Iterator[str]:
     """Where nothing saves the run to its end: what avoids its first spike, with the same data."""
     passed = [one for one in found.tallies if one.own_passed]
-    if found.latest is not None or not passed:
+    if found.cheapest is not None or not passed:
         return
     last = max(one.fork_step for one in passed)
     names = [one.remedy.name for one in passed if one.fork_step == last]
@@ -178,12 +178,12 @@ def _too_late(found: Remedies) -> Iterator[str]:
 def _costs(found: Remedies) -> Iterator[str]:
     if found.neighbour is None or not found.harms:
         why = "not measured yet" if found.neighbour is not None else "not known, no stable cell has this seed beside it"
-        yield from [f"cost where nothing is wrong: {why}"] if found.latest else []
+        yield from [f"cost where nothing is wrong: {why}"] if found.cheapest else []
         return
     there = " ".join(f"{name}={format_value(value)}" for name, value in found.neighbour.cell.items())
     own = found.harms[0].own_loss
     yield f"cost where nothing is wrong, in the stable trial {there} (final loss {_loss(own)}):"
-    best = None if found.latest is None else (found.latest.remedy.name, found.latest.fork_step)
+    best = None if found.cheapest is None else (found.cheapest.remedy.name, found.cheapest.fork_step)
 
     def place(harm: Harm) -> tuple[bool, float]:
         return (harm.name, harm.fork_step) != best, math.inf if harm.final_loss is None else harm.final_loss
@@ -260,7 +260,7 @@ def _wrapped(line: str) -> list[str]:
 
 def remedies_json(found: Remedies) -> dict[str, Any]:
     """The remedies as plain data."""
-    best = found.latest
+    best = found.cheapest
     return {
         "sweep": found.sweep,
         "trial_id": found.trial.trial_id,
@@ -271,8 +271,8 @@ def remedies_json(found: Remedies) -> dict[str, Any]:
         "control": None if found.control is None else _row_json(found.control),
         "remedies": [_tally_json(found, one) for one in found.tallies],
         "other_data": [_tally_json(found, one) for one in found.unchanged],
-        "latest": None if best is None else best.remedy.name,
-        "latest_step": None if best is None else best.fork_step,
+        "cheapest": None if best is None else best.remedy.name,
+        "cheapest_step": None if best is None else best.fork_step,
         "best": None if found.best is None else found.best.remedy.name,
         "best_step": None if found.best is None else found.best.fork_step,
         "last_helpful_step": found.last_helpful_step,

@@ -41,7 +41,7 @@ def told(folder: Path, answer: Remedies) -> TrialAnswer:
         trial_id=answer.trial.trial_id,
         tags={
             "diagnosis": "no cause" if answer.cause is None else title_of(answer.cause),
-            "remedy.latest": _where(answer.latest),
+            "remedy.cheapest": _where(answer.cheapest),
             "remedy.best": _where(answer.best),
             "remedy.agrees_with_diagnosis": _SAID[answer.agrees],
             "remedy.control_repeats": _SAID[answer.control_repeats],
@@ -55,7 +55,7 @@ def told(folder: Path, answer: Remedies) -> TrialAnswer:
 def _metrics(answer: Remedies) -> Iterator[tuple[str, float]]:
     yield "remedies_tried", len(answer.names)
     yield "remedies_helped", len({one.remedy.name for one in answer.tallies if answer.helped(one)})
-    for name, tally in (("latest", answer.latest), ("best", answer.best)):
+    for name, tally in (("cheapest", answer.cheapest), ("best", answer.best)):
         if tally is not None:
             yield f"remedy_{name}_step", tally.fork_step
             if tally.final_loss is not None:

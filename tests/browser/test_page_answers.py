@@ -77,7 +77,7 @@ def test_the_remedies_of_an_unstable_trial_have_their_picture_below_its_diagnosi
     expect(picture).to_have_count(1)
     expect(picture).to_be_visible()
     assert picture.evaluate("image => image.naturalWidth") > 100
-    expect(asked.locator("#diagnoses details[open] pre").first).to_contain_text("latest: lr x0.1")
+    expect(asked.locator("#diagnoses details[open] pre").first).to_contain_text("cheapest: lr x0.1")
 
 
 def test_a_part_of_the_steps_is_shown_by_numbers_or_by_dragging_and_all_of_them_again(asked: Page) -> None:

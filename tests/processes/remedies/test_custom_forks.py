@@ -87,8 +87,8 @@ def test_the_answer_says_what_saves_the_run_beside_a_control_and_forks_that_are_
     assert [(one.fork_step, one.saved, one.tried) for one in found.unchanged] == [(30, 0, 1), (50, 0, 1)]
     assert found.control_repeats is True
     assert found.repeats.resumed == (Resumed(30, None), Resumed(50, None))
-    assert found.latest is not None
-    assert (found.latest.remedy.name, found.latest.fork_step) == ("lr x0.25", 50)
+    assert found.cheapest is not None
+    assert (found.cheapest.remedy.name, found.cheapest.fork_step) == ("lr x0.25", 50)
     assert {harm.name for harm in found.harms} == {"lr x0.5", "lr x0.25"}
     assert "resumed and left alone, it repeats the trial bit for bit: from steps 30, 50" in said(found)
     assert "no change, resumed" in said(found)

@@ -46,16 +46,16 @@ def test_the_run_of_the_trial_has_its_remedies_and_another_question_replaces_the
 ) -> None:
     call("run", str(tmp_path / "beyond.yaml"), "--executor", "inline")
     client, before = unstable_run(tmp_path)
-    assert "remedy.latest" not in before.data.tags
+    assert "remedy.cheapest" not in before.data.tags
     assert "2 trials are in MLflow" in call("remedy", "beyond", *ASKED, "--try", "lr=x0.5,x0.99")
     client, run = unstable_run(tmp_path)
     assert run.info.run_id == before.info.run_id
-    assert run.data.tags["remedy.latest"] == run.data.tags["remedy.best"] == "lr x0.5 from step 0"
+    assert run.data.tags["remedy.cheapest"] == run.data.tags["remedy.best"] == "lr x0.5 from step 0"
     assert run.data.tags["remedy.control_repeats"] == "yes"
     assert run.data.tags["diagnosis"] == "step over the edge from the start"
     assert run.data.metrics["remedies_tried"] == 2
     assert run.data.metrics["remedies_helped"] == 1
-    assert run.data.metrics["remedy_latest_step"] == 0
+    assert run.data.metrics["remedy_cheapest_step"] == 0
     assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"remedies.json", "remedies.png"}
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "remedies.json")).read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
@@ -66,7 +66,7 @@ def test_the_run_of_the_trial_has_its_remedies_and_another_question_replaces_the
     assert len(client.get_metric_history(run.info.run_id, "remedies_tried")) == 1, "it is there already"
     call("remedy", "beyond", *ASKED, "--try", "lr=x0.99")
     _, run = unstable_run(tmp_path)
-    assert run.data.tags["remedy.latest"] == "none"
+    assert run.data.tags["remedy.cheapest"] == "none"
     assert run.data.metrics["remedies_tried"] == 1, "the last question counts, though its number is lower"
     (tmp_path / "results" / "mlflow.db").unlink()
     call("sync", "beyond")

@@ -1,4 +1,4 @@
-"""What forks come to: fractions, the latest remedy, from when on it is too late, and the diagnosis."""
+"""What forks come to: fractions, the cheapest remedy, from when on it is too late, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_saves_no_more_than_other_data_alone_is_not_named() -> None:
     alone = forked(Remedy(), 50, ["stable", "stable"])
     calm = replace(answer([]).trial, outcome="stable", final_loss=1.0)
     found = answer([*alone, *forked(SKIP, 50, ALL)], control=calm)
-    assert found.latest is None
+    assert found.cheapest is None
     assert found.best is None
     some = answer([*alone, *forked(SKIP, 50, ["stable", *NONE[1:]])])
     assert "no remedy saved more replicates than other data alone" in "\n".join(remedies_lines(some))
@@ -67,17 +67,17 @@ def test_the_control_and_forks_without_a_result_do_not_count() -> None:
     assert tallies([row_of("diverged", 100), row_of(None, config={"interventions": [{"at": 5, "skip": 1}]})]) == []
 
 
-def test_the_latest_remedy_saves_all_from_the_last_step_then_with_the_lowest_loss() -> None:
+def test_the_cheapest_remedy_saves_all_from_the_last_step_then_with_the_lowest_loss() -> None:
     rows = [
         *forked(LOWER, 50, ALL, [0.1] * 3),
         *forked(LOWER, 90, ALL, [2.0] * 3),
         *forked(CLIP, 90, ALL, [1.0] * 3),
         *forked(SKIP, 99, ["stable", "stable", "diverged"], [0.0] * 3),
     ]
-    best = answer(rows).latest
+    best = answer(rows).cheapest
     assert best is not None
     assert (best.remedy.name, best.fork_step) == ("clip 0.3", 90)
-    assert answer(forked(SKIP, 99, NONE)).latest is None
+    assert answer(forked(SKIP, 99, NONE)).cheapest is None
 
 
 def test_the_best_remedy_saves_all_with_the_lowest_loss_from_whatever_step() -> None:
@@ -178,13 +178,13 @@ def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
     assert "1/2" in text
     assert "3/3 1.2e-5" in text
     assert "lr x0.5 from step 60: final loss 1.5 (+50.0%)" in text
-    assert "latest: lr x0.5 from step 60 on (40 before the onset): saved 3 of 3 (95 %" in text
+    assert "cheapest: lr x0.5 from step 60 on (40 before the onset): saved 3 of 3 (95 %" in text
 
 
 def test_json_has_what_the_issue_asks_for() -> None:
     found = remedies_json(answer([*forked(LOWER, 50, ALL), *forked(SKIP, 50, NONE)]))
     assert found["control_repeats"] is True
-    assert found["latest"] == "lr x0.5"
+    assert found["cheapest"] == "lr x0.5"
     assert found["remedies"][1]["outcomes"] == {"diverged": 3}
     one = found["remedies"][0]
     assert {name: one[name] for name in ("name", "fork_step", "tried", "saved", "final_loss")} == {
@@ -194,4 +194,4 @@ def test_json_has_what_the_issue_asks_for() -> None:
         "saved": 3,
         "final_loss": 1.0,
     }
-    assert remedies_json(answer(forked(SKIP, 50, NONE)))["latest"] is None
+    assert remedies_json(answer(forked(SKIP, 50, NONE)))["cheapest"] is None

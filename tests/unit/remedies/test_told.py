@@ -15,7 +15,7 @@ from orchestrator.remedies.told import told
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
 
 
-def test_trackers_get_the_latest_and_the_best_remedy_and_a_row_for_each(tmp_path: Path) -> None:
+def test_trackers_get_the_cheapest_and_the_best_remedy_and_a_row_for_each(tmp_path: Path) -> None:
     rows = [
         *forked(Remedy(), 50, ["stable", "diverged"]),
         *forked(LOWER, 20, ALL, [0.5] * 3),
@@ -27,7 +27,7 @@ def test_trackers_get_the_latest_and_the_best_remedy_and_a_row_for_each(tmp_path
     given = told(tmp_path, found)
     assert given.tags == {
         "diagnosis": "step over the edge from the start",
-        "remedy.latest": "lr x0.5 from step 50",
+        "remedy.cheapest": "lr x0.5 from step 50",
         "remedy.best": "lr x0.5 from step 20",
         "remedy.agrees_with_diagnosis": "yes",
         "remedy.control_repeats": "yes",
@@ -35,8 +35,8 @@ def test_trackers_get_the_latest_and_the_best_remedy_and_a_row_for_each(tmp_path
     assert given.metrics == {
         "remedies_tried": 2,
         "remedies_helped": 1,
-        "remedy_latest_step": 50,
-        "remedy_latest_loss": 1.0,
+        "remedy_cheapest_step": 50,
+        "remedy_cheapest_loss": 1.0,
         "remedy_best_step": 20,
         "remedy_best_loss": 0.5,
         "remedy_too_late_step": 90,
@@ -59,5 +59,5 @@ def test_where_nothing_saves_there_are_no_numbers_of_what_does(tmp_path: Path) -
     given = told(tmp_path, replace(answer(forked(SKIP, 50, NONE)), control_repeats=None))
     assert given.metrics == {"remedies_tried": 1, "remedies_helped": 0}
     assert given.tags["diagnosis"] == "no cause"
-    assert given.tags["remedy.latest"] == given.tags["remedy.best"] == "none"
+    assert given.tags["remedy.cheapest"] == given.tags["remedy.best"] == "none"
     assert given.tags["remedy.control_repeats"] == "not known"

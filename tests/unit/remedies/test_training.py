@@ -54,8 +54,8 @@ def test_half_the_learning_rate_saves_a_run_beyond_the_edge_and_hardly_less_does
     assert found.control_repeats is True
     assert counts["lr x0.5", 0] == (2, 2)
     assert counts["lr x0.99", 0] == (0, 2)
-    assert found.latest is not None
-    assert found.latest.remedy.name == "lr x0.5"
+    assert found.cheapest is not None
+    assert found.cheapest.remedy.name == "lr x0.5"
     assert [(one.setting, one.value) for one in found.beside] == [("lr", 0.5)]
     assert {harm.name for harm in found.harms} == {"lr x0.5"}
     assert found.agrees in (True, None)
@@ -143,7 +143,7 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     assert code == 0
     answer = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
     found = orchestrator.load(beyond).remedy(tried=ASKED.tried, at=ASKED.at, replicates=2)
-    assert answer["latest"] == "lr x0.5"
+    assert answer["cheapest"] == "lr x0.5"
     assert answer["trial_id"] == found.trial.trial_id
     assert [(one["name"], one["saved"]) for one in answer["remedies"]] == [
         (one.remedy.name, one.saved) for one in found.tallies
@@ -153,13 +153,13 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     code, printed = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
     assert "remedies, tried on forks of this trial:" in printed
-    assert "latest: lr x0.5" in printed
+    assert "cheapest: lr x0.5" in printed
     with LedgerReader(beyond / LEDGER) as ledger:
         rows = ledger.trials()
         page, data = diagnosis_text(ledger, found.trial, rows), report_data(ledger)
         (stable,) = [row for row in rows if row.outcome == "stable"]
         assert remedy_picture(ledger, stable, rows) == ""
-    assert "latest: lr x0.5" in page
+    assert "cheapest: lr x0.5" in page
     kind, _, content = data["remedy_pictures"][found.trial.trial_id].partition(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(content) == remedies_figure(found, "png")
