@@ -99,8 +99,8 @@ class ObjectiveConformance(ConformanceKit):
         together = curves(trainer)
         for k, change in enumerate(changes):
             self.assert_close(members(together, [k]), curves(self.start([change])))
-        if field == "interventions" and not getattr(trainer, "takes_interventions", False):
-            return  # a sweep with interventions is refused for such a trainer
+        if field in ("interventions", "control") and not getattr(trainer, f"takes_{field}", False):
+            return  # a sweep with them is refused for such a trainer
         # Without this, a trainer that ignores the field would pass.
         num_distinct = len({together["update_norm"][:, k].tobytes() for k in range(len(changes))})
         num_wanted = 1 if field in self.idle else 2 if field in ALIKE else len(changes)

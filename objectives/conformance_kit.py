@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from objectives.base import Objective, Place, Trainer, TrainingConfig, Way
+from objectives.control import Rule
 from objectives.interventions import Intervention
 from objectives.optimizers.facts import OPTIMIZERS, facts_of
 
@@ -35,6 +36,11 @@ COMMON_VALUES: Mapping[str, Sequence[Any]] = {
         (),
         (Intervention(at=3, set={"lr": "x0.5"}),),
         (Intervention(at=2, set={"lr": "x0.1"}, over=4, lasts=6), Intervention(at=5, reset="moments", skip=2)),
+    ],
+    "control": [
+        (),
+        (Rule(on="step", above=3, do=({"lr": "x0.5"},), every=1),),
+        (Rule(on="grad_norm", above=0, do=({"lr": "x0.1"}, {"skip": 2}), every=1, after=8, at_most=2, lasts=1),),
     ],
     **{name: values for one in OPTIMIZERS.values() for name, values in one.examples.items()},
 }

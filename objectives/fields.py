@@ -100,7 +100,7 @@ def acting(config: BaseModel) -> dict[str, Any]:
 def inert_fields(config: BaseModel) -> set[str]:
     """The fields that cannot act with these settings. A feature that is off can act: it may be switched on.
 
-    A field also acts where it would with a value that an intervention sets.
+    A field also acts where it would with a value that an intervention or a rule of control sets.
     """
     settings, fields = config.model_dump(mode="json"), type(config).model_fields
     every = [settings, *_with_interventions(settings)]
@@ -108,9 +108,11 @@ def inert_fields(config: BaseModel) -> set[str]:
 
 
 def _with_interventions(settings: Settings) -> Iterator[Settings]:
-    """The settings with the values that each intervention sets; a factor leaves a feature on or off."""
-    for entry in settings.get("interventions", ()):
-        numbers = {name: value for name, value in entry.get("set", {}).items() if not isinstance(value, str)}
+    """The settings with the values that each later change sets; a factor leaves a feature on or off."""
+    changes = [entry.get("set", {}) for entry in settings.get("interventions", ())]
+    changes += [change for rule in settings.get("control", ()) for change in rule["do"]]
+    for change in changes:
+        numbers = {name: value for name, value in change.items() if name in settings and not isinstance(value, str)}
         if numbers:
             yield {**settings, **numbers}
 

@@ -117,6 +117,10 @@ class Configuration(Protocol):
     def interventions(self) -> tuple[Intervention, ...]:
         """In the order of ``at``."""
 
+    @property
+    def later_values(self) -> Sequence[Mapping[str, Number]]:
+        """The fields that anything sets in mid-run, with their values or factors."""
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
         """A copy with other values."""
 
@@ -164,8 +168,8 @@ def num_skipped(config: Configuration, step: int) -> int:
 
 
 def ever_set(config: Configuration, name: str) -> bool:
-    """Whether the field ``name`` is not null in ``config``, or becomes so by an intervention."""
-    return getattr(config, name) is not None or any(entry.set.get(name) is not None for entry in config.interventions)
+    """Whether the field ``name`` is not null in ``config``, or may become so in mid-run."""
+    return getattr(config, name) is not None or any(one.get(name) is not None for one in config.later_values)
 
 
 def corners(config: Configuration) -> Iterator[int]:
@@ -248,17 +252,19 @@ def _refuse_numbers(config: Configuration, step: int) -> None:
                 raise ValueError(f"interventions at {entry.at} have a ramp between null and a number in {name}")
             values[name] = _blend(before, _target(before, change), share)
     for name, value in values.items():
-        _refuse_value(config, name, value, step)
+        if message := problem_with_value(config, name, value):
+            shown = "null" if value is None else f"{value:g}"
+            raise ValueError(f"interventions make {name} {shown} at step {step}, which is refused: {message}")
 
 
-def _refuse_value(config: Configuration, name: str, value: float | None, step: int) -> None:
+def problem_with_value(config: Configuration, name: str, value: float | None) -> str | None:
+    """Why the field ``name`` does not take ``value``; None where it does."""
     try:
         _checker(type(config), name).validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        message = message[:1].lower() + message[1:]
-        shown = "null" if value is None else f"{value:g}"
-        raise ValueError(f"interventions make {name} {shown} at step {step}, which is refused: {message}") from None
+        return message[:1].lower() + message[1:]
+    return None
 
 
 @functools.lru_cache(maxsize=512)

@@ -86,7 +86,8 @@ class Trainer(Protocol):
     snapshot, at that step or at the step of a spike. A pack with any ``rollback`` also reports ``rolled_back``, 1 for
     members that rolled back at this step and 0 for the others.
 
-    A trainer that acts on ``interventions`` has ``takes_interventions = True``; without it they are refused.
+    A trainer that acts on ``interventions`` has ``takes_interventions = True``, and one that acts on ``control`` has
+    ``takes_control = True`` and ``fired``; without it they are refused.
     """
 
     num_members: int
@@ -112,6 +113,13 @@ class Trainer(Protocol):
 
         A row's tensors may go to several places with other numbers (a fork), to one, or to none. A new member trains
         exactly as it would in a pack of its own.
+        """
+
+    def fired(self, row: int) -> Sequence[Mapping[str, Any]]:
+        """What the rules of ``control`` of the member ``row`` have done so far, as plain data in order.
+
+        For each the ``step`` of the reading, the number of the ``rule``, its signal ``on``, the ``value`` that was
+        ``above``, and the intervention that it ``did``. A trainer without ``takes_control`` may lack it.
         """
 
     def validate(self, rows: Sequence[int]) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, create_model, field_validator, model_validator
 
+from objectives.control import Rule, may_set, refuse_rules_that_cannot_act
 from objectives.fields import Condition, acting, per_member, structural, unless, when
-from objectives.interventions import Intervention, refuse_what_cannot_act
+from objectives.interventions import Intervention, Number, refuse_what_cannot_act
 from objectives.optimizers.facts import (
     OPTIMIZERS,
     facts_of,
@@ -119,6 +121,12 @@ class SharedFields(BaseModel):
     interventions: tuple[Intervention, ...] = per_member(
         (), "list", "changes in mid-run: the step at, set, over, lasts, reset, rescale, skip, data", off=True
     )
+    control: tuple[Rule, ...] = per_member(
+        (),
+        "list",
+        "rules that change it while it trains: on, above, readings, do, every, after, at_most, cool_down, over, lasts",
+        off=True,
+    )
 
 
 if TYPE_CHECKING:
@@ -193,6 +201,24 @@ class TrainingConfig(_Fields):
         if self.interventions:
             refuse_what_cannot_act(self)
         return self
+
+    @model_validator(mode="after")
+    def _rules_can_act(self) -> TrainingConfig:
+        if self.control:
+            refuse_rules_that_cannot_act(self)
+        return self
+
+    @property
+    def later_values(self) -> Sequence[Mapping[str, Number]]:
+        """The fields that interventions set and rules may set, with their values or factors."""
+        return [*(entry.set for entry in self.interventions), *may_set(self.control)]
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals that a rule of ``control`` can read with these settings."""
+        facts = self.optimizer_facts
+        curvature = ("curvature", "curvature_along_gradient") if facts.has_divisor else ()
+        return ("step", "loss", "grad_norm", *curvature, *(("v_lag",) if facts.has_v else ()))
 
     @property
     def second_moment_decay(self) -> float:

@@ -70,6 +70,7 @@ TRIAL_COLUMNS = (
         "norm_rises", "steps",
         "where the median of 10 gradient norms had risen to 1.5 times that of 128; a note, which changes no outcome",
     ),
+    Column("fired", "", "what the rules of its control did, and why; empty without control"),
     Column(
         "learned_share", "share",
         "what it learned of what the sweep's best trial did: (start - final loss) / (start - best final loss); the "

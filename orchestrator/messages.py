@@ -47,8 +47,8 @@ class Launch:
 
     Commands run in ``folder``, and each trial has its folder in ``trials_folder``. If the file ``checkpoint`` exists,
     ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
-    loss for ``silence_s`` is ended. With ``preload`` they are forks of a process that has imported these modules,
-    or with "auto" those that the script imports. There is a report every ``report_s`` seconds.
+    loss for ``silence_s`` is ended. With ``preload`` they are forks of a process that has imported these modules, with
+    "auto" the script's. There is a report every ``report_s`` seconds.
     """
 
     folder: str
@@ -175,8 +175,7 @@ class Paused:
 class Failed:
     """The trainer raised, exited or hung: the running members are errored.
 
-    ``error`` is the tail of a traceback or of the output, its last line the cause. Those that ``waited`` for a place
-    can be trained in another pack.
+    ``error`` is the tail of a traceback or the output, its last line the cause. Those that ``waited`` can go elsewhere.
     """
 
     error: str
@@ -217,10 +216,10 @@ class Finished:
 
     ``verdict_step`` is the step at which it was judged lost, even if it trained on because it ``is_audited``.
     ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
-    ``norm_rises`` are the steps at which its gradient norm had risen by half. ``curve_digest`` is a hash of steps and
-    losses of a custom trainer's run. ``slow_step`` is the step at which it was found slow, and pruned unless it
-    ``is_audited``; ``rung_losses`` are its losses at the rungs that it reached. From ``overfit_step`` on the validation
-    loss rose while the training loss did not. At ``plateau_step`` it had stopped improving, as for ``slow_step``.
+    ``norm_rises`` are the steps at which its gradient norm rose, ``fired`` what rules of its control did.
+    ``curve_digest`` is a hash of steps and losses of a custom trainer's run. ``slow_step`` is the step at which it was
+    found slow, and pruned unless it ``is_audited``; ``rung_losses`` are its losses at rungs. From ``overfit_step`` on
+    the validation loss rose while the training loss did not. At ``plateau_step`` it had stopped improving, see there.
     """
 
     trial_id: str
@@ -241,6 +240,7 @@ class Finished:
     off_share: float | None = None
     risen_share: float | None = None
     norm_rises: tuple[int, ...] = ()
+    fired: tuple[Mapping[str, Any], ...] = ()
     curve_digest: str | None = None
     slow_step: int | None = None
     rung_losses: tuple[float, ...] = ()
@@ -254,11 +254,10 @@ class Finished:
 class Report:
     """News of one pack: curves and telemetry since the last report, and members that finished.
 
-    The gradient norm of ``num_risen`` members is up by half now.
-
-    The first report has the ``environment``, the last one the ``ending`` of the pack. ``member_steps`` counts all of
-    this attempt so far, ``steps_in_hand`` those of members that still train, ``at_a_time`` of them together. From one
-    ``is_from_start`` on, curves replace those before: a custom trainer that restarts reports from its first point.
+    The gradient norm of ``num_risen`` members is up by half now. The first report has the ``environment``, the last one
+    the ``ending`` of the pack. ``member_steps`` counts all of this attempt so far, ``steps_in_hand`` those of members
+    that still train, ``at_a_time`` of them together. From one ``is_from_start`` on, curves replace those before: a
+    custom trainer that restarts reports from its first point.
     """
 
     pack_id: str
@@ -333,6 +332,7 @@ class TrialRow:
     is_audited: bool = False  # whether it trains on after any of these
     episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
     norm_rises: tuple[int, ...] = ()  # steps at which the gradient norm had risen by half: notes
+    fired: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # what the rules of its control did, in order
     curve_digest: str | None = None  # hash of steps and losses, of a custom trainer's run
     rung_losses: tuple[float, ...] = ()  # where slow trials are stopped, at each rung that it reached
     reason: str | None = None  # why this outcome, or what went wrong
@@ -340,9 +340,9 @@ class TrialRow:
     pack_id: str | None = None  # the last attempt
     started_at: float | None = None  # seconds since 1970, of the last attempt
     finished_at: float | None = None
-    # Of what the sweep's best trial learned. Computed for all trials of a sweep together: None in a row read alone.
+    # Computed for all trials of a sweep together, None in a row read alone: what it learned of what the best trial did,
+    # and by the trials beside it along the learning rate a word, and its final loss less the lowest.
     learned_share: float | None = None
-    # By the trials beside it along the learning rate, computed with them: a word, and its final loss less the lowest.
     lr_health: str | None = None
     lr_regret: float | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +34,7 @@ from orchestrator.maps.curve_metrics import CURVE_METRICS, Measured, also_of, me
 from orchestrator.maps.fitted_comparison import compare_fitted
 from orchestrator.maps.front import front
 from orchestrator.maps.labelled import labelled
+from orchestrator.maps.one_value import values_along
 from orchestrator.maps.recommendation import Recommendation, recommend
 from orchestrator.maps.sensitivity import Sensitivity, lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
@@ -194,14 +196,27 @@ class SweepResults:
         return self._read(lambda ledger: lr_sensitivity(ledger, axis, between))
 
     def compare(
-        self, other: SweepResults, x: str | None = None, degraded: bool = False
+        self,
+        other: SweepResults | None = None,
+        x: str | None = None,
+        degraded: bool = False,
+        along: str | None = None,
+        base: Any = None,
     ) -> ToldComparison | ToldFittedComparison:
         """How ``other`` differs from this sweep: on the cells that both have, or on surfaces where cells are scattered.
 
-        ``x`` is the axis of the edge. Raises InputError where they share nothing.
+        Or, without ``other``, how the values of the axis ``along`` differ from ``base``, by default the first. ``x`` is
+        the axis of the edge. Raises InputError where they share nothing, and unless one of both is given.
         """
-        with LedgerReader(self.folder / LEDGER) as first, LedgerReader(other.folder / LEDGER) as second:
-            ledgers = [first, second]
+        if (other is None) == (along is None) or (along is None and base is not None):
+            what = "compares with another sweep, or the values of an axis of this one"
+            raise InputError(Problem(".compare", "", what, "give other, or along and perhaps base"))
+        with ExitStack() as stack:
+            if along is not None:
+                ledgers: Sequence[LedgerReader] = values_along(self.folder / LEDGER, along, base, stack)
+            else:
+                folders = [each.folder for each in (self, other) if each is not None]
+                ledgers = [stack.enter_context(LedgerReader(folder / LEDGER)) for folder in folders]
             if are_scattered(ledgers):
                 return in_words(ToldFittedComparison, compare_fitted(ledgers, x, degraded))
             return in_words(ToldComparison, compare(ledgers, x, degraded))

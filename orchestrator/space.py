@@ -14,6 +14,7 @@ from fractions import Fraction
 from graphlib import TopologicalSorter
 from typing import Any, Literal
 
+from objectives.control import policy_in_words
 from objectives.interventions import changes_in_words
 
 Scale = Literal["values", "linear", "log", "log1m"]
@@ -223,21 +224,33 @@ def number_text(value: float, digits: int) -> str:
 
 
 def _format_tuple(values: tuple[Any, ...]) -> str:
-    """The ends of paths, joined; or interventions, as ``lr x0.5 at 100``; ``none`` for an empty list of either.
+    """The ends of paths, joined; or interventions, as ``lr x0.5 at 100``; or rules, as ``curvature > 1: lr x0.5``.
 
-    Of a long list the first, and a few characters that identify the whole.
+    ``none`` for an empty list of any of them. Of a long list the first, and a few characters that identify the whole.
     """
     if not values or isinstance(values[0], FrozenMap):
-        text = changes_in_words(values)
+        text = entries_in_words(values)
     else:
         words = ["/".join(value.split("/")[-2:]) if isinstance(value, str) else format_value(value) for value in values]
         text = "+".join(words)
     if len(text) <= _LONGEST_VALUE:
         return text
     letters = hashlib.sha256("\n".join(map(str, values)).encode()).hexdigest()[:6]
+    if is_policy(values) and len(short := policy_in_words(values, wants_details=False)) <= _LONGEST_VALUE - 7:
+        return f"{short} {letters}"
     if isinstance(values[0], FrozenMap) and (shown := _first_changes(text)):
         return f"{shown} and {len(values) - 1 - shown.count(', ')} more {letters}"
     return f"{text[: _LONGEST_VALUE - 9]}...{letters}"
+
+
+def is_policy(values: Sequence[Any]) -> bool:
+    """Whether ``values`` are rules of control."""
+    return bool(values) and isinstance(values[0], Mapping) and "on" in values[0]
+
+
+def entries_in_words(values: Sequence[Mapping[str, Any]]) -> str:
+    """Interventions or rules of control in words, ``none`` for an empty list."""
+    return policy_in_words(values) if is_policy(values) else changes_in_words(values)
 
 
 def _first_changes(text: str) -> str:

@@ -9,6 +9,7 @@ from objectives.optimizers.facts import OPTIMIZERS
 # Two values that a field can have, on every objective that has it.
 VALUES: dict[str, list[Any]] = {
     "interventions": [[], [{"at": 1, "set": {"lr": "x0.5"}}]],
+    "control": [[], [{"on": "step", "above": 0, "do": [{"lr": "x0.5"}], "every": 1}]],
     "lr": [0.01, 0.02], "warmup": [0, 2], "beta1": [0.5, 0.9], "beta2": [0.9, 0.99], "beta2_half_life": [None, 50.0],
     "eps": [1e-8, 1e-4], "second_moment_start": ["zero", "data"], "second_moment_scale": [0.5, 1.0],
     "weight_decay": [0.0, 0.1], "weight_decay_kind": ["decoupled", "coupled"], "clip": [None, 1.0],

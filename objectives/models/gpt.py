@@ -144,6 +144,13 @@ class GptTrainer(PackedTrainer[GptConfig]):
             return {}
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
+    def signals(self) -> dict[str, torch.Tensor]:
+        """The noise scale over the batch size, and in float16 whether the loss scale fell, 0 or 1."""
+        noise = {} if self._noise is None else {"noise_scale": self._noise.estimate() / self.shape.batch_size}
+        if self._scaler is None:
+            return noise
+        return noise | {"loss_scale_falls": self._scaler.scale_K < self._scaler.used_K}
+
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
         """``attention_logit`` and ``log_z`` of this step's forward pass; ``noise_scale`` of the steps before."""
         tokens_KBS, knobs = self._batch()

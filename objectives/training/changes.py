@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from objectives.interventions import data_seed, events, in_force, next_change, num_skipped
 from objectives.optimizers.packed_optimizer import PackedOptimizer
@@ -13,7 +13,8 @@ from objectives.training_config import TrainingConfig
 class Changes:
     """The steps of a pack before which members change; a step without changes costs one comparison.
 
-    ``ages`` are the steps that each member has completed; steps of the pack count from there.
+    ``ages`` are the steps that each member has completed; steps of the pack count from there. ``configs`` are read when
+    something is due: those of members that ``wake`` names may have been replaced.
     """
 
     def __init__(self, configs: Sequence[TrainingConfig], ages: Sequence[int]) -> None:
@@ -38,6 +39,12 @@ class Changes:
         self._next = {row: due for row, due in self._next.items() if due >= 0}
         self._soonest = min(self._next.values(), default=math.inf)
         return rows
+
+    def wake(self, rows: Iterable[int], num_steps: int) -> None:
+        """The members ``rows`` have got other interventions, of which the first act before the step ``num_steps``."""
+        for row in rows:
+            self._next[row] = num_steps
+            self._soonest = min(self._soonest, num_steps)
 
 
 def _change_states(

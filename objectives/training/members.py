@@ -10,7 +10,7 @@ from objectives.base import Way
 OWN = frozenset({
     "device", "way", "shape", "_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
     "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_warm_Kn", "_rollback",
-    "_changes",
+    "_changes", "_control",
 })  # fmt: skip
 _checked: set[type] = set()
 

@@ -11,18 +11,20 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from objectives.base import Place, Way
-from objectives.instruments.curvature import GradientGraph, measure_curvature, momentum_factor
+from objectives.instruments.curvature import GradientGraph
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.named import make_optimizer
-from objectives.optimizers.packed_optimizer import Observed, Rows
+from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking.layer_names import longest_beginning, refuse_idle_beginnings, third_of_depth
 from objectives.stacking.layout import ALL, Layout
 from objectives.stacking.rounding import rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
 from objectives.training.changes import Changes, batches_of
+from objectives.training.controller import Controller
 from objectives.training.hyperparameters import hyperparameter
+from objectives.training.measuring import curvature_readings
 from objectives.training.members import refuse_stale_members
-from objectives.training.rollback import Rollback, rows_with_rollback
+from objectives.training.rollback import begin_rollback
 from objectives.training_config import TrainingConfig
 
 # Shapes: K members, R of them being read, C of those with curvature; S cohorts; n parameters of one member, padded with
@@ -50,13 +52,14 @@ class PackedTrainer(ABC, Generic[Config]):
     groups: Mapping[str, str] = MappingProxyType({})
     # The beginnings of the names of each block's weights, from the input to the output; none for no parts by depth.
     blocks: Sequence[str] = ()
-    takes_interventions = True
+    takes_interventions = takes_control = True
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
         self.device, self.way = torch.device(device), way
         self.shape = configs[0]  # for its structural fields, which are equal in all members
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
-        self._set_members(configs, seeds, [0] * len(seeds), [0] * len(seeds))
+        zeros = [0] * len(seeds)
+        self._set_members(configs, seeds, zeros, zeros, Controller(configs, zeros, self.device))
         self._bind(self._initial_rows(self.configs, self.seeds))
         refuse_idle_beginnings(self.groups, self.blocks, self._shapes)
         groups = {name: self.group_of(name) for name in self._shapes}
@@ -71,8 +74,13 @@ class PackedTrainer(ABC, Generic[Config]):
         self.held_K: torch.Tensor | None = None
         # Start vector of the next curvature measurement, zeros before a member's first; None before any.
         self._warm_Kn: torch.Tensor | None = None
-        self._rollback = self._begin_rollback()
+        self._rollback = begin_rollback(self.configs, self._ages, self._live())
         self.members_changed()
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The weights of one member."""
+        return self._shapes
 
     @property
     def num_members(self) -> int:
@@ -186,7 +194,9 @@ class PackedTrainer(ABC, Generic[Config]):
         )
         readings["clip_factor"] = observed.clip_factor_R
         if curved:
-            readings |= self._curvature(rows, curved, observed, num_products)
+            if self._warm_Kn is None:
+                self._warm_Kn = torch.zeros_like(self._params_Kn)
+            readings |= curvature_readings(self, rows, curved, observed.params_Rn, self._warm_Kn, num_products)
         return self._after_step(metrics | self._own_metrics(was_alive_K)), readings
 
     def _begin_step(self) -> None:
@@ -194,35 +204,7 @@ class PackedTrainer(ABC, Generic[Config]):
         refuse_stale_members(self)
         if self._changes.before_step(self.num_steps, self.optimizer, self.seeds):
             self._set_cohorts()
-
-    def _curvature(
-        self, rows: Sequence[int], curved: Sequence[int], observed: Observed, num_products: int
-    ) -> dict[str, torch.Tensor]:
-        """Curvature at the parameters before this step's update, with the preconditioner of the update."""
-        is_curved_R = torch.tensor([row in curved for row in rows], device=self.device)
-        chosen = torch.tensor(rows, device=self.device)[is_curved_R]
-        _, numbers, age_C = self.optimizer.of_rows(chosen)
-        divisor_Cn = self.optimizer.divisor(chosen)
-        if divisor_Cn is None:
-            return {}
-        graph = GradientGraph(
-            lambda weights: self.losses_of(weights, chosen), observed.params_Rn[is_curved_R], self._shapes
-        )
-        debiased = self.optimizer.rule.is_debiased
-        beta1_C = numbers.get("beta1", torch.zeros_like(age_C))
-        factor_C = momentum_factor(beta1_C, age_C, debiased=debiased)
-        if self._warm_Kn is None:
-            self._warm_Kn = torch.zeros_like(self._params_Kn)
-        found = measure_curvature(graph, divisor_Cn, factor_C, self._warm_Kn[chosen], num_products)
-        self._warm_Kn[chosen] = found.warm_Rn
-        lr_C = self.optimizer.lr_K[chosen]
-        values = {
-            "lambda_grad": found.lambda_grad_R,
-            "lambda_max": found.lambda_max_R,
-            "curvature_threshold": 2 / lr_C,
-        }
-        nan_R = torch.full((len(rows),), math.nan, dtype=torch.float64, device=self.device)
-        return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}
+        self._control.before_step(self.num_steps, self._params_Kn)
 
     def _estimate_hessian(self) -> None:
         """Estimate the Hessian's diagonal for the members that are due, if the optimizer needs it (Sophia)."""
@@ -263,13 +245,26 @@ class PackedTrainer(ABC, Generic[Config]):
         """Metrics that an objective adds to every step, (K,) each; none by default."""
         return {}
 
+    def signals(self) -> dict[str, torch.Tensor]:
+        """Signals of a step that an objective has for rules besides its metrics, (K,) each; none by default."""
+        return {}
+
+    def fired(self, row: int) -> list[dict[str, Any]]:
+        """What the rules of the member ``row`` have done so far, in order."""
+        return list(self._control.fired[row])
+
     def _own_metrics(self, was_alive_K: torch.Tensor) -> dict[str, torch.Tensor]:
         dtype = self._params_Kn.dtype
         return {name: v_K.to(dtype).masked_fill(~was_alive_K, math.nan) for name, v_K in self.own_metrics().items()}
 
     def _after_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Count the step and roll back members that spiked; a pack with rollback reports ``rolled_back``, 0 or 1."""
+        """Read what rules read, count the step, and roll back members that spiked.
+
+        A pack with rollback reports ``rolled_back``, 0 or 1.
+        """
+        changed = self._control.after_step(self, metrics | self.signals())
         self.num_steps += 1
+        self._changes.wake(changed, self.num_steps)
         if self._rollback is None:
             return metrics
         rows = self._rollback.after_step(metrics["loss"], self.optimizer.alive_K, self._live())
@@ -280,12 +275,6 @@ class PackedTrainer(ABC, Generic[Config]):
         rolled_back_K = torch.zeros_like(metrics["loss"])
         rolled_back_K[rows] = 1
         return metrics | {"rolled_back": rolled_back_K}
-
-    def _begin_rollback(self) -> Rollback | None:
-        """Snapshots of the current members; None in a pack without rollback."""
-        if not rows_with_rollback(self.configs):
-            return None
-        return Rollback(self.configs, self._ages, self._live())
 
     def _live(self) -> dict[str, torch.Tensor]:
         """The state from which members continue, (K, ...) each, read and written in place."""
@@ -301,7 +290,8 @@ class PackedTrainer(ABC, Generic[Config]):
         ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in rows]
         skipped = [0 if row < 0 else self._skipped[row] for row in rows]
         configs: list[Any] = [place.config for place in places]  # all of one objective
-        self._set_members(configs, [place.seed for place in places], ages, skipped)
+        control = Controller(configs, ages, self.device, self._control, rows)
+        self._set_members(configs, [place.seed for place in places], ages, skipped, control)
         index = torch.tensor(rows, device=self.device)
         params_Kn = self._params_Kn[index.clamp(min=0)]
         fresh = [k for k, row in enumerate(rows) if row < 0]
@@ -314,7 +304,7 @@ class PackedTrainer(ABC, Generic[Config]):
         }
         if self._warm_Kn is not None:
             self._warm_Kn = self._warm_Kn[index.clamp(min=0)].masked_fill((index < 0)[:, None], 0.0)
-        before, self._rollback = self._rollback, self._begin_rollback()
+        before, self._rollback = self._rollback, begin_rollback(self.configs, self._ages, self._live())
         if before is not None and self._rollback is not None:
             before.hand_over(self._rollback, rows)
         self.members_changed()
@@ -338,6 +328,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return {
             "ages": torch.tensor(self._ages) + self.num_steps,
             "skipped": torch.tensor(self._skipped),
+            "control": self._control.state_dict(),
             "params": self._params_Kn.clone(),
             "optimizer": self.optimizer.state_dict(),
             "memory": {name: value_K.clone() for name, value_K in self.memory.items()},
@@ -347,12 +338,15 @@ class PackedTrainer(ABC, Generic[Config]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from the ``state_dict`` of a pack with the same members."""
-        self._set_members(self.configs, self.seeds, state["ages"].tolist(), state["skipped"].tolist())
+        ages = state["ages"].tolist()
+        control = Controller(self.configs, ages, self.device)
+        control.load_state_dict(state["control"])
+        self._set_members(self.configs, self.seeds, ages, state["skipped"].tolist(), control)
         self._params_Kn.copy_(state["params"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.memory = {name: value_K.clone() for name, value_K in state["memory"].items()}
         self._warm_Kn = state["warm"].clone() if "warm" in state else None
-        self._rollback = self._begin_rollback()
+        self._rollback = begin_rollback(self.configs, self._ages, self._live())
         if self._rollback is not None and "rollback" in state:
             self._rollback.load_state_dict(state["rollback"])
         self.members_changed()
@@ -361,17 +355,23 @@ class PackedTrainer(ABC, Generic[Config]):
         """Nothing to release beyond memory."""
 
     def _set_members(
-        self, configs: Sequence[Config], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
+        self,
+        configs: Sequence[Config],
+        seeds: Sequence[int],
+        ages: Sequence[int],
+        skipped: Sequence[int],
+        control: Controller,
     ) -> None:
         """``ages``: steps each member has completed, counted from now on; ``skipped``: its skipped batches."""
         self.configs, self.seeds, self._ages, self.num_steps = list(configs), list(seeds), list(ages), 0
-        self._skipped, self._changes = list(skipped), Changes(self.configs, self._ages)
+        self._skipped, self._control = list(skipped), control
+        self._changes = Changes(control.acting, self._ages)
         self._set_cohorts()
 
     def _set_cohorts(self) -> None:
         """Group members that see the same data, by seed and by data step minus ``num_steps``."""
         ages = [age + self.num_steps for age in self._ages]
-        batches = batches_of(self.configs, self.seeds, ages, self._skipped)
+        batches = batches_of(self._control.acting, self.seeds, ages, self._skipped)
         members = [(seed, step - self.num_steps) for seed, step in batches]
         self._cohorts = list(dict.fromkeys(members))
         number = {cohort: s for s, cohort in enumerate(self._cohorts)}

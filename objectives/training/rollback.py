@@ -139,6 +139,11 @@ class Rollback:
         }
 
 
+def begin_rollback(configs: Sequence[TrainingConfig], ages: Sequence[int], live: Live) -> Rollback | None:
+    """Snapshots of the members of a pack; None without rollback."""
+    return Rollback(configs, ages, live) if rows_with_rollback(configs) else None
+
+
 def rows_with_rollback(configs: Sequence[TrainingConfig]) -> list[int]:
     """The members with rollback."""
     return [row for row, config in enumerate(configs) if config.rollback is not None]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from objectives.base import OBJECTIVES, data_seed, data_step
+from objectives.control import acted
 from orchestrator.detection.outcomes import Outcome
 from orchestrator.diagnosis.evidence import BatchText, Evidence, gather
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
@@ -67,7 +68,7 @@ def batch_texts_of_objectives(trial: TrialRow, rollback_step_N: np.ndarray) -> B
 
     def text(step: int) -> str | None:
         try:
-            config = objective.config_class.model_validate_json(json.dumps(trial.config))
+            config = objective.config_class.model_validate_json(json.dumps(acted(trial.config, trial.fired)))
             moved_on = data_step(config, step, int((rollback_step_N < step).sum()))
             return objective.batch_text(config, data_seed(config, trial.seed, step), moved_on)
         except (ValueError, OSError):  # a configuration of an older version, or a text that no longer exists
@@ -190,7 +191,9 @@ def _same_data(
     fields = ("batch_size", "rollback") if objective is None else (*objective.data_fields, "rollback")
 
     def data(row: TrialRow) -> list[Any]:
-        return [row.seed, *(row.config.get(name) for name in fields)]
+        entries = acted(row.config, row.fired).get("interventions", ())
+        moves = [(entry["at"], entry.get("skip"), entry.get("data")) for entry in entries]
+        return [row.seed, *(row.config.get(name) for name in fields), [move for move in moves if any(move[1:])]]
 
     others = [
         row.trial_id

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from objectives.control import firing_in_words, policy_in_words
 from objectives.interventions import changes_in_words
 from orchestrator.diagnosis.advice import Advice, advice_lines, indented
 from orchestrator.diagnosis.diagnosis import Diagnosis
@@ -18,6 +19,7 @@ from orchestrator.maps.related_cells import effective_values
 from orchestrator.space import format_value
 
 _WIDTH = 110
+_FIRINGS = 6  # of rules, that are told
 _NAMED = 3  # possible mechanisms to name; more are only counted
 
 
@@ -45,6 +47,11 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield f"  chosen: {found.chosen}"
     if changes := found.trial.config.get("interventions"):
         yield f"  interventions: {changes_in_words(changes)}"
+    if rules := found.trial.config.get("control"):
+        yield f"  control: {policy_in_words(rules)}"
+        fired = [firing_in_words(one) for one in found.trial.fired]
+        more = f" and {len(fired) - _FIRINGS} more, which --json has" if len(fired) > _FIRINGS else ""
+        yield f"  its rules did: {', '.join(fired[:_FIRINGS]) or 'nothing'}{more}"
     yield f"  {_what_happened(found)}"
     if found.cause is not None:
         yield f"cause: {_titled(found.cause)}"
@@ -87,6 +94,7 @@ def diagnosis_json(found: Diagnosis, advice: Sequence[Advice], broken: Sequence[
     return {
         "sweep": found.sweep,
         **{name: getattr(trial, name) for name in ("trial_id", "cell", "seed", "outcome", "onset_step", "final_loss")},
+        "fired": list(trial.fired),
         "cause": found.cause.mechanism if found.cause is not None else None,
         "along": [finding.mechanism for finding in found.along],
         "findings": [_finding_json(finding) for finding in found.findings],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from objectives.base import OBJECTIVES, Objective
+from objectives.control import acted
 from objectives.interventions import in_force
 from objectives.optimizers.facts import facts_of
 from orchestrator.diagnosis.moments import second_moment_sums, v_lags
@@ -65,21 +66,21 @@ class Evidence:
 
     @property
     def config_in_force(self) -> Mapping[str, Any]:
-        """The settings with the numbers that interventions gave them by the last step before the onset.
+        """The settings with the numbers that interventions and rules gave them by the last step before the onset.
 
         Neighbouring cells are compared by ``config``, and what training did is judged by these.
         """
-        entries = self.trial.config.get("interventions")
+        entries = _acted(self.trial).get("interventions")
         if not entries or self.objective is None:
             return self.config
-        config = self.objective.config_class.model_validate(self.trial.config, strict=False)
+        config = self.objective.config_class.model_validate(_acted(self.trial), strict=False)
         now = in_force(config, max(self.until - 1, 0))
         return {**self.config, **{name: getattr(now, name) for entry in entries for name in entry.get("set", ())}}
 
     @property
     def sets_clipping(self) -> bool:
-        """Whether an intervention changes a method of clipping, so that only its readings tell what was clipped."""
-        return _sets(self.trial.config, ("clip", "zclip", "adagc"))
+        """Whether a method of clipping changes in mid-run, so that only its readings tell what was clipped."""
+        return _sets(_acted(self.trial), ("clip", "zclip", "adagc"))
 
     @property
     def objective(self) -> Objective | None:
@@ -283,7 +284,7 @@ def gather(
     v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
     objective = OBJECTIVES.get(trial.objective)
     beta2, clip = beta2_of(objective, trial.config), number_of(trial.config, "clip")
-    if has_every_step and len(norm) and beta2 is not None and _is_plain_adam(objective, trial.config):
+    if has_every_step and len(norm) and beta2 is not None and _is_plain_adam(objective, _acted(trial)):
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
@@ -345,6 +346,11 @@ def _is_plain_adam(objective: Objective | None, config: Mapping[str, Any]) -> bo
         return False
     decays_gradient = config.get("weight_decay_kind") == "coupled" and config.get("weight_decay")
     return not decays_gradient and config.get("second_moment_start", "zero") == "zero"
+
+
+def _acted(trial: TrialRow) -> dict[str, Any]:
+    """The configuration of a trial with what its rules did as interventions."""
+    return acted(trial.config, trial.fired)
 
 
 def _sets(config: Mapping[str, Any], names: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from orchestrator.worker.ways import best_eager, load_measurements
 
 # The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16
+_LATER = {"interventions", "control"}  # fields that change a trial in mid-run
 
 
 def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
@@ -48,13 +49,13 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
 
 
 def _family(trial: Trial) -> str:
-    """What trials have in common that train as one until their interventions differ."""
-    return canonical_json({**{k: v for k, v in trial.config.items() if k != "interventions"}, "seed": trial.seed})
+    """What trials have in common that train as one until their later changes differ."""
+    return canonical_json({**{k: v for k, v in trial.config.items() if k not in _LATER}, "seed": trial.seed})
 
 
 def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """``trials`` with those of a family side by side, in the order of their first; as is without interventions."""
-    if not any("interventions" in trial.config for trial in trials):
+    """``trials`` with those of a family side by side, in the order of their first; as is without later changes."""
+    if not any(_LATER & trial.config.keys() for trial in trials):
         return trials
     families: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -64,7 +65,7 @@ def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
 
 def _of_whole_families(sizes: Sequence[int], trials: Sequence[Trial]) -> list[int]:
     """``sizes`` of packs with each cut moved to the end of the family in it, where the next pack has that many."""
-    if not any("interventions" in trial.config for trial in trials):
+    if not any(_LATER & trial.config.keys() for trial in trials):
         return list(sizes)
     names = list(map(_family, trials))
     cuts = [0]

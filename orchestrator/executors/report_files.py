@@ -55,7 +55,8 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 def _built(kind: Any, value: Any, where: str) -> Any:
     """``value`` as the type ``kind`` of a field. Raises ValueError naming ``where`` if it does not fit."""
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        # `orchestrator.messages` imports numpy for its annotations alone.
+        hints = typing.get_type_hints(kind, localns={"np": np})
         if not isinstance(value, dict) or value.keys() != hints.keys():
             raise ValueError(f"{where}: does not have the fields of {kind.__name__}")
         return kind(**{name: _built(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})

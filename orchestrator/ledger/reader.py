@@ -309,6 +309,7 @@ def _trial(row: sqlite3.Row) -> TrialRow:
     values["is_audited"] = bool(row["is_audited"])
     values["episodes"] = tuple((onset, recovery) for onset, recovery in _entries(row["episodes"]))
     values["norm_rises"] = tuple(_entries(row["norm_rises"]))
+    values["fired"] = tuple(_entries(row["fired"]))
     values["rung_losses"] = tuple(_entries(row["rung_losses"]))
     return TrialRow(**values)
 

@@ -58,6 +58,7 @@ CREATE TABLE trials (
     pack_id TEXT,
     started_at REAL,               -- seconds since 1970, of the last attempt
     finished_at REAL,
+    fired TEXT NOT NULL DEFAULT '[]',       -- JSON: what the rules of its control did, and why
     CHECK ((status = 'finished') = (outcome IS NOT NULL))
 );
 CREATE INDEX trials_of_packs ON trials (pack_id, status);
@@ -107,7 +108,7 @@ class Schema:
     upgrades: Mapping[int, str] = field(default_factory=dict, repr=False, hash=False)
 
 
-SCHEMA = Schema(1, _TABLES)
+SCHEMA = Schema(2, _TABLES, {1: "ALTER TABLE trials ADD COLUMN fired TEXT NOT NULL DEFAULT '[]';"})
 
 
 def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:

@@ -276,7 +276,7 @@ class LedgerWriter(LedgerReader):
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
             " validation_loss = ?, best_validation_loss = ?, best_validation_step = ?, overfit_step = ?,"
             " peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, slow_step = ?, plateau_step = ?,"
-            " is_audited = ?, episodes = ?, norm_rises = ?, curve_digest = ?, rung_losses = ?, reason = ?,"
+            " is_audited = ?, episodes = ?, norm_rises = ?, fired = ?, curve_digest = ?, rung_losses = ?, reason = ?,"
             " error = NULL, finished_at = ? WHERE trial_id = ?",
             (
                 finished.outcome,
@@ -294,6 +294,7 @@ class LedgerWriter(LedgerReader):
                 int(finished.is_audited),
                 json.dumps(finished.episodes),
                 json.dumps(finished.norm_rises),
+                json.dumps(finished.fired),
                 finished.curve_digest,
                 json.dumps(finished.rung_losses),
                 finished.reason,

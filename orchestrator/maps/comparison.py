@@ -15,7 +15,9 @@ from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
-from orchestrator.maps.paired_trials import Key, Pairs, paired
+from orchestrator.maps.gains import Gains, gains
+from orchestrator.maps.one_value import axis_of
+from orchestrator.maps.paired_trials import Key, Pairs, is_stable, paired
 from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
 from orchestrator.messages import DEGRADED, TrialRow
@@ -64,7 +66,8 @@ class Difference:
     """What changed from the first sweep to ``name``.
 
     ``num_seeds`` is the smaller number of seeds. ``pairs`` are trials of the same compared cell and seed, None where
-    seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep and none in the other.
+    seeds are not shared. ``num_turned`` cells have all seeds stable in one sweep and none in the other. ``gains`` is
+    None where seeds are not shared, and where the sweeps train different objectives.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Difference:
     pairs: Pairs | None
     num_turned: int
     shift: EdgeShift | None
+    gains: Gains | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ class Comparison:
     """Sweeps on their shared cells; ``changed`` are the fields of the configuration that differ.
 
     ``num_unknown`` of the ``num_cells`` shared cells are not known in some sweep (``cell_state``): they are drawn but
-    not compared. With ``counts_degraded`` degraded trials do not count as stable.
+    not compared. With ``counts_degraded`` degraded trials do not count as stable. The sweeps are the values of the axis
+    ``along`` of one sweep, None where they are sweeps of their own.
     """
 
     axes: tuple[Axis, ...]
@@ -91,6 +96,7 @@ class Comparison:
     differences: tuple[Difference, ...]
     changed: Mapping[str, tuple[Any, ...]]
     counts_degraded: bool
+    along: str | None
 
 
 def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degraded: bool = False) -> Comparison:
@@ -141,7 +147,7 @@ def compare(ledgers: Sequence[LedgerReader], x: str | None = None, counts_degrad
     )
     num_unknown = len(keys) - len(compared)
     changed = changed_fields(kept, order, ties)
-    return Comparison(axes, len(keys), num_unknown, sides, differences, changed, counts_degraded)
+    return Comparison(axes, len(keys), num_unknown, sides, differences, changed, counts_degraded, axis_of(ledgers))
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -201,12 +207,8 @@ def _stable_table(
     table = np.full((len(keys), len(seeds)), np.nan)
     for row in rows:
         if row.is_judged and (key := _key(row, order)) in place:
-            table[place[key], seeds.index(row.seed)] = _is_stable(row, counts_degraded)
+            table[place[key], seeds.index(row.seed)] = is_stable(row, counts_degraded)
     return table, seeds
-
-
-def _is_stable(row: TrialRow, counts_degraded: bool) -> bool:
-    return row.label == "stable" or (row.is_degraded and not counts_degraded)
 
 
 def _area(table: np.ndarray) -> float:
@@ -261,13 +263,12 @@ def _difference(
     counts_degraded: bool,
 ) -> Difference:
     order = [axis.name for axis in axes]
+    base, changed = (
+        {(key, row.seed): row for row in side.trials if (key := _key(row, order)) in compared} for side in (first, new)
+    )
     before, after = (
-        {
-            pair: stable
-            for pair, stable in stable_by_seed(side.trials, order, counts_degraded).items()
-            if pair[0] in compared
-        }
-        for side in (first, new)
+        {pair: is_stable(row, counts_degraded) for pair, row in rows.items() if row.is_judged}
+        for rows in (base, changed)
     )
     pairs = paired(before, after)
     draws = new_draws - first_draws if first_draws is not None and new_draws is not None else None
@@ -280,15 +281,20 @@ def _difference(
         pairs=pairs,
         num_turned=_num_turned(before, after),
         shift=_edge_shift(first, new, axes, edge_axis, counts_degraded) if edge_axis is not None else None,
+        gains=gains(base, changed, counts_degraded) if _train_the_same(first, new) else None,
     )
+
+
+def _train_the_same(first: Side, new: Side) -> bool:
+    return first.trials[0].objective == new.trials[0].objective
 
 
 def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key, int], bool]) -> int:
     """Cells with all seeds stable in one of two sweeps and none in the other, with at least two seeds in each."""
     outcomes: list[dict[Key, list[bool]]] = [{}, {}]
     for of_sweep, found in zip((before, after), outcomes, strict=True):
-        for (key, _), is_stable in of_sweep.items():
-            found.setdefault(key, []).append(is_stable)
+        for (key, _), stable in of_sweep.items():
+            found.setdefault(key, []).append(stable)
     return sum(
         len(seeds) > 1 and len(others) > 1 and len(set(seeds)) == len(set(others)) == 1 and seeds[0] != others[0]
         for key, seeds in outcomes[0].items()
@@ -300,7 +306,7 @@ def stable_by_seed(
     rows: Sequence[TrialRow], order: Sequence[str], counts_degraded: bool
 ) -> dict[tuple[Key, int], bool]:
     """Whether each trial with an outcome is stable, by its cell (values of the axes ``order``) and seed."""
-    return {(_key(row, order), row.seed): _is_stable(row, counts_degraded) for row in rows if row.is_judged}
+    return {(_key(row, order), row.seed): is_stable(row, counts_degraded) for row in rows if row.is_judged}
 
 
 def _edge_axis(axes: Sequence[Axis], x: str | None) -> Axis | None:

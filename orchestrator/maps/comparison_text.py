@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
+from orchestrator.maps.gains_text import gains_json, gains_lines
 from orchestrator.maps.paired_trials import Pairs
-from orchestrator.space import format_value
+from orchestrator.space import format_value, frozen
 
 _SIGNIFICANT = 0.05
 _FEW_SEEDS = 5  # from this number on, a bootstrap has some hundred different draws
@@ -44,6 +45,7 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
                 "num_turned": new.num_turned,
                 "pairs": pairs_json(new.pairs),
                 "edge": None if new.shift is None else asdict(new.shift),
+                "gains": gains_json(new.gains, found.axes),
             }
             for new in found.differences
         ],
@@ -68,8 +70,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     if comparison.num_unknown:
         cells = count(comparison.num_unknown, "cell")
         lines.append(f"  not compared: {cells} with seeds that have no result in one of them")
-    for field, values in comparison.changed.items():
-        lines.append(f"differs: {field} = {', '.join(map(format_value, values))}")
+    lines += differs_lines(comparison.changed)
     if not comparison.changed:
         lines.append("differs: nothing but the cells left out")
     for side in comparison.sides:
@@ -78,7 +79,26 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             how = "not counted as stable" if comparison.counts_degraded else "counted as stable"
             lines.append(f"  of it {count(side.num_degraded, 'cell')} degraded, {how}")
     objectives = comparison.changed.get("objective", ())
-    return lines + [paragraph(first, difference, objectives) for difference in comparison.differences]
+    lines += [paragraph(first, difference, objectives) for difference in comparison.differences]
+    return [*lines, *_gains_of_values(comparison)]
+
+
+def _gains_of_values(comparison: Comparison) -> Iterator[str]:
+    """What the values of an axis gain over the base; nothing for sweeps of their own."""
+    if comparison.along is None:
+        return
+    prefix = f"{comparison.along}="
+    found = [(new.name.removeprefix(prefix), new.gains) for new in comparison.differences if new.gains is not None]
+    base = comparison.sides[0].name.removeprefix(prefix)
+    yield from gains_lines(comparison.along, base, found, comparison.axes, comparison.counts_degraded)
+
+
+def differs_lines(changed: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A line for each field that differs, with its value in each sweep."""
+    return [
+        f"differs: {field} = {', '.join(format_value(frozen(value)) for value in values)}"
+        for field, values in changed.items()
+    ]
 
 
 def _interval_text(interval: tuple[float, float] | None) -> str:

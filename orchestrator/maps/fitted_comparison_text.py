@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.maps.comparison_text import count, pairs_json, pairs_text, unlike_text
+from orchestrator.maps.comparison_text import count, differs_lines, pairs_json, pairs_text, unlike_text
 from orchestrator.maps.fitted import FittedRow, axis_number, row_text, setting_text
 from orchestrator.maps.fitted_comparison import (
     FittedComparison,
@@ -16,7 +16,7 @@ from orchestrator.maps.fitted_comparison import (
     RowShift,
     covered_text,
 )
-from orchestrator.space import Axis, format_value
+from orchestrator.space import Axis
 
 
 def fitted_comparison_json(found: FittedComparison) -> dict[str, Any]:
@@ -60,8 +60,7 @@ def fitted_comparison_lines(comparison: FittedComparison) -> list[str]:
         if wider:
             also = ", ".join(f"{axis.name} {covered_text(axis)}" for axis in wider)
             lines.append(f"  left out: the rest of {side.name}, which covers {also}")
-    for field, values in comparison.changed.items():
-        lines.append(f"differs: {field} = {', '.join(map(format_value, values))}")
+    lines += differs_lines(comparison.changed)
     if not comparison.changed:
         lines.append("differs: nothing but the trials")
     for side in comparison.sides:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.messages import TrialRow
-from orchestrator.space import canonical_json, format_value
+from orchestrator.space import canonical_json, format_value, frozen
 
 _MOST = 12  # values, each of which has a map of its own in the picture
 
@@ -29,12 +29,13 @@ class OneValue(LedgerReader):
 
     def __init__(self, path: Path, axis: str, value: Any, beside: Collection[str]) -> None:
         super().__init__(path)
-        self._axis, self._value, self._left_out = axis, value, {axis, *beside}
+        self.axis = axis
+        self._value, self._left_out = value, {axis, *beside}
 
     def trials(self, *, removed: bool = False) -> list[TrialRow]:
         """The trials with the value, without the axis in their cells."""
         rows = super().trials(removed=removed)
-        return [replace(row, cell=self._without(row.cell)) for row in rows if row.cell.get(self._axis) == self._value]
+        return [replace(row, cell=self._without(row.cell)) for row in rows if row.cell.get(self.axis) == self._value]
 
     def facts(self) -> dict[str, str]:
         """The facts of the sweep; its name is that of the axis with the value."""
@@ -43,7 +44,7 @@ class OneValue(LedgerReader):
         for fact in axes:
             if "when" in fact:
                 fact["when"] = self._without(fact["when"])
-        name = f"{self._axis}={format_value(self._value)}"
+        name = f"{self.axis}={format_value(self._value)}"
         spread = canonical_json(self._num_spread(json.loads(facts.get("num_spread", "null"))))
         return {**facts, "name": name, "axes": canonical_json(axes), "num_spread": spread}
 
@@ -55,10 +56,10 @@ class OneValue(LedgerReader):
         if num is None:
             return None
         cells = {tuple(row.cell.items()): row.cell for row in super().trials()}
-        return sum(cell.get(self._axis) == self._value for cell in itertools.islice(cells.values(), num))
+        return sum(cell.get(self.axis) == self._value for cell in itertools.islice(cells.values(), num))
 
 
-def values_along(path: Path, axis: str, base: str | None, stack: ExitStack) -> list[OneValue]:
+def values_along(path: Path, axis: str, base: Any, stack: ExitStack) -> list[OneValue]:
     """A ledger for each value of ``axis`` in the sweep whose ledger is at ``path``, that of ``base`` first.
 
     ``stack`` closes them. Without ``base`` they are in the order of the axis. Raises InputError for an unknown axis or
@@ -82,6 +83,12 @@ def values_along(path: Path, axis: str, base: str | None, stack: ExitStack) -> l
         raise refuse(f"it has {len(chosen.values)} values", f"choose an axis with 2 to {_MOST}")
     values = list(chosen.values)
     if base is not None:
-        first = value_meant("--base", chosen, base)
+        first = value_meant("--base", chosen, frozen(base))
         values = [first, *(value for value in values if value is not first)]
     return [stack.enter_context(OneValue(path, axis, value, chosen.zipped)) for value in values]
+
+
+def axis_of(ledgers: Sequence[LedgerReader]) -> str | None:
+    """The axis of which each of ``ledgers`` is one value; None where they are sweeps of their own."""
+    axes = {ledger.axis if isinstance(ledger, OneValue) else None for ledger in ledgers}
+    return axes.pop() if len(axes) == 1 else None

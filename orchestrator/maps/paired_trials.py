@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.messages import TrialRow
+
 Key = tuple[Any, ...]  # the values of all axes in a cell
+
+
+def is_stable(row: TrialRow, counts_degraded: bool) -> bool:
+    """Whether a trial with an outcome is stable; with ``counts_degraded`` a degraded one is not."""
+    return row.label == "stable" or (row.is_degraded and not counts_degraded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from objectives.interventions import changes_in_words
+from objectives.control import firing_in_words
 from orchestrator.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
@@ -16,6 +16,7 @@ from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import StabilityMap
 from orchestrator.messages import DEGRADED, PRUNED
+from orchestrator.space import entries_in_words
 from orchestrator.sweepfile.settings import settings_of
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below
@@ -44,6 +45,7 @@ def trial_table(ledger: LedgerReader, readings: Measured | None = None) -> pd.Da
         row = {"trial_id": trial.trial_id, **settings, "seed": trial.seed}
         row |= {name: getattr(trial, name) for name in _RESULTS}
         row["norm_rises"] = " ".join(map(str, trial.norm_rises))
+        row["fired"] = "; ".join(map(firing_in_words, trial.fired))
         row["saved_steps"] = trial.saved_steps
         row |= {name: found.get(name, {}).get(trial.trial_id) for name in names(READING_COLUMNS)}
         row |= {name: of_trials.get(trial.trial_id) for name, of_trials in found.items() if name not in row}
@@ -78,7 +80,7 @@ def map_table(stability: StabilityMap) -> pd.DataFrame:
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """A table as CSV, with interventions in words: ``lr x0.5 at 100``."""
-    names = [name for name in table.columns if str(name).endswith("interventions")]
-    in_words = {name: table[name].map(lambda value: changes_in_words(value) if value else "none") for name in names}
+    """A table as CSV, with interventions and rules in words: ``lr x0.5 at 100``."""
+    names = [name for name in table.columns if str(name).endswith(("interventions", "control"))]
+    in_words = {name: table[name].map(lambda value: entries_in_words(value) if value else "none") for name in names}
     return table.assign(**in_words).to_csv(index=False)

@@ -16,6 +16,7 @@ from orchestrator.diagnosis.mechanisms.thresholds import DECAYED, LAGGING
 from orchestrator.diagnosis.series import Series, known
 from orchestrator.diagnosis.small_sweep import CURVATURE_EVERY
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import (
     BROKEN,
@@ -61,9 +62,8 @@ def _draw(found: Diagnosis) -> Figure:
         grid[0, column].set_xlim(window[0], window[1] - 1)
         grid[-1, column].set_xlabel("step" if column == 0 else "step, about the onset")
     figure.suptitle(plain(_title(found)), fontsize=10)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    handles, _ = grid[0, 0].get_legend_handles_labels()
+    legend_below(figure, handles, most_columns=4)
     return figure
 
 
@@ -166,6 +166,8 @@ def _mark(axes: Axes, found: Diagnosis, window: Window) -> None:
     for i, (onset, recovery) in enumerate((a, b) for a, b in shaded if a < end and b >= first):
         axes.axvspan(onset, recovery, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None)
     line(evidence.onset, "onset", color=LIMIT)
+    for i, one in enumerate(found.trial.fired):
+        line(one["did"]["at"], "a rule acted" if i == 0 else "_", color=SECOND_LINE, linestyle="-.")
     if found.cause is not None:
         line(found.cause.began_step, "the cause began", color=BROKEN, linestyle=":")
     last = int(evidence.loss.step_N[-1]) if len(evidence.loss) else evidence.end

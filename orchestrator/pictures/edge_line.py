@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from orchestrator.maps.edge_line import EdgeLine, EdgeLines, EdgePoint, linked
 from orchestrator.pictures.axis_scale import AxisScale
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import BLACK, DPI, GREY, SEED_COLOURS, VALUE_COLOURS
 from orchestrator.pictures.surface import BAND_LABEL
@@ -77,7 +78,7 @@ def _draw(found: EdgeLines) -> Figure:
     _finish_axes(canvas, found)
     title = "; ".join([f"{found.name}: edge along {found.along.name} against {found.across.name}", *found.notes])
     figure.suptitle(plain(textwrap.fill(title, 90)), fontsize=11)
-    figure.legend(handles=_legend(canvas, found), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    legend_below(figure, _legend(canvas, found))
     return figure
 
 

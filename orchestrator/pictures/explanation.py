@@ -9,6 +9,7 @@ from matplotlib.patches import Patch
 from orchestrator.diagnosis.explanation import UNEXPLAINED, Explanation
 from orchestrator.diagnosis.mechanisms.catalogue import MECHANISMS
 from orchestrator.maps.stability import MapCell
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
@@ -57,7 +58,5 @@ def _draw(found: Explanation) -> Figure:
     there = [mechanism for mechanism in look_of if any(found.ruling(key) == mechanism for key in found.rulings)]
     shown = [look_of[mechanism] for mechanism in there]
     patches = [Patch(facecolor=colour, label=f"{label}: {title}") for colour, label, title in shown]
-    figure.legend(
-        handles=[*patches, *outcome_legend([stability])], loc="outside lower center", ncols=2, frameon=False, fontsize=8
-    )
+    legend_below(figure, [*patches, *outcome_legend([stability])], most_columns=2)
     return figure

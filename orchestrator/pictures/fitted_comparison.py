@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from orchestrator.maps.fitted import Mesh
 from orchestrator.maps.fitted_comparison import FittedMeshes
 from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.pictures.blocks import all_names, blocks, flat, name_above
 from orchestrator.pictures.labels import label_positions
 from orchestrator.pictures.maps import FRACTION, Panel, add_colour_bar, draw_panel, finish, panel_size, shortened
 from orchestrator.pictures.saving import saved
@@ -35,28 +36,29 @@ def fitted_comparison_picture(maps: Sequence[StabilityMap], meshes: FittedMeshes
 def _draw(maps: Sequence[StabilityMap], meshes: FittedMeshes | None) -> Figure:
     width, height = panel_size(maps[0])
     height = height if maps[0].y is not None else _ONE_ROW
-    rows = 1 if meshes is None else 2
-    figure = Figure(figsize=(len(maps) * width + 1.6, rows * height + 1.7), layout="constrained")
-    grid = figure.subplots(rows, len(maps), squeeze=False)
+    names = [name_above(stability.name, width) for stability in maps]
+    num_rows = 1 if meshes is None else 2
+    figure, rows = blocks(len(maps), num_rows, width, height, max(name.count("\n") for name in names))
     whole = [None] * len(maps) if meshes is None else meshes.whole
-    for place, stability, mesh in zip(grid[0], maps, whole, strict=True):
+    drawn, lines = flat(rows[0], len(maps)), []
+    for place, stability, name, mesh in zip(drawn, maps, names, whole, strict=True):
         draw_panel(place, stability, FRACTION, mesh)
-        place.set_title(f"{shortened(stability.name, width)}\n{FRACTION.title}")
-    add_colour_bar(figure, FRACTION, list(grid[0]))
-    drawn, lines = list(grid[0]), []
+        place.set_title(f"{name}\n{FRACTION.title}")
     if meshes is not None:
-        grid[1, 0].axis("off")
-        for i in range(1, len(maps)):
-            _draw_change(grid[1, i], maps[i], meshes.common[0], meshes.common[i])
-            grid[1, i].set_title(f"less that of {shortened(maps[0].name, width)}\n{_CHANGE.title}")
-            drawn.append(grid[1, i])
-        add_colour_bar(figure, _CHANGE, list(grid[1]))
+        below, *others = flat(rows[1], len(maps))
+        below.axis("off")
+        for place, stability, common in zip(others, maps[1:], meshes.common[1:], strict=True):
+            _draw_change(place, stability, meshes.common[0], common)
+            place.set_title(f"less that of {shortened(maps[0].name, width)}\n{_CHANGE.title}")
+        drawn += others
         lines.append(Line2D([], [], label=f"{EDGE_LABEL} of {shortened(maps[0].name, width)}", **_FIRST_EDGE))
+    for panel, panels in zip((FRACTION, _CHANGE), rows, strict=False):
+        for side_by_side in panels:
+            add_colour_bar(figure, panel, side_by_side)
     _align(drawn)
-    names = ", ".join(stability.name for stability in maps)
     what = "the trials of each" if meshes is None else "surfaces fitted to the trials"
     note = f"; {maps[0].note}" if maps[0].note else ""
-    finish(figure, f"{names}: {what}{note}", maps, meshes is not None, lines)
+    finish(figure, f"{all_names([each.name for each in maps])}: {what}{note}", maps, meshes is not None, lines)
     return figure
 
 

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from orchestrator.maps.front import MARGIN, Front, FrontCell
 from orchestrator.pictures.axis_scale import AxisScale
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import BLUE, DPI, GREY, LOG_CURVES_FROM, PADDING, STATES, VERMILION
 from orchestrator.space import Axis
@@ -75,8 +76,7 @@ def _draw(found: Front) -> Figure:
     title = f"{found.name}: {_words(found.metric)} against {_words(found.against)}{detail}"
     title += f"; {len(drawn)} of {len(found.cells)} cells"
     figure.suptitle(plain(textwrap.fill(title, 90)), fontsize=11)
-    handles = [*_names(found), *_legend(found, drawn)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    legend_below(figure, [*_names(found), *_legend(found, drawn)], most_columns=2)
     return figure
 
 

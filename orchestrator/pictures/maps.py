@@ -22,6 +22,7 @@ from orchestrator.columns import FRACTION_TITLE, title
 from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.fitted import Mesh
 from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.pictures.blocks import all_names, blocks, flat, name_above
 from orchestrator.pictures.colours import fraction_colours, ink, is_clipped, value_colours, value_norm
 from orchestrator.pictures.labels import (
     axis_place,
@@ -33,6 +34,7 @@ from orchestrator.pictures.labels import (
     tick_texts,
     value_text,
 )
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import (
     BLANK,
@@ -126,22 +128,24 @@ def fraction_axes(axes: Axes, stability: StabilityMap) -> Axes:
 
 def _draw_comparison(maps: Sequence[StabilityMap]) -> Figure:
     width, height = panel_size(maps[0])
-    figure = Figure(figsize=(len(maps) * width + 1.6, 2 * height + 1.7), layout="constrained")
-    grid = figure.subplots(2, len(maps), squeeze=False)
+    names = [name_above(stability.name, width) for stability in maps]
+    figure, (fractions, differences) = blocks(len(maps), 2, width, height, max(name.count("\n") for name in names))
     first = maps[0]
-    for place, stability in zip(grid[0], maps, strict=True):
+    for place, stability, name in zip(flat(fractions, len(maps)), maps, names, strict=True):
         draw_panel(place, stability, FRACTION)
-        place.set_title(f"{shortened(stability.name, width)}\n{FRACTION.title}")
-    grid[1, 0].axis("off")
-    for place, stability in zip(grid[1, 1:], maps[1:], strict=True):
-        difference = _difference_panel(first)
+        place.set_title(f"{name}\n{FRACTION.title}")
+    below, *others = flat(differences, len(maps))
+    below.axis("off")
+    difference = _difference_panel(first)
+    for place, stability in zip(others, maps[1:], strict=True):
         draw_panel(place, stability, difference)
         place.set_title(f"less that of {shortened(first.name, width)}\n{difference.title}")
-    for i, panel in enumerate((FRACTION, _difference_panel(first))):
-        add_colour_bar(figure, panel, list(grid[i]))
-    names = ", ".join(stability.name for stability in maps)
+    for panel, panels in ((FRACTION, fractions), (difference, differences)):
+        for side_by_side in panels:
+            add_colour_bar(figure, panel, side_by_side)
     note = f"; {first.note}" if first.note else ""
-    finish(figure, f"{names}: {_count(maps[:1])} that they share{note}", maps)
+    shown = all_names([stability.name for stability in maps])
+    finish(figure, f"{shown}: {_count(maps[:1])} that they share{note}", maps)
     return figure
 
 
@@ -181,13 +185,7 @@ def finish(
 ) -> None:
     """The title of a figure and its legend, with further ``lines``."""
     figure.suptitle(textwrap.fill(title, max(30, int(13 * figure.get_figwidth()))), fontsize=11)
-    figure.legend(
-        handles=[*outcome_legend(maps, has_mesh), *lines],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=8,
-    )
+    legend_below(figure, [*outcome_legend(maps, has_mesh), *lines])
 
 
 def _count(maps: Sequence[StabilityMap]) -> str:

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from orchestrator.diagnosis.mechanisms.catalogue import title_of
 from orchestrator.pictures.colours import fraction_colours, ink
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH
 from orchestrator.remedies.answer import Remedies
@@ -64,8 +65,7 @@ def _draw(found: Remedies) -> Figure:
         handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="cheapest that saves all"))
     if any(one.recovered for one in (*found.tallies, *found.unchanged)):
         handles.append(Patch(facecolor="none", edgecolor="none", label="+N: left the trend and came back"))
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    legend_below(figure, handles)
     return figure
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.space import Axis
+from orchestrator.sweepfile.entry_values import has_shares, in_whole_steps
 from orchestrator.sweepfile.fields import Fields
-from orchestrator.sweepfile.intervention_values import has_shares, in_whole_steps
 from orchestrator.sweepfile.shares import is_share, steps_of_share
 from orchestrator.sweepfile.strict_yaml import Document
 
 
 def needs_steps(value: Any) -> bool:
-    """Whether ``value`` is a share of the steps, or a list of interventions with one in it."""
+    """Whether ``value`` is a share of the steps, or a list of entries with one in it."""
     return is_share(value) or has_shares(value)
 
 
@@ -25,7 +25,7 @@ def counted(values: Mapping[str, Any], steps: int, fields: Fields) -> dict[str, 
     for name, value in values.items():
         if not (needs_steps(value) and fields.counts_steps(name)):
             continue
-        found[name] = steps_of_share(value, steps) if is_share(value) else in_whole_steps(value, steps)
+        found[name] = steps_of_share(value, steps) if is_share(value) else in_whole_steps(name, value, steps)
         if refused := fields.problem(name, found[name]):
             raise ValueError(f"{name} = {value} of {steps} steps: {refused[0]}")
     return found

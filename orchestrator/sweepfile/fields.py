@@ -18,9 +18,8 @@ from objectives.fields import acting, condition_of, inert_fields, unit_of
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.space import frozen, is_number
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
+from orchestrator.sweepfile.entry_values import ENTRY_FIELDS, canonical_entries, entries_problem
 from orchestrator.sweepfile.global_batch import GLOBAL
-from orchestrator.sweepfile.intervention_values import NAME as INTERVENTIONS
-from orchestrator.sweepfile.intervention_values import canonical_interventions, interventions_problem
 from orchestrator.sweepfile.shares import is_share, share_problem
 
 # A step of a trial has as many tokens as the product of its batch, called by one of these names, and its context.
@@ -85,8 +84,8 @@ class ObjectiveFields:
             known = [field for field in fields if field != "steps"]
             remedy = did_you_mean(name, known) or f"`sweep objectives` lists the fields of {self._objective.name}"
             return f"unknown field of {self._objective.name}", remedy
-        if name == INTERVENTIONS:
-            return interventions_problem(value)
+        if name in ENTRY_FIELDS:
+            return entries_problem(name, value)
         if is_share(value) and self.counts_steps(name):
             return share_problem(value)
         try:
@@ -107,8 +106,8 @@ class ObjectiveFields:
 
     def canonical(self, name: str, value: Any) -> Any:
         """1 and 1.0 are the same learning rate: the field's type decides."""
-        if name == INTERVENTIONS:
-            return canonical_interventions(value)
+        if name in ENTRY_FIELDS:
+            return canonical_entries(name, value)
         annotation = self._config_class.model_fields[name].annotation
         if isinstance(value, int) and not isinstance(value, bool) and annotation in (float, float | None):
             return float(value)
@@ -124,7 +123,7 @@ class ObjectiveFields:
 
     def counts_steps(self, name: str) -> bool:
         """Whether the unit of the field is steps, or a step."""
-        return name == INTERVENTIONS or unit_of(self._config_class.model_fields[name]) in ("step", "steps")
+        return name in ENTRY_FIELDS or unit_of(self._config_class.model_fields[name]) in ("step", "steps")
 
     def tokens_per_step(self, settings: Mapping[str, Any]) -> float:
         """Batch size times context, of which one that is not given has its default."""

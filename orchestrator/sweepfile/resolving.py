@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.errors import InputError, Problem
 from orchestrator.space import Trial, format_value
 from orchestrator.sweepfile.axes import MAX_PROBLEMS
+from orchestrator.sweepfile.entry_values import ENTRY_FIELDS
 from orchestrator.sweepfile.fields import Fields
 from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.sections import SweepFile
@@ -57,7 +58,7 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
     path = next((path for path in paths if path in document.places), ())
     shown = f"{message} (at {_in_words(cell)})" if cell else message
     remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
-    if field == "interventions":
+    if field in ENTRY_FIELDS:
         remedy = "change that entry; docs/sweep-file.md has the keys and what they take"
     return Problem(document.place(path), ".".join(path), shown, remedy)
 

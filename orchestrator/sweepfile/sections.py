@@ -57,9 +57,8 @@ def _one_of(
 ) -> str:
     if name not in names:
         *some, last = map(repr, names)
-        raise PydanticCustomError(
-            kind, "Input should be {known}", {"known": f"{', '.join(some)} or {last}" if some else last}
-        )
+        known = f"{', '.join(some)} or {last}" if some else last
+        raise PydanticCustomError(kind, "Input should be {known}", {"known": known})
     return name
 
 
@@ -352,6 +351,7 @@ class SweepFile(BaseModel):
     axes: dict[str, AxisSection] = Field(default={})
     fixed: dict[str, Any] = Field(default={})
     interventions: list[Any] | None = Field(None, description="changes in mid-run, of all trials")
+    control: list[Any] | None = Field(None, description="rules that change trials while they train, of all trials")
     tie: dict[str, Any] = Field(default={})
     batch: BatchSection | None = None
     zip: list[Annotated[list[str], Field(min_length=2), AfterValidator(_each_once)]] = Field(default=[])

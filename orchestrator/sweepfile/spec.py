@@ -24,11 +24,10 @@ from orchestrator.sweepfile.custom_trainer import (
     absolute_folder,
     custom_trainer,
 )
+from orchestrator.sweepfile.entry_values import ENTRY_FIELDS, misplaced, place_of, with_entries
 from orchestrator.sweepfile.fields import Fields, absolute_text, fields_of, lowered, shown
 from orchestrator.sweepfile.frozen import frozen_text
 from orchestrator.sweepfile.global_batch import batch_problems, with_batch
-from orchestrator.sweepfile.intervention_values import NAME as INTERVENTIONS
-from orchestrator.sweepfile.intervention_values import misplaced, with_interventions
 from orchestrator.sweepfile.lengths import Length, counted_names, in_whole_steps, length_problems, missing_length
 from orchestrator.sweepfile.overrides import Overrides, apply
 from orchestrator.sweepfile.related_axes import related
@@ -186,7 +185,7 @@ def build_sweep(document: Document, overrides: Overrides = Overrides(), *, allow
     problems = list(batch_problems(file, isinstance(objective, CustomTrainer), document))
     problems += misplaced(file, is_custom=isinstance(objective, CustomTrainer), document=document)
     if not problems:
-        file = with_interventions(with_batch(file))
+        file = with_entries(with_batch(file))
         problems += trainer_problems(file, objective, document)
     if problems:
         raise InputError(*problems[:MAX_PROBLEMS])
@@ -359,7 +358,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
     for name, value in file.fixed.items():
         if len(problems) >= MAX_PROBLEMS:
             break
-        path = ("fixed", name) if name != INTERVENTIONS or file.interventions is None else (name,)
+        path = place_of(file, name)
         if problem := field_problem(fields, name, value, path, document):
             problems.append(problem)
         elif name in file.axes:
@@ -367,7 +366,7 @@ def _checked_fixed(file: SweepFile, fields: Fields, document: Document, problems
         elif fields.names_files(name):
             fixed[name] = absolute_text(value, document.place(path), f"fixed.{name}", problems)
         else:
-            fixed[name] = fields.canonical(name, value) if name == INTERVENTIONS else frozen(value)
+            fixed[name] = fields.canonical(name, value) if name in ENTRY_FIELDS else frozen(value)
     return fixed
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from orchestrator.messages import Checkpoint
 from orchestrator.worker.measurement import is_out_of_memory
 
-_SCHEMA = 6
+_SCHEMA = 7
 # The first checkpoints come early, so that even a run that is killed every minute makes progress.
 _FIRST_S = 3.0
 # A checkpoint may take this share of the time since the previous one.

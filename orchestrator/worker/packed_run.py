@@ -156,9 +156,11 @@ class PackedRun:
             roster.load_state_dict(resumed["roster"])
         places = roster.places(self._num_rows(roster))
         self._trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
-        if any(config.interventions for config in configs) and not getattr(self._trainer, "takes_interventions", False):
-            remedy = "let it be a PackedTrainer, or give it takes_interventions = True"
-            raise ValueError(f"{type(self._trainer).__name__} of {objective.name} takes no interventions; {remedy}")
+        for field in ("interventions", "control"):
+            takes = f"takes_{field}"
+            if any(getattr(config, field) for config in configs) and not getattr(self._trainer, takes, False):
+                remedy = f"let it be a PackedTrainer, or give it {takes} = True"
+                raise ValueError(f"{type(self._trainer).__name__} of {objective.name} takes no {field}; {remedy}")
         if resumed is None:
             self.judging.arrange([None] * len(roster.training), self._are_audited(roster.training))
             self.age_of = dict.fromkeys(roster.everybody, 0)
@@ -342,5 +344,8 @@ class PackedRun:
             self.trial_ids[members[0]], record, self.stopping, steps_done, validation, climb, validations,
             is_plateaued=is_plateaued,
         )  # fmt: skip
+        has_rules = bool(self.roster.configs[members[0]].control)
+        fired = self.trainer.fired(position) if has_rules else ()
+        fired = tuple(one for one in fired if one["step"] < steps_done)  # a lost member trains on until the look
         for member, chosen in zip(members, self._are_audited(members), strict=True):
-            self._finished.append(replace(result, trial_id=self.trial_ids[member], is_audited=chosen))
+            self._finished.append(replace(result, trial_id=self.trial_ids[member], is_audited=chosen, fired=fired))

@@ -300,15 +300,45 @@ def test_every_shipped_sweep_is_in_the_readme() -> None:
         assert f"](sweeps/{path.name})" in README
 
 
+GAINS = MAPS.partition("### What a change saves")[2].partition("\n## ")[0]
+
+
+def test_the_example_of_what_a_change_saves_has_the_values_of_its_axis_and_counts_every_pair() -> None:
+    (text,) = blocks(GAINS, "yaml")
+    sweep = build_sweep(parse_document(text, "page"))
+    base, *labels = [format_value(value) for value in sweep.axes[1].values]
+    (shown,) = blocks(GAINS, "text")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert f"Against interventions={base}, on {len(sweep.trials) // 5} trials" in shown
+    rows = re.findall(r"^(.+?) +(\d+)/(\d+) +\S+% +(\d+)/(\d+) ", shown, re.MULTILINE)
+    assert sorted(row[0] for row in rows) == sorted(labels)
+    assert {int(unstable) + int(stable) for _, _, unstable, _, stable in rows} == {len(sweep.trials) // 5}
+    saved = [int(row[1]) for row in rows]
+    assert saved == sorted(saved, reverse=True)
+    assert all(f"`{label}`" in GAINS for label in ("clip 0.1 at 20", "lr x0.1 at 50"))
+
+
+def heads(text: str) -> list[str]:
+    """What tables are named and which columns they have, without their numbers."""
+    lines = [" ".join(line.split()) for line in text.partition("Against")[2].splitlines()]
+    return [line for line in lines if line.startswith(("interventions ", "Median", "of all cells"))]
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # four runs, which start Ray each
 def test_the_commands_and_the_notebook_of_the_maps_page_work_on_its_example(tmp_path: Path, monkeypatch) -> None:
     # A fifth of the steps: what is printed is not compared, and diverged cells are there all the same.
     (tmp_path / "fit.yaml").write_text(blocks(MAPS, "yaml")[0].replace("steps: 300", "steps: 60"))
     (tmp_path / "mine.yaml").write_text(blocks(MAPS, "yaml")[1])
+    (tmp_path / "changes.yaml").write_text(blocks(MAPS, "yaml")[2].replace("steps: 300", "steps: 60"))
     run_all(commands(MAPS), tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"turned.png", "facets.png"}
     assert json.loads((tmp_path / "where.json").read_text())["setting"] == {"lr": 0.02, "beta2": 0.95}
     assert (tmp_path / "results" / "compare" / "fit_vs_fit_cosine.png").is_file()
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(app, ["compare", "changes", "--along", "interventions"])
+    assert heads(done.output) == heads(blocks(GAINS, "text")[0])
+    assert len(heads(done.output)) == 4
     assert (tmp_path / "results" / "fit" / "edge.png").is_file()
     assert (tmp_path / "results" / "fit" / "front.png").is_file()
     assert json.loads((tmp_path / "front.json").read_text())["against"] == "steps_to_target"

@@ -56,7 +56,7 @@ COMMON_FIELDS = [
     "steps", "lr", "warmup", "beta1", "beta2", "beta2_half_life", "eps", "second_moment_start",
     "second_moment_scale", "weight_decay", "weight_decay_kind", "clip", "adagc", "adagc_warmup", "zclip",
     "zclip_warmup", "batch_size", "optimizer", "schedule", "schedule_power", "decay_share", "final_lr_fraction",
-    "warmup_shape", "rollback", "rollback_every", "interventions", "radam_threshold", "adabelief_eps",
+    "warmup_shape", "rollback", "rollback_every", "interventions", "control", "radam_threshold", "adabelief_eps",
     "adafactor_decay", "adafactor_clip", "adafactor_eps", "adafactor_smallest", "stableadamw_clip", "spam_threshold",
     "spam_interval", "spam_warmup", "spam_grace", "sophia_clip", "sophia_eps", "sophia_interval", "adam8bit_block",
     "adam8bit_smallest",
@@ -146,8 +146,8 @@ def test_commands_and_options() -> None:
 
 def test_keys_of_a_sweep_file() -> None:
     assert keys_of(SweepFile) == [
-        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "tie", "batch", "zip",
-        "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking",
+        "name", "objective", "steps", "tokens", "seeds", "axes", "fixed", "interventions", "control", "tie", "batch",
+        "zip", "sample", "search", "budget", "stopping", "resources", "checkpoint", "validate", "telemetry", "tracking",
         "notify", "max_trials",
     ]  # fmt: skip
     assert list(AxisSection.model_fields) == ["values", "linear", "log", "log1m", "num", "when"]
@@ -303,7 +303,7 @@ def test_columns_of_the_ledger(tmp_path: Path) -> None:
         "onset_step", "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss",
         "peak_factor", "off_share", "risen_share", "validation_loss", "best_validation_loss", "best_validation_step",
         "overfit_step", "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises",
-        "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at",
+        "curve_digest", "rung_losses", "reason", "error", "pack_id", "started_at", "finished_at", "fired",
     ]  # fmt: skip
 
 

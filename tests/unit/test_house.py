@@ -57,6 +57,7 @@ FLOOR_PLAN = (
     "objectives.fields",
     "objectives.optimizers.facts",
     "objectives.interventions",
+    "objectives.control",
     "objectives.training_config",
     "objectives.protocol",
     "objectives.models.facts",

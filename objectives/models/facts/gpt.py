@@ -151,6 +151,12 @@ class GptConfig(TrainingConfig):
         return self.place_of_norms in ("pre", "output")
 
     @property
+    def signals(self) -> tuple[str, ...]:
+        """Also the noise scale where batches have parts, and falls of the loss scale where there is one."""
+        noise = ("noise_scale",) if self.accumulate > 1 else ()
+        return (*super().signals, *noise, *(("loss_scale_falls",) if self.precision == "float16" else ()))
+
+    @property
     def tokens_per_step(self) -> int:
         """Bytes that one step trains on."""
         return self.batch_size * self.context

@@ -24,6 +24,8 @@ LIBRARY = Optimizer(
     can_be_stacked=False,
     first_moments=(),
     second_moments=(),
+    has_divisor=False,
+    has_v=False,
     divides_by_root=_divides_by_root,
     averages_squares=_averages_squares,
 )

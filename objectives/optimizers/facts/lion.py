@@ -10,5 +10,7 @@ LION = Optimizer(
     "objectives.optimizers.rules.lion:Lion",
     reads=("beta1", "beta2"),
     second_moments=(),
+    has_divisor=False,
+    has_v=False,
     divides_by_root=never,
 )

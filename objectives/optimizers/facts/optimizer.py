@@ -49,6 +49,9 @@ class Optimizer:
     # The states that are its first and its second moment, which an intervention may set to zero or rescale.
     first_moments: Sequence[str] = ("first_moment",)
     second_moments: Sequence[str] = ("second_moment",)
+    # Whether its steps have a divisor for each coordinate, so that curvature can be measured, and whether it tells v.
+    has_divisor: bool = True
+    has_v: bool = True
     # Whether steps are divided by the root of a second moment.
     divides_by_root: Callable[[Settings], bool | None] = unknown
     # Whether that is the root of an average of g^2 with decay beta2, so that a short average makes steps longer.

@@ -26,6 +26,7 @@ SOPHIA = Optimizer(
     SophiaFields,
     reads=("beta1", "beta2", "beta2_half_life"),
     second_moments=("hessian",),
+    has_v=False,
     examples={
         "sophia_clip": (1e-3, 1e-2, 1e0),
         "sophia_eps": (1e-12, 1e-1, 1e1),

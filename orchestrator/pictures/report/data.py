@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from objectives.control import firing_in_words
+from objectives.interventions import change_in_words
 from orchestrator.columns import meaning
 from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader, is_sampled
@@ -35,9 +37,10 @@ _SEED_COLUMNS = {
     "seed": "seed", "outcome": "outcome", "onset_step": "onset step", "num_spikes": "spikes",
     "final_loss": "final loss", "learned_share": "share learned", "lr_health": "learning rate",
     "lr_regret": "left on the table", "reason": "why",
-    "norm_rises": "norm rose at", "overfit_step": "overfits from", "trial_id": "trial",
+    "norm_rises": "norm rose at", "fired": "rules did", "overfit_step": "overfits from", "trial_id": "trial",
 }  # fmt: skip
 _NUM_TICKS = 6
+_MOST_CHANGES = 20  # that are marked on a curve
 
 
 def report_data(ledger: LedgerReader) -> dict[str, Any]:
@@ -104,6 +107,7 @@ def table_data(
             "lr_regret": [None if row.lr_regret is None else short_number(row.lr_regret) for row in rows],
             "reason": [row.reason or "" for row in rows],
             "norm_rises": [", ".join(map(str, row.norm_rises)) for row in rows],
+            "fired": ["; ".join(map(firing_in_words, row.fired)) for row in rows],
             "overfit_step": [row.overfit_step for row in rows],
             "has_result": [row.outcome is not None for row in rows],
             "is_unstable": [is_over_edge(row.label) for row in rows],
@@ -121,9 +125,10 @@ def as_script(data: Mapping[str, Any] | Sequence[Any]) -> str:
 
 
 def _marks(row: TrialRow) -> list[tuple[int, str]]:
-    """The steps at which a trial was judged while it trained, each with a word."""
+    """The steps at which a trial was judged or changed by a rule while it trained, each with a word or two."""
     verdicts = ((row.verdict_step, "lost"), (row.slow_step, "slow"), (row.plateau_step, "plateau"))
-    return [(step, word) for step, word in verdicts if step is not None]
+    changes = [(one["did"]["at"], change_in_words(one["did"])) for one in row.fired[:_MOST_CHANGES]]
+    return [*((step, word) for step, word in verdicts if step is not None), *changes]
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

@@ -46,12 +46,12 @@ def ledger_file(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
 
 
-def test_a_new_ledger_says_whose_it_is_and_begins_with_schema_1(tmp_path: Path) -> None:
+def test_a_new_ledger_says_whose_it_is_and_has_the_present_schema(tmp_path: Path) -> None:
     with ledger_at(tmp_path) as ledger:
-        assert ledger.version == 1
+        assert ledger.version == 2
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.version == 1
-    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(1,)]
+        assert ledger.version == 2
+    assert asked(tmp_path / "ledger.db", "PRAGMA user_version") == [(2,)]
     assert asked(tmp_path / "ledger.db", "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
@@ -98,6 +98,17 @@ def test_a_file_whose_tables_are_still_on_their_way_can_be_opened(tmp_path: Path
         assert ledger.version == 0
         with pytest.raises(StorageError, match="no such table"):
             ledger.trials()
+
+
+def test_a_ledger_of_schema_1_gets_the_column_of_what_rules_did(tmp_path: Path) -> None:
+    first = Schema(1, "".join(line for line in SCHEMA.tables.splitlines(True) if not line.startswith("    fired ")))
+    for name, schema in (("old.db", first), ("new.db", SCHEMA)):
+        with LedgerWriter(tmp_path / name, schema):
+            pass
+    with LedgerWriter(tmp_path / "old.db") as ledger:
+        assert ledger.version == SCHEMA.version
+    query = "PRAGMA table_info(trials)"
+    assert asked(tmp_path / "old.db", query) == asked(tmp_path / "new.db", query)
 
 
 @pytest.mark.parametrize("schema", [SECOND, THIRD])

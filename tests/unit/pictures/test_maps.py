@@ -145,6 +145,20 @@ def test_facets_and_comparisons_are_drawn_and_name_what_they_show(tmp_path: Path
         assert words in difference
 
 
+def test_a_comparison_of_many_values_is_not_wider_than_a_page_and_names_all_of_them(tmp_path: Path) -> None:
+    one = map_of(tmp_path, "axes: {lr: {values: [0.1, 1]}}\nseeds: [0]\n", ["stable", "diverged"])
+    names = [f"interventions=lr x0.5 at 100 over 50, clip {i}.25 at 100" for i in range(11)]
+    picture = comparison_picture([replace(one, name=name) for name in names], "svg").decode()
+    width, height = (float(size) / 72 for size in re.findall(r'(?:width|height)="([\d.]+)pt"', picture)[:2])
+    assert width < 18
+    assert height < 40
+    shown = " ".join(re.findall(r"<!-- (.*?) -->", picture))
+    assert all(name in shown for name in names)
+    assert f"{names[0]} and 10 others: 2 cells" in shown
+    assert shown.count("fraction of stable seeds") == 11
+    assert shown.count("more stable (+) or less (-), points") == 10
+
+
 def test_the_edge_is_drawn_between_known_cells_alone(tmp_path: Path) -> None:
     labels = ["stable", "diverged", "planned", "stable"]
     stability = map_of(tmp_path, "axes: {lr: {values: [1, 2, 3, 4]}}\n", labels)

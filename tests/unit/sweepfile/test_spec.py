@@ -152,7 +152,7 @@ def test_every_field_of_an_objective_can_be_an_axis(name: str, tmp_path: Path, m
     other = {bool: [True, False], str: None}
     special = {"optimizer": ["adamw", "torch.optim.NAdam"], "radam_threshold": [4.0, 5.0], "adam8bit_block": [32, 64]}
     for field, info in OBJECTIVES[name].config_class.model_fields.items():
-        if field in ("steps", "text", "shift_text", "interventions"):
+        if field in ("steps", "text", "shift_text", "interventions", "control"):
             continue
         if "Literal" in str(info.annotation):
             literal, *null = get_args(info.annotation) if NoneType in get_args(info.annotation) else [info.annotation]

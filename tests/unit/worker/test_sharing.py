@@ -1,4 +1,4 @@
-"""Members that differ by later interventions train as one until they fork, and nobody can tell from their results."""
+"""Members that differ by later changes train as one until they fork, and nobody can tell from their results."""
 
 from __future__ import annotations
 
@@ -170,6 +170,70 @@ def test_a_trainer_that_ignores_interventions_is_refused(monkeypatch) -> None:
     assert "QuadraticTrainer of quadratic takes no interventions" in str(report.error)
 
 
+# Rules of control.
+
+LOSS = {"on": "loss", "above": 0.01, "do": ({"lr": "x0.5"},), "every": 3, "at_most": 2, "over": 3}
+NORM = {"on": "grad_norm", "above": 0.01, "do": ({"clip_to_quantile": 0.5}, {"skip": 1}), "every": 4, "at_most": 2}
+CONTROLLED: list[dict[str, Any]] = [
+    {},
+    {"control": ({**LOSS, "after": 10},)},
+    {"control": ({**NORM, "after": 10},)},
+    {"control": ({**NORM, "after": 25}, {**LOSS, "after": 30})},
+    {"control": ({**LOSS, "after": 10},), "interventions": ({"at": 5, "skip": 2},)},
+    {"control": ({**LOSS, "after": 10},), "interventions": ({"at": 30, "set": {"lr": "x0.5"}},)},
+]
+
+
+def controlled_pack(objective: str, width: int, seeds: Sequence[int] = (0,)) -> Pack:
+    changes = [{"lr": 1e-2, **one} for _ in seeds for one in CONTROLLED]
+    pack = pack_with(objective, changes, width, [seed for seed in seeds for _ in CONTROLLED])
+    return replace(pack, checkpoint_steps=7, validate_every=15)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_members_with_rules_have_the_results_and_firings_that_they_have_without_sharing(objective: str) -> None:
+    pack = controlled_pack(objective, 12, (0, 1))
+    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_LOOK)))
+    assert_the_same(found, without_sharing(pack))
+    assert [len(found[0][f"trial{i}"].fired) for i in range(6)] == [0, 2, 2, 4, 2, 2]
+
+
+def test_members_share_until_a_rule_reads_that_not_all_of_them_have(rows_per_step: list[int]) -> None:
+    list(worker.run_pack(controlled_pack("quadratic", 6)))
+    assert rows_per_step == [1] * 5 + [2] * 5 + [4] * 15 + [5] * 5 + [6] * 10
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_in_rounds_rules_do_the_same(width: int) -> None:
+    pack = controlled_pack("quadratic", width)
+    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_LOOK)))
+    assert_the_same(found, without_sharing(pack))
+
+
+@pytest.mark.parametrize("num_reports", [1, 2, 3, 5])
+def test_a_pack_with_rules_that_dies_goes_on_bit_for_bit(num_reports: int) -> None:
+    pack = controlled_pack("function_fit", 5)
+    undisturbed = whole(list(worker.run_pack(pack, pace=Pace(look_steps=5, report_s=0.0))))
+    before, going_on = interrupted(pack, num_reports)
+    after = list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))
+    assert [report.error for report in after if report.error] == []
+    assert_the_same(whole(before + after), undisturbed)
+
+
+def test_of_a_lost_member_what_rules_did_after_its_end_is_not_told() -> None:
+    rule = {"on": "step", "above": 0, "do": ({"clip": 1e9},), "every": 1, "at_most": 1000}
+    changes = [{"lr": 30.0, "noise": 0.0, "control": (rule,)}]
+    (finished,) = results(list(worker.run_pack(pack_with("quadratic", changes, 1, [0], 300)))).values()
+    assert finished.outcome == "diverged"
+    assert [one["step"] for one in finished.fired] == list(range(1, finished.steps_done))
+
+
+def test_a_trainer_that_does_not_know_control_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(PackedTrainer, "takes_control", False)
+    (report,) = worker.run_pack(controlled_pack("quadratic", 6))
+    assert "QuadraticTrainer of quadratic takes no control" in str(report.error)
+
+
 # The rules by which members share.
 
 ENTRIES = st.lists(
@@ -177,8 +241,8 @@ ENTRIES = st.lists(
 )  # fmt: skip
 
 
-def config(entries: Entries) -> QuadraticConfig:
-    return QuadraticConfig(steps=10, interventions=tuple(entries))
+def config(entries: Entries, rules: Entries = ()) -> QuadraticConfig:
+    return QuadraticConfig(steps=10, interventions=tuple(entries), control=tuple(rules))
 
 
 @settings(max_examples=100, deadline=None)
@@ -215,6 +279,36 @@ def test_every_member_trains_every_step_in_a_row_with_its_own_past(members, widt
         done += roster.everybody
         roster.drop(roster.everybody)
     assert sorted(done) == list(range(len(members)))
+
+
+RULES = st.sampled_from(
+    [
+        (),
+        *(({"on": "step", "above": above, "do": {"skip": 1}, "after": after},) for above in (0, 1) for after in (0, 4)),
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(ENTRIES, RULES), min_size=1, max_size=6))
+def test_rules_keep_members_apart_from_the_first_step_that_they_read(members) -> None:
+    configs = [config(*one) for one in members]
+    for step in range(10):
+        parts = split_at(range(len(configs)), configs, step)
+        place = {member: i for i, part in enumerate(parts) for member in part}
+        for a, left in enumerate(configs):
+            for b, right in enumerate(configs):
+                pasts = [
+                    ([e for e in one.interventions if e.at <= step], [r for r in one.control if r.after <= step])
+                    for one in (left, right)
+                ]
+                assert (place[a] == place[b]) == (pasts[0] == pasts[1])
+        for part in parts:
+            has_rules = [bool(configs[member].control) for member in part]
+            assert has_rules == sorted(has_rules, reverse=True)
+    fork = first_difference(configs)
+    together = [step for step in range(10) if len(split_at(range(len(configs)), configs, step)) == 1]
+    assert together == list(range(10 if fork is None else fork))
 
 
 def test_without_interventions_each_member_is_a_family_of_its_own() -> None:

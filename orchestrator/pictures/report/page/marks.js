@@ -17,14 +17,14 @@ function brokenMarks({ i, curve }, name, frame) {
 
 const VERDICTS = { lost: "found lost", slow: "found slow beside others", plateau: "no longer improving" };
 
-// A line with a word at each verdict, and a short one where a run that was judged has ended before its last step.
+// A line with a word at each verdict and at each change by a rule, and a short one where a run that was judged has ended before its last step.
 function verdictMarks({ i }, frame) {
   return trials.marks[i].filter(([step]) => frame.shows(step, step)).flatMap(([step, word]) => {
     const x = frame.toX(step);
     const isLeft = x > (frame.left + frame.right) / 2;
     return [
       svg("line", { class: "verdict", x1: x, x2: x, y1: frame.top, y2: frame.bottom },
-        svg("title", {}, `seed ${trials.seed[i]}: ${VERDICTS[word]} at step ${step}`)),
+        svg("title", {}, `seed ${trials.seed[i]}: ${VERDICTS[word] ?? word} at step ${step}`)),
       svg("text", { class: "mark", x: x + (isLeft ? -3 : 3), y: frame.bottom - 5, "text-anchor": isLeft ? "end" : "start" }, word),
     ];
   });

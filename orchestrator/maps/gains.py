@@ -1,0 +1,112 @@
+"""What a change of a setting gains over the base on trials of the same cell and seed: runs saved, runs harmed, loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
+from orchestrator.intervals import median_interval, wilson
+from orchestrator.maps.paired_trials import Key, is_stable
+from orchestrator.messages import TrialRow
+
+Trials = Mapping[tuple[Key, int], TrialRow]  # by cell and seed
+
+
+@dataclass(frozen=True, slots=True)
+class BestCell:
+    """The cell of the lowest median ``loss`` at the end of training, of those whose seeds are all stable."""
+
+    key: Key
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """What became of the runs of the base, on ``num_pairs`` trials that have an outcome in both.
+
+    Of ``unstable`` runs of the base ``saved`` are stable here, ``saved_degraded`` of these degraded; of ``stable`` ones
+    ``harmed`` are not stable here. Intervals are Wilson's, None where no run could be saved, or harmed. ``saved_loss``
+    is the median final loss of the saved runs.
+
+    ``loss_change`` is the median of the change of the final loss over the ``num_losses`` pairs of which both are
+    stable, with the interval of ``median_interval``. ``best`` is the best cell here, ``best_of_base`` that of the base.
+    """
+
+    num_pairs: int
+    unstable: int
+    saved: int
+    saved_degraded: int
+    saved_interval: tuple[float, float] | None
+    saved_loss: float | None
+    stable: int
+    harmed: int
+    harmed_interval: tuple[float, float] | None
+    num_losses: int
+    loss_change: float | None
+    loss_change_interval: tuple[float, float] | None
+    best: BestCell | None
+    best_of_base: BestCell | None
+
+
+def gains(base: Trials, new: Trials, counts_degraded: bool) -> Gains | None:
+    """What ``new`` gains over ``base``; None where no trial has an outcome in both.
+
+    With ``counts_degraded`` a degraded trial does not count as stable. Trials without a partner only count for the best
+    cells.
+    """
+    pairs = [(base[place], new[place]) for place in base if place in new]
+    pairs = [(before, after) for before, after in pairs if before.is_judged and after.is_judged]
+    if not pairs:
+        return None
+    before_after = [(is_stable(a, counts_degraded), is_stable(b, counts_degraded)) for a, b in pairs]
+    saved = [after for (_, after), turned in zip(pairs, before_after, strict=True) if turned == (False, True)]
+    unstable = sum(not before for before, _ in before_after)
+    harmed, stable = before_after.count((True, False)), len(pairs) - unstable
+    both = [pair for pair, turned in zip(pairs, before_after, strict=True) if all(turned)]
+    changes = [b - a for a, b in [(_loss(before), _loss(after)) for before, after in both] if math.isfinite(b - a)]
+    saved_losses = [loss for row in saved if math.isfinite(loss := _loss(row))]
+    return Gains(
+        num_pairs=len(pairs),
+        unstable=unstable,
+        saved=len(saved),
+        saved_degraded=sum(row.is_degraded for row in saved),
+        saved_interval=wilson(len(saved), unstable) if unstable else None,
+        saved_loss=median(saved_losses) if saved_losses else None,
+        stable=stable,
+        harmed=harmed,
+        harmed_interval=wilson(harmed, stable) if stable else None,
+        num_losses=len(changes),
+        loss_change=median(changes) if changes else None,
+        loss_change_interval=median_interval(changes),
+        best=best_cell(new, counts_degraded),
+        best_of_base=best_cell(base, counts_degraded),
+    )
+
+
+def _loss(row: TrialRow) -> float:
+    """The final loss; NaN where there is none."""
+    return math.nan if row.final_loss is None else row.final_loss
+
+
+def best_cell(trials: Trials, counts_degraded: bool) -> BestCell | None:
+    """The first of the cells with the lowest median final loss whose seeds are all stable; None without any.
+
+    A cell of which half of the seeds have no finite loss has no median.
+    """
+    cells: dict[Key, list[TrialRow]] = {}
+    for (key, _), row in trials.items():
+        cells.setdefault(key, []).append(row)
+    found = [BestCell(key, _middle(rows)) for key, rows in cells.items() if _all_stable(rows, counts_degraded)]
+    return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
+
+
+def _all_stable(rows: Sequence[TrialRow], counts_degraded: bool) -> bool:
+    state = cell_state([row.label for row in rows])
+    return is_known(state) and not is_over_edge(state, counts_degraded)
+
+
+def _middle(rows: Sequence[TrialRow]) -> float:
+    return median(loss if math.isfinite(loss := _loss(row)) else math.inf for row in rows)

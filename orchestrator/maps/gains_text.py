@@ -1,0 +1,182 @@
+"""What the values of an axis gain over the base, as tables of 80 columns and as JSON."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.gains import BestCell, Gains
+from orchestrator.space import Axis
+
+_WIDTH = 80
+_GAP = 2  # characters between the columns of a table
+_TAIL = 30  # characters that are kept free for the text at the end of a row
+_NONE = "-"
+
+Named = tuple[str, Gains]  # the label of a value, and what it gains
+
+
+def gains_json(found: Gains | None, axes: Sequence[Axis]) -> dict[str, Any] | None:
+    """What became of the runs of the base; null where there are no pairs to tell it from."""
+    if found is None:
+        return None
+    saved_low, saved_high = found.saved_interval or (None, None)
+    harmed_low, harmed_high = found.harmed_interval or (None, None)
+    change_low, change_high = found.loss_change_interval or (None, None)
+    best, base = found.best, found.best_of_base
+    return {
+        "num_pairs": found.num_pairs,
+        "unstable": found.unstable,
+        "saved": found.saved,
+        "saved_low": saved_low,
+        "saved_high": saved_high,
+        "saved_degraded": found.saved_degraded,
+        "saved_loss": found.saved_loss,
+        "stable": found.stable,
+        "harmed": found.harmed,
+        "harmed_low": harmed_low,
+        "harmed_high": harmed_high,
+        "num_losses": found.num_losses,
+        "loss_change": found.loss_change,
+        "loss_change_low": change_low,
+        "loss_change_high": change_high,
+        "best_loss": None if best is None else best.loss,
+        "best_setting": None if best is None else _setting(best, axes),
+        "best_loss_base": None if base is None else base.loss,
+        "best_setting_base": None if base is None else _setting(base, axes),
+    }
+
+
+def _setting(cell: BestCell, axes: Sequence[Axis]) -> dict[str, Any]:
+    return dict(zip([axis.name for axis in axes], cell.key, strict=True))
+
+
+def gains_lines(
+    along: str, base: str, found: Sequence[Named], axes: Sequence[Axis], counts_degraded: bool
+) -> Iterator[str]:
+    """The values of the axis ``along`` against ``base``, the best first: runs saved and harmed, losses, best cells."""
+    if not found:
+        return
+    rows = sorted(found, key=_rank)
+    yield ""
+    yield from _filled(
+        f"Against {along}={base}, on {_num_pairs(rows)} of the same cell and seed: runs saved (not stable there, "
+        "stable here), runs harmed (stable there, not here), and the median change of the final loss where both are "
+        "stable, each with its interval of 95 %."
+    )
+    yield from _table([(along, "saved", "harmed", "change of loss"), *(_turned(*row) for row in rows)])
+    if not counts_degraded and (degraded := _degraded(rows)):
+        yield from _filled(degraded)
+    yield ""
+    yield from _filled(
+        "Median final loss: of the saved runs, and of the best cell, which has the lowest of all cells that are stable "
+        "on every seed."
+    )
+    first = rows[0][1].best_of_base
+    bests = [(base, None, first), *((label, found.saved_loss, found.best) for label, found in rows)]
+    losses = [(label, _loss(saved), _loss(None if best is None else best.loss)) for label, saved, best in bests]
+    yield from _table([(along, "saved", "best"), *losses], ["cell", *(_cell(best, axes) for _, _, best in bests)])
+
+
+def _num_pairs(rows: Sequence[Named]) -> str:
+    nums = sorted({found.num_pairs for _, found in rows})
+    trials = "trial" if nums == [1] else "trials"
+    return f"{nums[0]} {trials}" if len(nums) == 1 else f"{nums[0]} to {nums[-1]} {trials}"
+
+
+def _rank(row: Named) -> tuple[float, float, float, float]:
+    """Most saved first, then fewest harmed, then the lowest loss; by shares, since a few runs may lack a partner."""
+    found = row[1]
+    return (
+        -found.saved / found.unstable if found.unstable else 0.0,
+        found.harmed / found.stable if found.stable else 0.0,
+        math.inf if found.loss_change is None else found.loss_change,
+        math.inf if found.best is None else found.best.loss,
+    )
+
+
+def _turned(label: str, found: Gains) -> tuple[str, ...]:
+    return (
+        label,
+        _share(found.saved, found.unstable, found.saved_interval),
+        _share(found.harmed, found.stable, found.harmed_interval),
+        _change(found),
+    )
+
+
+def _share(num: int, of: int, interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return _NONE
+    low, high = (100 * end for end in interval)
+    return f"{num}/{of} {f'{low:.0f}-{high:.0f}%':>7}"
+
+
+def _change(found: Gains) -> str:
+    if found.loss_change is None:
+        return _NONE
+    ends = "no interval"
+    if found.loss_change_interval is not None:
+        ends = " to ".join(map(_signed, found.loss_change_interval))
+    return f"{_signed(found.loss_change)} ({ends})"
+
+
+def _signed(value: float) -> str:
+    return ("+" if value > 0 else "") + _short(value, 2)
+
+
+def _loss(value: float | None) -> str:
+    return _NONE if value is None else _short(value, 3)
+
+
+def _short(value: float, digits: int) -> str:
+    """A loss with ``digits`` digits: 0.012, 1.2e-5."""
+    rounded = float(f"{value:.{digits}g}") + 0.0  # no -0
+    if value == 0 or 0.01 <= abs(rounded) < 1000:
+        return f"{rounded:g}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def _cell(best: BestCell | None, axes: Sequence[Axis]) -> str:
+    """The values of the axes that have more than one."""
+    if best is None:
+        return "no cell is stable on every seed"
+    wide = [(axis, value) for axis, value in zip(axes, best.key, strict=True) if len(axis.values) > 1]
+    return " ".join(f"{axis.name}={value_label(axis, value)}" for axis, value in wide) or _NONE
+
+
+def _degraded(rows: Sequence[Named]) -> str:
+    """Which of the saved runs hardly learned; empty where none did."""
+    told = [f"{found.saved_degraded} of {found.saved} with {label}" for label, found in rows if found.saved_degraded]
+    if not told:
+        return ""
+    what = "learned less than half of what the best run of the sweep did, and do not count as saved with --degraded"
+    return f"Degraded among the saved: {'; '.join(told)}. They {what}."
+
+
+def _filled(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, break_on_hyphens=False)
+
+
+def _table(rows: Sequence[tuple[str, ...]], tails: Sequence[str] = ()) -> Iterator[str]:
+    """Rows of a label and cells, the first of them the head; ``tails`` are texts at the ends of the rows.
+
+    A label that is too long for its column has a line of its own above the cells.
+    """
+    widths = [_GAP + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
+    room = _WIDTH - sum(widths) - (min(_TAIL, max(map(len, tails))) + _GAP if tails else 0)
+    width = max((len(label) for label, *_ in rows if len(label) <= room), default=0)
+    for (label, *cells), tail in zip(rows, tails or [""] * len(rows), strict=True):
+        if len(label) > width:
+            yield from _filled(label)
+            label = ""
+        line = f"{label:<{width}}" + "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True))
+        if not tail:
+            yield line
+            continue
+        start, *others = textwrap.wrap(tail, _WIDTH - len(line) - _GAP, break_on_hyphens=False)
+        yield f"{line}{' ' * _GAP}{start}"
+        yield from (" " * (len(line) + _GAP) + other for other in others)
