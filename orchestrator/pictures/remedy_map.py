@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.pictures.labels import plain
+from orchestrator.pictures.legend import legend_below
 from orchestrator.pictures.maps import Panel, draw_panel, outcome_legend, panel_size
 from orchestrator.pictures.saving import saved
 from orchestrator.pictures.style import (
@@ -102,7 +103,7 @@ def _draw(found: CellRemedies, stability: StabilityMap) -> Figure:
     note = f"; {stability.note}" if stability.note else ""
     title = f"{stability.name}: the cheapest remedy of {len(found.cells)} cells that are not stable{note}"
     figure.suptitle(plain(textwrap.fill(title, max(30, int(13 * figure.get_figwidth())))), fontsize=11)
-    figure.legend(handles=_legend(cells, stability), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    legend_below(figure, _legend(cells, stability), most_columns=2)
     return figure
 
 

@@ -80,8 +80,8 @@ def train_remedies(
         yield f"{len(first)} forks and the control", summary
         if summary.stopped_by is not None:
             return
-        saving = {(one.remedy.name, one.fork_step) for one in answer_of(folder, found).tallies if one.saved}
-        singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in saving]
+        promising = {(one.remedy.name, one.fork_step) for one in answer_of(folder, found).tallies if one.saved}
+        singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
     summary = train(singles, trial, there)
     yield f"{len(singles)} forks and the control", summary
     if summary.stopped_by is not None:
