@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,25 @@ def test_what_no_cell_can_answer_is_refused_before_anything_trains(
     assert words in printed
     assert "remedy:" in printed
     assert not (region / "remedies").exists()
+
+
+def test_a_stopped_question_says_so_and_leaves_the_last_picture(
+    region: Path, command_line: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["remedy", "region", "--results", str(tmp_path), "--each-cell", "--try", "lr=x0.5", "--at", "0"]
+    code, _ = command_line(*arguments)
+    assert code == 0
+    before = (region / "remedies.png").read_bytes()
+    real, asked = training.run_sweep, []
+
+    def stopped(*given, **options):
+        asked.append(given)
+        return replace(real(*given, **options), stopped_by=signal.SIGINT if len(asked) > 3 else None)
+
+    monkeypatch.setattr(training, "run_sweep", stopped)
+    code, printed = command_line(*arguments, "--json", str(tmp_path / "answer.json"))
+    assert code == 128 + signal.SIGINT
+    assert "1 of 4 cells have been tried" in printed
+    assert "stopped; the same command goes on" in printed
+    assert (region / "remedies.png").read_bytes() == before
+    assert len(json.loads((tmp_path / "answer.json").read_text())["cells"]) == 1
