@@ -67,7 +67,10 @@ class Controller:
         )
         # Before a reading there must be a step left to act in.
         self._end_N = np.array([configs[row].steps - 1 for row, _ in self._pairs], dtype=np.int64)
-        self._next_N = np.array([rule.after for rule in rules], dtype=np.int64)
+        # A member that gets rules in mid-run reads first at what is left of their steps.
+        after_N = np.array([rule.after for rule in rules], dtype=np.int64)
+        num_past_N = np.maximum(0, -(-(self._base_N - after_N) // self._every_N))
+        self._next_N = after_N + num_past_N * self._every_N
         self._streak_N, self._num_fired_N = np.zeros_like(self._row_N), np.zeros_like(self._row_N)
         self.fired: list[list[Firing]] = [[] for _ in configs]
         self._recent = Recent(_SERIES, len(configs), device) if rules else None
@@ -123,8 +126,8 @@ class Controller:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the ``state_dict`` of the same members."""
-        if self._recent is None:
+        """Resume from the ``state_dict`` of the same members; of one without rules nothing was read."""
+        if self._recent is None or not state:
             return
         self._recent.load_state_dict(state["recent"])
         self._next_N, self._streak_N, self._num_fired_N = (row.copy() for row in state["counts"].numpy())

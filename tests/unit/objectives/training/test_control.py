@@ -207,6 +207,14 @@ def test_telemetry_changes_nothing_of_what_rules_read_and_do() -> None:
     assert [watched.fired(k) for k in (0, 1)] == [alone.fired(k) for k in (0, 1)]
 
 
+def test_rules_that_a_member_gets_in_mid_run_read_what_is_left_of_their_steps() -> None:
+    trainer = pack([config()], [1])
+    curves(trainer, 14)
+    trainer.arrange([Place(config([{"on": "step", "above": 0, "do": {"lr": "x0.5"}, "at_most": 9}]), 1, 0)])
+    curves(trainer, STEPS - 14)
+    assert [one["step"] for one in trainer.fired(0)] == [20, 30, 40, 50]
+
+
 # What is read.
 
 
