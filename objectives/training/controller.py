@@ -81,6 +81,11 @@ class Controller:
         self.acting = [with_fired(config, log) for config, log in zip(configs, self.fired, strict=True)]
         self._find_soonest()
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether any of the members has rules."""
+        return self._recent is not None
+
     def before_step(self, num_steps: int, params_Kn: torch.Tensor) -> None:
         """Before the pack's step ``num_steps``: find out what is read, and copy the parameters that that needs."""
         self._due_N, self._before = np.zeros(0, dtype=np.int64), {}
@@ -97,15 +102,12 @@ class Controller:
             self._before[products] = index, params_Kn[index]
 
     def after_step(self, pack: Pack, signals: Signals) -> list[int]:
-        """Read what is due after the update of a step, whose metrics are among ``signals``; the rows that change.
+        """Where there are rules, read what is due after the update of a step; the rows that change.
 
-        Their interventions are then in ``acting``.
+        The metrics of the step are among ``signals``. What the rows do is then in ``acting``.
         """
-        if self._recent is None:
-            return []
-        rows = []
-        if len(self._due_N):
-            rows = self._fire(self._read(pack, signals))
+        assert self._recent is not None
+        rows = self._fire(self._read(pack, signals)) if len(self._due_N) else []
         self._recent.add(signals)
         return rows
 
