@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
+
 from orchestrator.diagnosis.advised import diagnosis_page
 from orchestrator.diagnosis.diagnosis import Diagnosis
 from orchestrator.diagnosis.explanation import Explanation
@@ -23,6 +25,8 @@ from orchestrator.maps.front import Front
 from orchestrator.maps.front_text import front_lines
 from orchestrator.remedies.answer import Remedies
 from orchestrator.remedies.answer_text import remedies_lines
+from orchestrator.remedies.cells import CellRemedies
+from orchestrator.remedies.cells_text import cell_remedies_lines, cell_remedies_table
 
 _Told = TypeVar("_Told", bound=InWords)
 
@@ -81,6 +85,20 @@ class ToldRemedies(Remedies, InWords):
     def lines(self) -> Iterator[str]:
         """What `sweep remedy` prints."""
         return remedies_lines(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldCellRemedies(CellRemedies, InWords):
+    """The cheapest remedy of each unstable cell."""
+
+    def lines(self) -> Iterator[str]:
+        """What `sweep remedy --each-cell` prints."""
+        return cell_remedies_lines(self)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each unstable cell, as in remedies.csv."""
+        return cell_remedies_table(self)
 
 
 def in_words(kind: type[_Told], answer: Any, **more: Any) -> _Told:

@@ -27,6 +27,7 @@ PICTURES = ("png", "svg", "pdf")
 COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
 DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
 REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # a folder of a trial's forks in it, and their picture
+REMEDY_MAP, REMEDY_TABLE = "remedies.png", "remedies.csv"  # the remedies of all unstable cells
 FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks
 OPTUNA_STUDY = "optuna.db"
 EDGE_PICTURE, EDGE_TABLE = "edge.png", "edge.csv"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 
 from orchestrator.answers import (
+    ToldCellRemedies,
     ToldComparison,
     ToldDiagnosis,
     ToldExplanation,
@@ -246,6 +247,25 @@ class SweepResults:
 
         asked = Asked(tuple(tried), tuple(at), replicates, pairs)
         return in_words(ToldRemedies, find_remedies(self.folder, trial, cell or {}, asked))
+
+    def remedies(
+        self,
+        cell: Mapping[str, Any] | None = None,
+        tried: Sequence[str] = (),
+        at: Sequence[str] = (),
+        replicates: int = 3,
+        pairs: bool = False,
+    ) -> ToldCellRemedies:
+        """The cheapest remedy of each cell of the map that is not stable, of those with the values of ``cell``.
+
+        ``.cells`` has an entry for each, and ``.table`` a row. Trains the forks that are missing, in this process.
+        Raises InputError where no cell is unstable, and for a remedy that no cell takes.
+        """
+        from orchestrator.remedies.latest_first import find_cell_remedies  # they bring what trains
+        from orchestrator.remedies.training import Asked
+
+        asked = Asked(tuple(tried), tuple(at), replicates, pairs, of_each_cell=True)
+        return in_words(ToldCellRemedies, find_cell_remedies(self.folder, cell or {}, asked))
 
     def explain(self, x: str | None = None, y: str | None = None) -> ToldExplanation:
         """The mechanism that rules each cell of the map that is not stable."""

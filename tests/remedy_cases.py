@@ -10,6 +10,7 @@ from diagnosis_cases import row_of
 
 from orchestrator.messages import TrialRow
 from orchestrator.remedies.answer import Remedies
+from orchestrator.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
 from orchestrator.remedies.remedy import Entry, Fork, Remedy
 from orchestrator.remedies.tallies import tallies
 
@@ -52,3 +53,13 @@ def answer(rows: Sequence[TrialRow], cause: str | None = None, onset: int | None
         num_missing=0,
     )
     return replace(found, **changes)
+
+
+def in_cell(found: Remedies, lr: float) -> CellRemedy:
+    """An answer as that of the cell with this learning rate."""
+    return cell_remedy(replace(found, trial=replace(found.trial, cell={"lr": lr, "beta2": 0})))
+
+
+def told(cells: Sequence[CellRemedy]) -> CellRemedies:
+    """The answers of all unstable cells of a map that has two stable ones and one that is not known."""
+    return CellRemedies(Region("case", tuple(one.trial for one in cells), len(cells) + 2, 1), tuple(cells))

@@ -32,6 +32,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.upkeep import finish
 from orchestrator.commands.arguments import cell_of, conditions, told_metrics
+from orchestrator.errors import InputError, Problem
 from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
@@ -69,7 +70,15 @@ def remedy(
     trial: Annotated[
         str | None, typer.Option("--trial", metavar="ID", help="the trial's id, or an unambiguous prefix of it")
     ] = None,
-    cell: CellOption = None,
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            "--cell", metavar="AXIS=VALUE,...", help="the most typical trial of this cell; with --each-cell these cells"
+        ),
+    ] = None,
+    each_cell: Annotated[
+        bool, typer.Option("--each-cell", help="find the cheapest remedy of each cell of the map that is not stable")
+    ] = False,
     at: Annotated[
         list[str],
         typer.Option(
@@ -86,11 +95,19 @@ def remedy(
         int, typer.Option(min=1, max=100, help="forks of each remedy: the first has the trial's data, others have not")
     ] = 3,
     pairs: Annotated[
-        bool, typer.Option("--pairs/--no-pairs", help="try two remedies at a time where no single one saves all")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--pairs/--no-pairs",
+            help="try two remedies at a time where no single one saves all; by default of one trial alone",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="the picture (.png, .svg, .pdf); results/NAME/remedies/ID/remedies.png"),
+        typer.Option(
+            metavar="FILE",
+            help="the picture (.png, .svg, .pdf); results/NAME/remedies/ID/remedies.png, or results/NAME/remedies.png",
+        ),
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", help="of the picture: png, svg or pdf")] = None,
     executor: Annotated[str, typer.Option(help="inline to train in this process, ray or slurm")] = "inline",
@@ -103,13 +120,26 @@ def remedy(
     Without --trial and --cell it takes the most typical trial that is not stable, as a diagnosis does; without --at and
     --try the usual steps and remedies. The same command trains nothing twice, and goes on where it was stopped.
     For example `sweep remedy lr_warmup --at -50 --try lr=x0.5 --try skip=5`.
+
+    With --each-cell it takes such a trial of each unstable cell, and says which remedy is the cheapest there: it saves
+    every replicate from the latest step on. So the steps are tried from the latest back, until something saves. Fewer
+    remedies are usual then: the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset,
+    and the values of the stable cells beside it. For example `sweep remedy lr_warmup --each-cell --cell warmup=10`.
     """
     from orchestrator.commands.remedy import remedy as command
+    from orchestrator.commands.remedy_each_cell import remedy_each_cell
     from orchestrator.remedies.training import Asked
 
+    if each_cell and trial is not None:
+        message = "is about all unstable cells, and --trial about one"
+        raise InputError(Problem("--each-cell", "", message, "leave out one of them; --cell narrows the cells"))
     cells = cell_of(cell)
-    asked = Asked(tuple(try_), tuple(at), replicates, pairs, allow_import)
+    asked = Asked(
+        tuple(try_), tuple(at), replicates, not each_cell if pairs is None else pairs, allow_import, each_cell
+    )
     folder = sweep_folder(name, results)
+    if each_cell:
+        finish(remedy_each_cell(folder, cells, asked, executor, output, format_, json_), json_)
     finish(command(folder, trial, cells, asked, executor, output, format_, json_), json_)
 
 

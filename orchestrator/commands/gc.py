@@ -18,6 +18,8 @@ from orchestrator.files import (
     FRONT_TABLE,
     LEDGER,
     REMEDIES,
+    REMEDY_MAP,
+    REMEDY_TABLE,
     litter,
     remove,
     sweep_lock,
@@ -44,6 +46,9 @@ def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:
             "files of the edge": [*folder.glob(EDGE_PICTURE), *folder.glob(EDGE_TABLE)] if exports else [],
             "files of the front": [*folder.glob(FRONT_PICTURE), *folder.glob(FRONT_TABLE)] if exports else [],
             "pictures of remedies": [*folder.glob(f"{REMEDIES}/*/remedies.*")] if exports else [],
+            "files of the remedies of all cells": [*folder.glob(REMEDY_MAP), *folder.glob(REMEDY_TABLE)]
+            if exports
+            else [],
             "diagnoses": [*folder.glob(f"{DIAGNOSES}/*"), *folder.glob(EXPLANATION)] if exports else [],
         }
         for what, paths in doomed.items():

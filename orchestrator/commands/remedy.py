@@ -37,22 +37,25 @@ _SECONDS_PER_LINE = 10.0
 
 
 class ProgressLines:
-    """Says on standard error every ten seconds how far the forks are. An observer of a run."""
+    """Says on standard error every ten seconds how far the forks are, each line after ``what`` they are of.
 
-    def __init__(self) -> None:
-        self._next = 0.0
+    An observer of a run.
+    """
+
+    def __init__(self, what: str = "") -> None:
+        self._next, self._what = 0.0, what
 
     def began(self, progress: Progress) -> None:
         """Say how many forks will be trained."""
         self._next = progress.seconds + _SECONDS_PER_LINE
-        _say(f"training {progress.to_train} runs")
+        _say(f"{self._what}training {progress.to_train} runs")
 
     def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
         """Say how many are over, at most every ten seconds."""
         if progress.seconds >= self._next:
             self._next = progress.seconds + _SECONDS_PER_LINE
             over, num = progress.num_over, len(progress.statuses)
-            _say(f"{over} of {num} runs are over, after {format_seconds(progress.seconds)}")
+            _say(f"{self._what}{over} of {num} runs are over, after {format_seconds(progress.seconds)}")
 
     def ended(self, progress: Progress) -> None:
         """Say what went wrong with a worker."""
@@ -81,7 +84,7 @@ def remedy(
     refuse_links(folder, there.parent, there)
     refuse_without("training forks", "torch")
     yield headline(found)
-    start, summary = executor_loader(executor, ExecutorOptions(there, _resources(folder)))(), None
+    start, summary = executor_loader(executor, ExecutorOptions(there, resources_of(folder)))(), None
     for what, summary in train_remedies(folder, found, asked, start, [ProgressLines()]):
         yield f"{what}: " + (f"trained in {format_seconds(summary.seconds)}" if summary.trained else "nothing to train")
     answer = answer_of(folder, found)
@@ -90,14 +93,14 @@ def remedy(
         path = output or there / Path(REMEDIES_PICTURE).with_suffix(f".{shown_format}")
         (write_output if output is not None else atomic_write)(path, remedies_figure(answer, shown_format))
         yield f"picture: {path}"
-    yield from _mirrored(folder)
+    yield from mirrored(folder)
     yield from written_json(json_file, remedies_json(answer))
     if summary is not None and summary.stopped_by is not None:
         yield "stopped; the same command goes on"
     return EXIT_OK if summary is None else summary.exit_code
 
 
-def _mirrored(folder: Path) -> Answer:
+def mirrored(folder: Path) -> Answer:
     """Bring the trackers that have the sweep up to date, so that they have the answer too."""
     frozen = folder / FROZEN_SWEEP
     tracking = load_sections(frozen).tracking if frozen.is_file() else TrackingConfig(enabled=False)
@@ -114,6 +117,7 @@ def _say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def _resources(folder: Path) -> ResourcesConfig:
+def resources_of(folder: Path) -> ResourcesConfig:
+    """The resources with which the trials of the sweep in ``folder`` were trained."""
     frozen = folder / FROZEN_SWEEP
     return load_sections(frozen).resources if frozen.is_file() else ResourcesConfig()

@@ -87,7 +87,7 @@ class Remedies:
         return any(one.different > 1 for one in several) or not several
 
     @property
-    def _saving(self) -> list[Tally]:
+    def saving(self) -> list[Tally]:
         """What saves every replicate, and more of them than other data alone."""
         return [tally for tally in self.tallies if tally.saves_all and self.helped(tally)]
 
@@ -97,12 +97,18 @@ class Remedies:
 
         Of several at that step the one with the lowest final loss. None where none saves all.
         """
-        return max(self._saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
+        return max(self.saving, key=lambda one: (one.fork_step, -loss_of(one)), default=None)
 
     @property
     def best(self) -> Tally | None:
         """The remedy that saves every replicate with the lowest final loss, from whatever step. None without one."""
-        return min(self._saving, key=lambda one: (loss_of(one), -one.fork_step), default=None)
+        return min(self.saving, key=lambda one: (loss_of(one), -one.fork_step), default=None)
+
+    @property
+    def most_saving(self) -> Tally | None:
+        """Of what helped, the remedy that saves the largest share of its replicates. None where none saves any."""
+        helped = [tally for tally in self.tallies if tally.saved and self.helped(tally)]
+        return max(helped, key=lambda one: (one.share, one.fork_step), default=None)
 
     def helped(self, tally: Tally) -> bool:
         """Whether more of its replicates ended well than of other data alone, with the control, at that step.
@@ -116,6 +122,11 @@ class Remedies:
 
     def _ended_well(self, tally: Tally) -> int:
         return tally.saved + (tally.recovered if self.trial.outcome != "spiked" else 0)
+
+    @property
+    def spent_steps(self) -> int:
+        """Steps trained after the forks, those with other data alone included."""
+        return sum(one.spent_steps for one in (*self.tallies, *self.unchanged))
 
     @property
     def last_helpful_step(self) -> int | None:

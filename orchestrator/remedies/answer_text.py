@@ -124,15 +124,14 @@ def _after(found: Remedies) -> Iterator[str]:
     yield from _too_late(found)
     yield from _costs(found)
     yield from _diagnosis(found)
-    spent = sum(one.spent_steps for one in (*found.tallies, *found.unchanged))
-    yield f"steps trained after the forks: {spent:,}"
+    yield f"steps trained after the forks: {found.spent_steps:,}"
 
 
 def _cheapest(found: Remedies) -> Iterator[str]:
     best = found.cheapest
     if best is None:
-        most = max(filter(found.helped, found.tallies), key=lambda one: (one.share, one.fork_step), default=None)
-        if most is not None and most.saved:
+        most = found.most_saving
+        if most is not None:
             best_of_them = f"{most.remedy.name} from {_step(found, most)}"
             yield f"no remedy saved every replicate; at most {_saved(found, most)}: {best_of_them}"
         elif any(one.saved for one in found.tallies):

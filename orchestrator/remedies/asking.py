@@ -93,10 +93,10 @@ def _whole(value: str, text: str, what: str) -> int:
     return int(value)
 
 
-def fork_steps_of(texts: Sequence[str], onset: int | None, steps: int) -> list[int]:
+def fork_steps_of(texts: Sequence[str], onset: int | None, steps: int, *, leaves_out: bool = False) -> list[int]:
     """The steps of `--at` options, ascending: ``100`` from the start, ``-50`` before the onset, ``onset`` itself.
 
-    ``steps`` is the length of the run. Raises InputError for a step outside of it.
+    ``steps`` is the length of the run. Raises InputError for a step outside of it, or ``leaves_out`` such steps.
     """
     found = set()
     for text in texts:
@@ -105,10 +105,14 @@ def fork_steps_of(texts: Sequence[str], onset: int | None, steps: int) -> list[i
                 what = "is neither a step, nor a number of steps before the onset"
                 raise InputError(Problem("--at", word, what, "write 100, -50 or onset"))
             if (word == ONSET or word.startswith("-")) and onset is None:
+                if leaves_out:
+                    continue
                 message = "counts from the onset, and this trial has none"
                 raise InputError(Problem("--at", word, message, "give a step from the start, such as --at 100"))
             step = (onset or 0) + int(word) if word.startswith("-") else onset if word == ONSET else int(word)
             if step is None or not 0 <= step < steps:
+                if leaves_out:
+                    continue
                 from_onset = f", the onset is at step {onset}" if onset is not None else ""
                 message = f"is outside of the run: it has the steps 0 to {steps - 1}{from_onset}"
                 lowest = f", --at -{onset} is its start" if onset is not None else ""

@@ -27,20 +27,26 @@ from orchestrator.remedies.pairs import pairs
 from orchestrator.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
 from orchestrator.remedies.remedy import Fork, Remedy
 from orchestrator.remedies.tallies import Tally
-from orchestrator.remedies.usual import usual_remedies, usual_steps
+from orchestrator.remedies.usual import few_remedies, usual_remedies, usual_steps
 
 MOST_FORKS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to try: texts of `--try` and `--at`, none for the usual; ``replicates`` of each; ``pairs`` of two."""
+    """What to try: texts of `--try` and `--at`, none for the usual; ``replicates`` of each; ``pairs`` of two.
+
+    ``of_each_cell`` asks it of many trials: fewer remedies are usual, what one of them does not take is left out
+    instead of refused, a remedy that fails with the trial's own data is not tried with other data, and costs on stable
+    neighbours are not measured.
+    """
 
     tried: Sequence[str] = ()
     at: Sequence[str] = ()
     replicates: int = 3
     pairs: bool = True
     allow_import: bool = False
+    of_each_cell: bool = False
 
 
 def train_remedies(
@@ -68,6 +74,14 @@ def train_remedies(
             if summary.stopped_by is not None:
                 return
     singles = single_forks(folder, found, asked)
+    if asked.of_each_cell and asked.replicates > 1:
+        first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
+        summary = train(first, trial, there)
+        yield f"{len(first)} forks and the control", summary
+        if summary.stopped_by is not None:
+            return
+        promising = {(one.remedy.name, one.fork_step) for one in answer_of(folder, found).tallies if one.saved}
+        singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
     summary = train(singles, trial, there)
     yield f"{len(singles)} forks and the control", summary
     if summary.stopped_by is not None:
@@ -80,6 +94,8 @@ def train_remedies(
             yield f"{len(both)} forks of two remedies", summary
             if summary.stopped_by is not None:
                 return
+    if asked.of_each_cell:
+        return
     answer = answer_of(folder, found)
     neighbour, saving = answer.neighbour, last_saving(answer)
     if neighbour is not None and saving:
@@ -151,22 +167,29 @@ def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
 def asked_steps(found: Diagnosis, asked: Asked) -> list[int]:
     """The steps to fork at, ascending. Raises InputError."""
     evidence = found.evidence
-    return fork_steps_of(asked.at, evidence.onset, found.trial.steps) if asked.at else usual_steps(evidence)
+    if not asked.at:
+        return usual_steps(evidence)
+    return fork_steps_of(asked.at, evidence.onset, found.trial.steps, leaves_out=asked.of_each_cell)
 
 
 def tried_remedies(folder: Path, found: Diagnosis, asked: Asked, steps: Sequence[int]) -> list[Fork]:
     """The forks of one remedy each with the data of the trial; without those that do not act. Raises InputError."""
     trial = found.trial
-    remedies = asked_remedies(asked.tried) if asked.tried else usual_remedies(found.evidence, _beside(folder, trial))
+    if asked.tried:
+        remedies = asked_remedies(asked.tried)
+    else:
+        usual = few_remedies if asked.of_each_cell else usual_remedies
+        remedies = usual(found.evidence, _beside(folder, trial))
+    refuses = bool(asked.tried) and not asked.of_each_cell
     fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
     tried = [Fork(remedy, step, 0) for remedy, step in fit]
-    if asked.tried:
+    if refuses:
         refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
     else:
         tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
     if not is_custom(trial):
         objective = objective_of(folder, trial, allow_import=asked.allow_import)
-        return (refuse_idle if asked.tried else acting)(objective, trial, tried)
+        return (refuse_idle if refuses else acting)(objective, trial, tried)
     if not tried and not asked.tried:
         message = "the trainer is passed none of the settings that are tried by default, such as {lr}"
         raise InputError(Problem("sweep remedy", trial.trial_id, message, "say what to try: --try FIELD=x0.5"))

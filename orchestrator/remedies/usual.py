@@ -28,6 +28,27 @@ def usual_remedies(evidence: Evidence, beside: Iterable[Beside] = ()) -> list[Re
     return list({remedy.name: remedy for remedy in found}.values())
 
 
+def few_remedies(evidence: Evidence, beside: Iterable[Beside] = ()) -> list[Remedy]:
+    """Those of the usual remedies that are tried in every cell of a map: one or two of a kind, and the stable cells'.
+
+    Left out are a quarter of the learning rate, one that returns, ZClip, a single skipped batch, and changes of the
+    second moment alone.
+    """
+    return [one for one in usual_remedies(evidence, beside) if not any(map(_is_of_many, one.entries))]
+
+
+def _is_of_many(entry: Entry) -> bool:
+    """Whether another usual remedy does about the same."""
+    changes = entry.get("set", {})
+    return (
+        changes.get("lr") == "x0.25"
+        or "zclip" in changes
+        or entry.get("skip") == 1
+        or entry.get("reset") == "second_moment"
+        or "rescale" in entry
+    )
+
+
 def usual_steps(evidence: Evidence) -> list[int]:
     """The start, and 200, 50, 10 and 0 steps before the onset, where there are as many.
 

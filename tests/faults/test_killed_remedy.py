@@ -13,30 +13,33 @@ from fault_kit import DRIVERS, LONGER, command, run, write_sweep
 
 KILLS = 4
 ASKED = ("--at", "0", "--try", "lr=x0.5,x0.25", "--try", "skip=5", "--replicates", "4", "--json", "answer.json")
+OF_EACH_CELL = ("--each-cell", "--at", "onset", "--try", "lr=x0.5,x0.25", "--replicates", "2", "--json", "answer.json")
 
 
 @pytest.mark.slow
-def test_forks_that_are_killed_at_random_moments_give_the_same_answer(folder: Path) -> None:
+@pytest.mark.parametrize("asked", [ASKED, OF_EACH_CELL], ids=["one trial", "each cell"])
+def test_forks_that_are_killed_at_random_moments_give_the_same_answer(folder: Path, asked: tuple[str, ...]) -> None:
     write_sweep(folder, LONGER)
     code, output = run(folder, "run", "edge.yaml", "--executor", "inline")
     assert code == 0, output
     moments, killed = random.Random(0), 0
     for _ in range(KILLS):
         process = subprocess.Popen(
-            command("remedy", "edge", *ASKED), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command("remedy", "edge", *asked), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         DRIVERS.append(process)
         time.sleep(moments.uniform(1.0, 5.0))
         process.kill()
         process.communicate()
         killed += process.returncode < 0
-    code, output = run(folder, "remedy", "edge", *ASKED)
+    code, output = run(folder, "remedy", "edge", *asked)
     assert code == 0, output
     assert killed > 0, "no kill came before the end"
     disturbed = json.loads((folder / "answer.json").read_text())
     (folder / "results" / "edge" / "remedies").rename(folder / "elsewhere")
-    code, output = run(folder, "remedy", "edge", *ASKED)
+    code, output = run(folder, "remedy", "edge", *asked)
     assert code == 0, output
     assert json.loads((folder / "answer.json").read_text()) == disturbed
-    assert disturbed["control_repeats"] is True
-    assert disturbed["num_missing"] == 0
+    for answer in disturbed.get("cells", [disturbed]):
+        assert answer["control_repeats"] is True
+        assert answer["num_missing"] == 0

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import get_args
 
+from remedy_cases import LOWER, answer, forked, in_cell, told
 from typer.main import get_command
 
 import orchestrator
@@ -19,6 +20,8 @@ from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
 from orchestrator.maps.front import Kind as front_kinds
 from orchestrator.maps.stability import METRICS, REDUCTIONS
+from orchestrator.remedies.cells_text import cell_remedies_table
+from orchestrator.remedies.kinds import KINDS
 from orchestrator.results import SweepResults
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.catalogue import SEARCHES
@@ -98,6 +101,7 @@ def test_commands_and_options() -> None:
         "remedy": {
             "--trial",
             "--cell",
+            "--each-cell",
             "--at",
             "--try",
             "--replicates",
@@ -263,11 +267,22 @@ def test_columns_and_kinds_of_a_front() -> None:
     assert get_args(front_kinds) == ("front", "beaten", "no candidate")
 
 
+def test_columns_of_the_remedies_of_all_cells() -> None:
+    found = told([in_cell(answer(forked(LOWER, 50, ["stable"])), 0.1)])
+    assert tuple(cell_remedies_table(found).columns) == (
+        "lr", "beta2",  # the axes
+        "trial_id", "seed", "outcome", "onset_step", "cause", "cheapest", "kind", "cheapest_step", "most", "most_step",
+        "from_onset", "saved", "tried", "final_loss", "alone_loss", "agrees_with_diagnosis", "control_repeats",
+        "num_forks", "num_missing", "spent_steps", "saves",
+    )  # fmt: skip
+    assert tuple(KINDS) == ("lr", "beta1", "beta2", "eps", "clip", "skip", "reset", "other")
+
+
 def test_names_of_the_results_in_a_notebook() -> None:
     public = {name for name in dir(SweepResults) if not name.startswith("_")}
     assert public == {
         "axes", "boundary", "compare", "diagnose", "explain", "front", "lr_sensitivity", "map", "plot", "recommend",
-        "remedy", "telemetry", "to_xarray", "trace", "trials",
+        "remedies", "remedy", "telemetry", "to_xarray", "trace", "trials",
     }  # fmt: skip
     # The words of the command line.
     assert list(inspect.signature(SweepResults.recommend).parameters) == ["self", "margin", "metric", "degraded"]

@@ -26,6 +26,7 @@ from orchestrator.commands.plan import plan
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.commands.recommend import recommend
 from orchestrator.commands.remedy import remedy
+from orchestrator.commands.remedy_each_cell import remedy_each_cell
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.status import status
 from orchestrator.commands.warn import warn
@@ -133,6 +134,12 @@ def remedied(folder: Path, file: Path) -> Answer:
     return remedy(folder, None, {}, asked, "inline", folder.parent / "picture.png", None, file)
 
 
+def remedied_cells(folder: Path, file: Path) -> Answer:
+    asked = Asked(("lr=x0.1",), ("0",), 2, pairs=False, of_each_cell=True)
+    picture = folder.parent / "picture.png"
+    return remedy_each_cell(folder, {"beta1": "0.5"}, asked, "inline", picture, None, file)
+
+
 COMMANDS: dict[str, list[Command]] = {
     "list": [list_],
     "status": [
@@ -163,6 +170,7 @@ COMMANDS: dict[str, list[Command]] = {
     "warn": [lambda results, file: warn(results / "warned", file)],
     "diagnose": [lambda results, file: diagnose(results / "grid", None, {}, results / "picture.png", file)],
     "remedy": [lambda results, file: remedied(results / "grid", file)],
+    "remedy --each-cell": [lambda results, file: remedied_cells(results / "grid", file)],
 }
 
 
