@@ -125,6 +125,9 @@ def test_the_commands_of_the_remedies_page_work_on_its_example(tmp_path: Path) -
     found = json.loads((tmp_path / "rescue.json").read_text())
     assert found["control_repeats"] is True
     assert found["cheapest"] == "lr x0.25"
+    (cell,) = json.loads((tmp_path / "cells.json").read_text())["cells"]
+    assert cell["trial_id"] == found["trial_id"]
+    assert cell["cheapest"] == "lr x0.1", "a quarter is not among the remedies of each cell"
 
 
 @pytest.mark.slow
