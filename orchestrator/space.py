@@ -235,7 +235,9 @@ def _format_tuple(values: tuple[Any, ...]) -> str:
         text = "+".join(words)
     if len(text) <= _LONGEST_VALUE:
         return text
-    letters = hashlib.sha256("\n".join(map(str, values)).encode()).hexdigest()[:6]
+    # Mappings that are equal give equal letters, in whatever order their keys stand.
+    plain = (canonical_json(value) if isinstance(value, FrozenMap) else str(value) for value in values)
+    letters = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:6]
     if is_policy(values) and len(short := policy_in_words(values, wants_details=False)) <= _LONGEST_VALUE - 7:
         return f"{short} {letters}"
     if isinstance(values[0], FrozenMap) and (shown := _first_changes(text)):

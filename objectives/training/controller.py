@@ -67,7 +67,10 @@ class Controller:
         )
         # Before a reading there must be a step left to act in.
         self._end_N = np.array([configs[row].steps - 1 for row, _ in self._pairs], dtype=np.int64)
-        self._next_N = np.array([rule.after for rule in rules], dtype=np.int64)
+        # A member that gets rules in mid-run reads first at what is left of their steps.
+        after_N = np.array([rule.after for rule in rules], dtype=np.int64)
+        num_past_N = np.maximum(0, -(-(self._base_N - after_N) // self._every_N))
+        self._next_N = after_N + num_past_N * self._every_N
         self._streak_N, self._num_fired_N = np.zeros_like(self._row_N), np.zeros_like(self._row_N)
         self.fired: list[list[Firing]] = [[] for _ in configs]
         self._recent = Recent(_SERIES, len(configs), device) if rules else None
@@ -80,6 +83,11 @@ class Controller:
         # With what rules have done so far.
         self.acting = [with_fired(config, log) for config, log in zip(configs, self.fired, strict=True)]
         self._find_soonest()
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether any of the members has rules."""
+        return self._recent is not None
 
     def before_step(self, num_steps: int, params_Kn: torch.Tensor) -> None:
         """Before the pack's step ``num_steps``: find out what is read, and copy the parameters that that needs."""
@@ -97,15 +105,12 @@ class Controller:
             self._before[products] = index, params_Kn[index]
 
     def after_step(self, pack: Pack, signals: Signals) -> list[int]:
-        """Read what is due after the update of a step, whose metrics are among ``signals``; the rows that change.
+        """Where there are rules, read what is due after the update of a step; the rows that change.
 
-        Their interventions are then in ``acting``.
+        The metrics of the step are among ``signals``. What the rows do is then in ``acting``.
         """
-        if self._recent is None:
-            return []
-        rows = []
-        if len(self._due_N):
-            rows = self._fire(self._read(pack, signals))
+        assert self._recent is not None
+        rows = self._fire(self._read(pack, signals)) if len(self._due_N) else []
         self._recent.add(signals)
         return rows
 
@@ -121,8 +126,8 @@ class Controller:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the ``state_dict`` of the same members."""
-        if self._recent is None:
+        """Resume from the ``state_dict`` of the same members; of one without rules nothing was read."""
+        if self._recent is None or not state:
             return
         self._recent.load_state_dict(state["recent"])
         self._next_N, self._streak_N, self._num_fired_N = (row.copy() for row in state["counts"].numpy())

@@ -262,7 +262,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
         A pack with rollback reports ``rolled_back``, 0 or 1.
         """
-        changed = self._control.after_step(self, metrics | self.signals())
+        changed = self._control.after_step(self, metrics | self.signals()) if self._control.has_rules else []
         self.num_steps += 1
         self._changes.wake(changed, self.num_steps)
         if self._rollback is None:

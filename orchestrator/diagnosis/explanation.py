@@ -30,10 +30,15 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A map, and the mechanism of the most typical trial in each cell that is not stable."""
+    """A map, and the mechanism of the most typical trial in each cell that is not stable.
+
+    Of the trials with a result ``num_controlled`` have rules of control, and in ``num_acted`` of these some acted.
+    """
 
     stability: StabilityMap
     rulings: Mapping[Key, Ruling]
+    num_controlled: int = 0
+    num_acted: int = 0
 
     def ruling(self, key: Key) -> str | None:
         """The mechanism that rules the cell ``key``, UNEXPLAINED if none is supported, None where it is stable."""
@@ -62,7 +67,8 @@ def explain(
         typical = typical_trials(group)[:_MOST_DIAGNOSED] if stability.is_over_edge(key) else []
         if typical:
             rulings[key] = _ruling_of(ledger, typical, rows, batch_texts)
-    return Explanation(stability, rulings)
+    controlled = [row for row in rows if row.outcome is not None and row.config.get("control")]
+    return Explanation(stability, rulings, len(controlled), sum(bool(row.fired) for row in controlled))
 
 
 def _ruling_of(

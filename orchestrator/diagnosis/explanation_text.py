@@ -37,6 +37,8 @@ def explanation_lines(found: Explanation) -> Iterator[str]:
     num_known = sum(is_known(cell.state) for cell in stability.cells.values())
     note = f" ({stability.note})" if stability.note else ""
     yield f"{stability.name}: {len(found.rulings)} of {num_known} known cells are not stable{note}"
+    if found.num_controlled:
+        yield f"rules of control acted in {found.num_acted} of {found.num_controlled} trials that have some"
     keys: dict[str, list[Key]] = {key: [] for key in (*MECHANISMS, UNEXPLAINED)}
     for key in found.rulings:
         keys[found.ruling(key) or UNEXPLAINED].append(key)

@@ -60,6 +60,8 @@ def _built(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict) or value.keys() != hints.keys():
             raise ValueError(f"{where}: does not have the fields of {kind.__name__}")
         return kind(**{name: _built(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+    if kind is Any and _is_plain(value):
+        return value
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in inner:
@@ -90,6 +92,13 @@ def _built(kind: Any, value: Any, where: str) -> Any:
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"{where}: {error}") from None
     raise ValueError(f"{where}: {_shown(value)} is not valid here")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is text, a number, true, false or null, or a mapping of names to such values."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, str | bool | int | float)
 
 
 def _curve(value: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:

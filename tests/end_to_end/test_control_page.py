@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 from page_cases import run_commands, section, write_files
+
+from objectives.control import SIGNALS, Rule
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "control.md").read_text()
@@ -54,6 +57,10 @@ def test_an_axis_of_rules_goes_through_the_commands_and_tells_what_fired(
     assert "control: halve" in said
     assert "its rules did: lr x0.5 at " in said
 
+    code, said = command_line("explain", "ruled")
+    assert code == 0, said
+    assert re.search(r"rules of control acted in [1-4] of 4 trials", said)
+
     code, said = command_line("compare", "ruled", "--along", "control")
     assert code == 0, said
     assert "Against control=none" in said
@@ -74,3 +81,15 @@ def test_the_commands_of_the_control_page_work_on_its_example(tmp_path: Path) ->
 @pytest.mark.parametrize("path", sorted((ROOT / "sweeps" / "control").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_page_names_every_sweep_that_ships_for_it(path: Path) -> None:
     assert f"](../sweeps/control/{path.name})" in PAGE
+
+
+def test_the_page_has_every_key_of_a_rule_with_its_default_and_every_signal() -> None:
+    rows = {
+        key: default for key, default in re.findall(r"^\| `(\w+)` \|([^|]*)\|", section(PAGE, "A rule"), re.MULTILINE)
+    }
+    expected = {
+        name: "" if field.is_required() else "null" if field.default is None else str(field.default)
+        for name, field in Rule.model_fields.items()
+    }
+    assert {key: default.strip() for key, default in rows.items()} == expected
+    assert set(re.findall(r"^\| `(\w+)`", section(PAGE, "The signals"), re.MULTILINE)) - {"on"} == {*SIGNALS}

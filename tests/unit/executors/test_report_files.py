@@ -32,10 +32,14 @@ def curves(draw) -> dict[str, np.ndarray]:
     return {"step": np.array(steps, dtype=np.int64), **columns}
 
 
+changes = st.fixed_dictionaries({"at": counts}, optional={"set": st.dictionaries(words, maybe | words, max_size=2)})
+
+
 def results() -> st.SearchStrategy[Finished]:
     return st.builds(
         Finished, words, words, st.none() | counts, counts, counts, maybe, maybe, maybe, maybe, maybe, words,
         st.none() | counts, st.booleans(), st.lists(st.tuples(counts, st.none() | counts), max_size=3).map(tuple),
+        fired=st.lists(st.fixed_dictionaries({"step": counts, "value": maybe, "did": changes}), max_size=2).map(tuple),
     )  # fmt: skip
 
 
@@ -113,6 +117,15 @@ def test_what_is_not_whole_is_refused(change: Callable) -> None:
         from_json(json.dumps(plain))
     with pytest.raises(ValueError, match="nested"):
         from_json("[" * 100_000)
+
+
+def test_lists_in_what_rules_did_are_refused() -> None:
+    done = Finished("t", "stable", None, 0, 1, 1.0, 1.0, 1.0, None, None, "", fired=({"step": 1, "did": {"at": 2}},))
+    plain = json.loads(to_json(Report("p", 1, 1, 1.0, finished=(done,))))
+    assert from_json(json.dumps(plain)).finished == (done,)
+    plain["finished"][0]["fired"][0]["did"]["at"] = [2]
+    with pytest.raises(ValueError, match=r"report.finished.0.fired.0.did: .* is not valid here"):
+        from_json(json.dumps(plain))
 
 
 def test_every_field_of_a_report_is_in_its_file() -> None:

@@ -198,6 +198,8 @@ def test_long_rules_are_called_by_what_they_do_and_stay_distinct() -> None:
     for label in labels:
         assert re.fullmatch(r"loss > 1\.5: lr x0\.5 [0-9a-f]{6}", label), label
     assert len({*labels}) == 2
+    (one,) = rule(cool_down=50, over=10, lasts=100)
+    assert format_value(frozen([dict(reversed(one.items()))])) == labels[0], "in whatever order the keys stand"
     many = [{"on": "loss", "above": number, "do": [{"lr": "x0.5"}]} for number in range(5)]
     assert len(format_value(frozen(many))) <= 40
 

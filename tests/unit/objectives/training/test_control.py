@@ -154,7 +154,7 @@ def test_in_a_pack_of_transformers_curvature_is_read_with_the_same_bits_as_alone
         assert len(trainer.fired(k)) > 3
 
 
-@pytest.mark.parametrize("stop", [1, 13, 14, 22, 31])
+@pytest.mark.parametrize("stop", [1, 13, 14, 22])
 def test_a_pack_goes_on_from_a_checkpoint_to_the_bit(stop: int) -> None:
     """Before the first reading, between readings, at a firing, in its ramp and in its cool-down."""
     configs = [config(), *map(config, KINDS.values())]
@@ -205,6 +205,14 @@ def test_telemetry_changes_nothing_of_what_rules_read_and_do() -> None:
     found = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     assert_same(found, curves(alone, STEPS))
     assert [watched.fired(k) for k in (0, 1)] == [alone.fired(k) for k in (0, 1)]
+
+
+def test_rules_that_a_member_gets_in_mid_run_read_what_is_left_of_their_steps() -> None:
+    trainer = pack([config()], [1])
+    curves(trainer, 14)
+    trainer.arrange([Place(config([{"on": "step", "above": 0, "do": {"lr": "x0.5"}, "at_most": 9}]), 1, 0)])
+    curves(trainer, STEPS - 14)
+    assert [one["step"] for one in trainer.fired(0)] == [20, 30, 40, 50]
 
 
 # What is read.
