@@ -25,6 +25,7 @@ from orchestrator.pictures.style import (
     PURPLE,
     SKY,
     STATES,
+    TEXT_ROOM,
     VERMILION,
     YELLOW,
 )
@@ -128,7 +129,8 @@ def _legend(cells: Mapping[Key, CellRemedy], stability: StabilityMap) -> list[An
         for kind, num in counts.items()
         if num
     ]
-    if any(one.from_onset is not None and one.cheapest for one in cells.values()):
+    has_words = not stability.is_sampled and len(stability.cells) <= TEXT_ROOM
+    if has_words and any(one.from_onset is not None and one.cheapest for one in cells.values()):
         patches.append(Patch(facecolor="none", edgecolor="none", label="-50: forked 50 steps before the onset"))
     drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}
     marks = [one for one in outcome_legend([stability]) if one.get_label() in drawn]

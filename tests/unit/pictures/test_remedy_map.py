@@ -57,6 +57,15 @@ def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(
     assert "edge of stability" in labels
 
 
+def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: StabilityMap) -> None:
+    def steps_explained(one: StabilityMap) -> bool:
+        labels = [text.get_text() for text in _draw(found, one).legends[0].get_texts()]
+        return "-50: forked 50 steps before the onset" in labels
+
+    assert steps_explained(stability)
+    assert not steps_explained(replace(stability, is_sampled=True))
+
+
 def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, stability: StabilityMap) -> None:
     late, early, unsaved = (
         replace(one, trial=replace(one.trial, cell={"lr": 1.0, "beta1": 0.5})) for one in found.cells
