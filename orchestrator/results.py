@@ -237,15 +237,17 @@ class SweepResults:
         at: Sequence[str] = (),
         replicates: int = 3,
         pairs: bool = True,
+        allow_import: bool = False,
     ) -> ToldRemedies:
         """What would have saved ``trial``, or the one that ``diagnose`` takes: remedies tried on forks of it.
 
         Trains the forks that are missing, in this process. ``tried`` and ``at`` are as on the command line: "lr=x0.5",
-        "-50". Raises InputError for a trial that is stable, and for a remedy that it does not take.
+        "-50"; ``allow_import`` lets code be imported that the sweep's file names. Raises InputError for a trial that is
+        stable, and for a remedy that it does not take.
         """
         from orchestrator.remedies.training import Asked, find_remedies  # they bring what trains
 
-        asked = Asked(tuple(tried), tuple(at), replicates, pairs)
+        asked = Asked(tuple(tried), tuple(at), replicates, pairs, allow_import)
         return in_words(ToldRemedies, find_remedies(self.folder, trial, cell or {}, asked))
 
     def remedies(
@@ -255,16 +257,18 @@ class SweepResults:
         at: Sequence[str] = (),
         replicates: int = 3,
         pairs: bool = False,
+        allow_import: bool = False,
     ) -> ToldCellRemedies:
         """The cheapest remedy of each cell of the map that is not stable, of those with the values of ``cell``.
 
-        ``.cells`` has an entry for each, and ``.table`` a row. Trains the forks that are missing, in this process.
-        Raises InputError where no cell is unstable, and for a remedy that no cell takes.
+        ``.cells`` has an entry for each, and ``.table`` a row. Trains the forks that are missing, in this process;
+        ``allow_import`` is as in ``remedy``. Raises InputError where no cell is unstable, and for a remedy that no cell
+        takes.
         """
         from orchestrator.remedies.latest_first import find_cell_remedies  # they bring what trains
         from orchestrator.remedies.training import Asked
 
-        asked = Asked(tuple(tried), tuple(at), replicates, pairs, of_each_cell=True)
+        asked = Asked(tuple(tried), tuple(at), replicates, pairs, allow_import, of_each_cell=True)
         return in_words(ToldCellRemedies, find_cell_remedies(self.folder, cell or {}, asked))
 
     def explain(self, x: str | None = None, y: str | None = None) -> ToldExplanation:

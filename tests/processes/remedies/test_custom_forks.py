@@ -23,6 +23,7 @@ from orchestrator.remedies.reading import forks_folder
 from orchestrator.remedies.remedy import fork_of
 from orchestrator.remedies.repeats import Resumed
 from orchestrator.remedies.training import Asked, find_remedies
+from orchestrator.results import load
 
 pytestmark = pytest.mark.slow  # each fork is a process, and a test has about ten of them
 ASKED = Asked(("lr=x0.5,x0.25",), ("-20,-5",), pairs=False)
@@ -215,7 +216,7 @@ def run(config, report):
     mine = swept(tmp_path, script, text, allow_import=True)
     with pytest.raises(InputError, match="--allow-import"):
         find_remedies(mine, None, {}, ASKED)
-    found = find_remedies(mine, None, {}, Asked(("lr=x0.25",), ("-20",), pairs=False, allow_import=True))
+    found = load(mine).remedy(tried=["lr=x0.25"], at=["-20"], pairs=False, allow_import=True)
     assert found.onset is not None
     assert found.fork_steps == [(found.onset - 20) // 10 * 10]
     assert [one.differs for one in found.repeats.resumed] == [None]
