@@ -32,7 +32,6 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.upkeep import finish
 from orchestrator.commands.arguments import cell_of, conditions, told_metrics
-from orchestrator.errors import InputError, Problem
 from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
@@ -127,19 +126,13 @@ def remedy(
     and the values of the stable cells beside it. For example `sweep remedy lr_warmup --each-cell --cell warmup=10`.
     """
     from orchestrator.commands.remedy import remedy as command
-    from orchestrator.commands.remedy_each_cell import remedy_each_cell
     from orchestrator.remedies.training import Asked
 
-    if each_cell and trial is not None:
-        message = "is about all unstable cells, and --trial about one"
-        raise InputError(Problem("--each-cell", "", message, "leave out one of them; --cell narrows the cells"))
     cells = cell_of(cell)
     asked = Asked(
         tuple(try_), tuple(at), replicates, not each_cell if pairs is None else pairs, allow_import, each_cell
     )
     folder = sweep_folder(name, results)
-    if each_cell:
-        finish(remedy_each_cell(folder, cells, asked, executor, output, format_, json_), json_)
     finish(command(folder, trial, cells, asked, executor, output, format_, json_), json_)
 
 

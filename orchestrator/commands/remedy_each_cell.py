@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.commands.remedy import ProgressLines, mirrored, resources_of
 from orchestrator.errors import EXIT_OK
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.extras import refuse_without

@@ -16,7 +16,7 @@ from orchestrator.cli import app
 from orchestrator.commands.printing import show
 from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 
-HELPERS = {"__init__", "arguments", "live", "notebook_frame", "printing"}
+HELPERS = {"__init__", "arguments", "forking", "live", "notebook_frame", "printing", "remedy_each_cell"}
 
 
 def names_of(group: click.Group, prefix: str = "") -> list[str]:
