@@ -14,6 +14,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -273,10 +274,16 @@ def _key(objective: Objective, config: TrainingConfig, device: str, cpus: int) -
     """Everything that the speed depends on, hashed."""
     numbers = objective.per_member_fields | {"steps", "schedule", "final_lr_fraction", "text", "validation_batches"}
     structure = {name: value for name, value in config.model_dump().items() if name not in numbers}
-    what = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), installed_version("torch")]
+    what = [objective.name, structure, device, cpus, os.cpu_count(), _processor(device), _torch_version()]
     return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
 
 
+@cache  # asked once for each pack; finding it reads the metadata of every installed package
+def _torch_version() -> str | None:
+    return installed_version("torch")
+
+
+@cache
 def _processor(device: str) -> str:
     if device == "cuda":
         import torch
