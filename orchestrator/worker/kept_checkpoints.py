@@ -23,6 +23,7 @@ _ANSWERS = "steps.json"
 _NEW = ".new"  # at the end of the name of a folder that is not complete yet
 _BEFORE = 2  # candidates before a step that are tried out, and one after it: what was printed may be late
 _LATER = 4  # times as late as the one before it a checkpoint may have been seen
+_LATE = 1  # steps that the one before it counts as late at least: any look may miss a print
 
 Stamp = tuple[str, int, int, int]  # path, files, bytes and time of the last change
 
@@ -93,7 +94,9 @@ class Keeper:
                     late = max(0, candidate + 1 - at)  # steps by which it was seen after it was written
                     break
             after = next((one for one in candidates if one >= step), None)
-            if after is not None and after not in resumes_at and (late is None or after + 1 - _LATER * late <= step):
+            if after is None or after in resumes_at:
+                continue
+            if late is None or after + 1 - _LATER * max(late, _LATE) <= step:
                 return after
         return None
 

@@ -58,6 +58,20 @@ def test_the_nearest_checkpoint_at_or_before_each_step_is_kept(trial: TrialFolde
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"10", "30", "70", "steps.json"}
 
 
+def test_a_checkpoint_that_is_seen_a_step_later_than_the_others_is_found_too(
+    trial: TrialFolder, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path / "kept", trial, [50])
+    for step in (40, 50):
+        checkpoint = save(trial, f"resumes at {step}")
+        # That of step 40 is seen before step 40 is printed, that of step 50 after step 50 is.
+        first = step - 1 if step == 40 else step
+        for printed in (first, first + 1):
+            keeper.look(checkpoint, [checkpoint], printed)
+    keeper.settle(resumes(keeper), None)
+    assert Answers.read(tmp_path / "kept").steps == {50: 50}
+
+
 def test_a_checkpoint_has_the_curve_before_the_step_at_which_it_resumes(trial: TrialFolder, tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "kept", trial, [34])
     train(trial, keeper, range(100), 10)
