@@ -26,14 +26,25 @@ from objectives.interventions import (
 )
 
 Signal = Literal[
-    "step", "loss", "grad_norm", "curvature", "curvature_along_gradient", "v_lag", "noise_scale", "loss_scale_falls"
+    "step",
+    "loss",
+    "grad_norm",
+    "curvature",
+    "curvature_along_gradient",
+    "v_lag",
+    "noise_scale",
+    "gain",
+    "loss_scale_falls",
 ]
 SIGNALS: tuple[str, ...] = get_args(Signal)
 # Those that need products with the Hessian, and how many they take.
 PRODUCTS: Mapping[str, int] = {"curvature": 4, "curvature_along_gradient": 1}
 # The trend of a series is the median of its last finite values before the step; there is none of fewer than the least.
 WINDOW, LEAST_HISTORY = 64, 8
-QUANTILE = "clip_to_quantile"
+QUANTILE, BY_GAIN = "clip_to_quantile", "lr_by_gain"
+# The keys of a change whose number is measured when it is done, and the field that each sets.
+_MEASURED: Mapping[str, str] = {QUANTILE: "clip", BY_GAIN: "lr"}
+_SOME: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # in place of a number that is not measured yet
 _OF_ENTRIES = ("reset", "rescale", "skip")
 _MOST_FIRINGS = 1000
 NO_RULES = "none"  # an empty list in words
@@ -87,7 +98,7 @@ class Rule(BaseModel):
         if self.over and any(QUANTILE in change for change in self.do):
             raise ValueError(f"there is no ramp to a quantile: leave out over, or {QUANTILE}")
         for number in range(1, len(self.do) + 1):
-            self.entry(number, 0, 1.0)
+            self.entry(number, 0, _SOME)
         return self
 
     @model_serializer
@@ -97,40 +108,53 @@ class Rule(BaseModel):
         kept = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
         return {**kept, "do": [dict(change) for change in self.do]}
 
-    def entry(self, number: int, at: int, clip: float | None = None) -> Intervention:
-        """The intervention of the firing ``number``, from 1 on; ``clip`` is the quantile that is asked for, if any."""
+    def entry(self, number: int, at: int, measured: Mapping[str, float]) -> Intervention:
+        """The intervention of the firing ``number``, from 1 on; ``measured`` has the fields that measurements set."""
         change = self.do[min(number, len(self.do)) - 1]
-        fields = dict(_sets(change))
-        if QUANTILE in change:
-            fields["clip"] = clip
+        fields = {**_sets(change), **{name: measured[name] for name in _set_by_measurement(change)}}
         length: dict[str, Any] = {"over": self.over, "lasts": self.lasts} if fields else {}
-        return Intervention(at=at, set=fields, **length, **{key: change[key] for key in _OF_ENTRIES if key in change})
+        return Intervention(at=at, set=fields, **length, **_kept(change, *_OF_ENTRIES))
 
     def asks_quantile(self, number: int) -> float | None:
         """The quantile of recent gradient norms that the firing ``number`` clips to; None for none."""
         found = self.do[min(number, len(self.do)) - 1].get(QUANTILE)
         return None if found is None else float(found)
 
+    def asks_gain(self, number: int) -> bool:
+        """Whether the firing ``number`` sets the learning rate by the gain."""
+        return BY_GAIN in self.do[min(number, len(self.do)) - 1]
+
 
 def _sets(change: Change) -> dict[str, Number]:
     """The fields that a change sets itself."""
-    return {name: value for name, value in change.items() if name != QUANTILE and name not in _OF_ENTRIES}
+    return {name: value for name, value in change.items() if name not in _MEASURED and name not in _OF_ENTRIES}
+
+
+def _set_by_measurement(change: Change) -> list[str]:
+    """The fields that a change sets to what is measured."""
+    return [field for key, field in _MEASURED.items() if key in change]
 
 
 def _canonical(change: Change) -> dict[str, Any]:
     if not change:
-        raise ValueError(f"a change is empty: give it a field, {', '.join(_OF_ENTRIES)} or {QUANTILE}")
+        raise ValueError(f"a change is empty: give it a field, {', '.join(_OF_ENTRIES)}, {QUANTILE} or {BY_GAIN}")
     quantile = change.get(QUANTILE, 1.0)
     if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:
         raise ValueError(f"{QUANTILE} = {quantile!r:.40} is not a number above 0 and up to 1")
-    if QUANTILE in change and "clip" in change:
-        raise ValueError(f"clip and {QUANTILE} set the same field: keep one of the two")
-    fields = {**_sets(change), **({"clip": 1.0} if QUANTILE in change else {})}
-    entry = Intervention(at=0, set=fields, **{key: change[key] for key in _OF_ENTRIES if key in change}).model_dump()
-    kept = {**entry.get("set", {}), **{key: entry[key] for key in _OF_ENTRIES if key in entry}}
-    if QUANTILE in change:
-        kept = {name: value for name, value in kept.items() if name != "clip"} | {QUANTILE: float(quantile)}
-    return kept
+    if change.get(BY_GAIN, True) is not True:
+        raise ValueError(f"{BY_GAIN} = {change[BY_GAIN]!r:.40} is not true: leave it out where it is not wanted")
+    for key, field in _MEASURED.items():
+        if key in change and field in change:
+            raise ValueError(f"{field} and {key} set the same field: keep one of the two")
+    fields = {**_sets(change), **{name: _SOME[name] for name in _set_by_measurement(change)}}
+    entry = Intervention(at=0, set=fields, **_kept(change, *_OF_ENTRIES)).model_dump()
+    measured = {**({QUANTILE: float(quantile)} if QUANTILE in change else {}), **_kept(change, BY_GAIN)}
+    own = {name: value for name, value in entry.get("set", {}).items() if name in change}
+    return {**own, **_kept(entry, *_OF_ENTRIES), **measured}
+
+
+def _kept(change: Change, *keys: str) -> dict[str, Any]:
+    return {key: change[key] for key in keys if key in change}
 
 
 class Controlled(Configuration, Protocol):
@@ -149,9 +173,9 @@ Config = TypeVar("Config", bound=Controlled)
 
 
 def may_set(rules: Iterable[Rule]) -> list[Mapping[str, Number]]:
-    """The fields that rules may set, with their values or factors; a quantile is a number not yet known."""
+    """The fields that rules may set, with their values or factors; what is measured is a number not yet known."""
     changes = [change for rule in rules for change in rule.do]
-    return [{**_sets(change), **({"clip": 1.0} if QUANTILE in change else {})} for change in changes]
+    return [{**_sets(change), **{name: _SOME[name] for name in _set_by_measurement(change)}} for change in changes]
 
 
 def first_reading(rules: Sequence[Rule]) -> float:
@@ -184,8 +208,11 @@ def refuse_rules_that_cannot_act(config: Controlled) -> None:
         if rule.after + 1 >= config.steps:
             raise ValueError(f"{here} reads from step {rule.after} on, which is too late: steps = {config.steps}")
         for firing in range(1, len(rule.do) + 1):
+            if rule.asks_gain(firing) and "gain" not in config.signals:
+                where = f"{here}, change {firing}: {BY_GAIN} needs the gain"
+                raise ValueError(f"{where}, which these settings do not measure: that of gpt with accumulate above 1")
             # Own interventions that clash among themselves are refused elsewhere.
-            alone = config.model_copy(update={"interventions": (rule.entry(firing, rule.after + 1, 1.0),)})
+            alone = config.model_copy(update={"interventions": (rule.entry(firing, rule.after + 1, _SOME),)})
             try:
                 refuse_what_cannot_act(alone)
             except ValueError as error:
@@ -260,9 +287,9 @@ def _rule_in_words(rule: Mapping[str, Any], wants_details: bool) -> str:
 
 
 def _change_in_words(change: Mapping[str, Any]) -> str:
-    words = change_in_words({"set": _sets(change), **{key: change[key] for key in _OF_ENTRIES if key in change}})
+    words = change_in_words({"set": _sets(change), **_kept(change, *_OF_ENTRIES)})
     quantile = f"clip to quantile {change[QUANTILE]:g}" if QUANTILE in change else ""
-    return " + ".join(filter(None, [words, quantile]))
+    return " + ".join(filter(None, [words, quantile, "lr by gain" if BY_GAIN in change else ""]))
 
 
 def firing_in_words(fired: Mapping[str, Any]) -> str:

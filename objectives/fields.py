@@ -43,14 +43,22 @@ ALWAYS = Condition("", lambda settings: True)
 
 
 def per_member(
-    default: Any, unit: str, description: str, *, acts: Condition = ALWAYS, off: bool = False, **domain: Any
+    default: Any,
+    unit: str,
+    description: str,
+    *,
+    acts: Condition = ALWAYS,
+    off: bool = False,
+    changes: bool = False,
+    **domain: Any,
 ) -> Any:
     """A field that may differ between the members of one pack.
 
     It ``acts`` under a condition, and belongs to a trial only there. ``off`` means that its default switches a feature
-    off: training is then the same as without the field, so the field does not belong to the trial either.
+    off: training is then the same as without the field, so the field does not belong to the trial either. A field of an
+    objective that ``changes`` is read at each step, so interventions may set it.
     """
-    return _field(default, unit, description, True, acts, off, domain)
+    return _field(default, unit, description, True, acts, off, domain, changes=changes)
 
 
 def structural(
@@ -61,9 +69,17 @@ def structural(
 
 
 def _field(
-    default: Any, unit: str, description: str, is_per_member: bool, acts: Condition, off: bool, domain: Mapping
+    default: Any,
+    unit: str,
+    description: str,
+    is_per_member: bool,
+    acts: Condition,
+    off: bool,
+    domain: Mapping,
+    *,
+    changes: bool = False,
 ) -> Any:
-    facts: dict[str, Any] = {"unit": unit, "per_member": is_per_member, "acts": acts, "off": off}
+    facts: dict[str, Any] = {"unit": unit, "per_member": is_per_member, "acts": acts, "off": off, "changes": changes}
     return Field(default, description=description, json_schema_extra=facts, **domain)
 
 
@@ -80,6 +96,11 @@ def unit_of(field: FieldInfo) -> str:
 def is_per_member(field: FieldInfo) -> bool:
     """Whether a field may differ between the members of one pack."""
     return bool(_facts(field).get("per_member"))
+
+
+def may_change(field: FieldInfo, settings: Settings) -> bool:
+    """Whether a field of an objective is read at each step with these ``settings``, so that it may change."""
+    return bool(_facts(field).get("changes")) and condition_of(field).holds(settings)
 
 
 def is_feature(field: FieldInfo) -> bool:

@@ -31,7 +31,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from objectives.fields import is_per_member
+from objectives.fields import is_per_member, may_change
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.facts.optimizer import Optimizer
 
@@ -199,7 +199,8 @@ def settable(config: Configuration) -> list[str]:
     """The fields that an intervention may set: numbers that training reads at each step."""
     fields = _fields(config)
     groups = [name for name in fields if name.endswith(("_lr", "_grad")) and is_per_member(fields[name])]
-    names = dict.fromkeys((*_COMMON, *config.optimizer_facts.numbers, *groups))
+    own = [name for name, field in fields.items() if may_change(field, vars(config))]
+    names = dict.fromkeys((*_COMMON, *config.optimizer_facts.numbers, *groups, *own))
     if {"beta2", "beta2_half_life"} & names.keys():
         with_half_life = ever_set(config, "beta2_half_life")
         names |= {"beta2_half_life": None}

@@ -24,6 +24,7 @@ VALUES: dict[str, list[Any]] = {
     "init_deviation": [0.02, 0.1], "dropout": [0.0, 0.5],
     "z_loss": [0.0, 1e-4], "embedding_grad": [0.1, 1.0], "embedding_lr": [0.0, 1.0], "attention_lr": [0.0, 1.0],
     "mlp_lr": [0.0, 1.0], "norm_lr": [0.0, 1.0], "head_lr": [0.0, 1.0], "accumulate": [1, 2],
+    "micro_batches": [None, 1.0],
     "recompute": [False, True], "corrupted": [0.0, 0.5], "context_start": [2, 4], "context_steps": [1, 2],
     "text": [["en.txt"], ["fr.txt"]], "validation_batches": [1, 2],
     "burst_at": [None, 2], "burst_length": [1, 2], "shift_at": [2, 4], "shift_text": [["en.txt"], ["fr.txt"]],
@@ -40,6 +41,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "loss_scale": {"precision": "float16"}, "loss_scale_growth": {"precision": "float16"},
     "context_start": {"context_steps": 2}, "context_steps": {"context_start": 2}, "burst_length": {"burst_at": 2},
     "shift_at": {"shift_text": ["en.txt"]}, "shift_text": {"shift_at": 2},
+    "micro_batches": {"accumulate": 2},
 }  # fmt: skip
 
 

@@ -8,13 +8,13 @@ b. The squared norms for m and for n > m sequences therefore give unbiased estim
 
 and B = tr(Sigma) / |G|^2 is the simple noise scale of McCandlish et al. (arXiv 1812.06162, appendix A.1). A quotient of
 noisy numbers is biased, so both are averaged over steps first. With micro-batches of m sequences in a batch of n,
-|g_m|^2 is the mean over the micro-batches; the cost is one norm for each.
+|g_m|^2 is the mean over the micro-batches; the cost is one norm for each. One micro-batch alone tells nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -33,14 +33,22 @@ class NoiseScale:
         self._squared_gradient_K, self._variance_K = (memory[name] for name in self.MEMORY)
         self._decay = decay
 
-    def update(self, square_of_pieces_K: torch.Tensor, square_K: torch.Tensor, piece_size: int, size: int) -> None:
-        """Add one step: mean |g_m|^2 of the pieces of ``piece_size`` = m, and |g_n|^2 of all n = ``size`` > m.
+    def update(
+        self, square_of_pieces_K: torch.Tensor, square_K: torch.Tensor, piece_size: int, num_pieces: Sequence[int]
+    ) -> None:
+        """Add one step: mean |g_m|^2 of each member's pieces of ``piece_size`` = m, and |g_n|^2 of all its n = p m.
 
-        A member with a non-finite number keeps its averages.
+        ``num_pieces`` has p of each member. One with a single piece, or with a non-finite number, keeps its averages.
         """
+        sizes = [piece_size * num for num in num_pieces]
+        size_K, rest_K, gap_K = (
+            square_K.new_tensor(values)
+            for values in (sizes, [n - piece_size for n in sizes], [1 / piece_size - 1 / n for n in sizes])
+        )
+        # Divided by zero where there is a single piece: not finite, so the averages are kept.
         estimates = (
-            (size * square_K - piece_size * square_of_pieces_K) / (size - piece_size),
-            (square_of_pieces_K - square_K) / (1 / piece_size - 1 / size),
+            (size_K * square_K - piece_size * square_of_pieces_K) / rest_K,
+            (square_of_pieces_K - square_K) / gap_K,
         )
         is_finite_K = torch.isfinite(estimates[0]) & torch.isfinite(estimates[1])
         for average_K, estimate_K in zip((self._squared_gradient_K, self._variance_K), estimates, strict=True):

@@ -9,8 +9,6 @@ from dataclasses import replace
 import torch
 
 from objectives.base import GptConfig, Way
-from objectives.instruments.noise_scale import NoiseScale
-from objectives.instruments.telemetry import norm_per_member
 from objectives.models import data
 from objectives.models.curriculum import context_lengths
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
@@ -18,6 +16,7 @@ from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_init import initial_weights, with_init
 from objectives.models.gpt_knobs import Knobs, dropout_keys
 from objectives.models.gpt_model import AUTOCAST, cross_entropy, depth_of, forward_readings, group_of
+from objectives.models.micro_batches import MicroBatches
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.rounding import rows_of_blocks
@@ -48,8 +47,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
     """A transformer with learned positions, GELU, no biases and an untied head.
 
     The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With ``accumulate``,
-    loss and gradient are means over that many micro-batches, equal up to rounding. In float16 a member's loss is scaled
-    before the backward pass, and a step whose gradient overflows is skipped for that member.
+    loss and gradient are means over that many micro-batches, equal up to rounding, or over fewer of them. In float16 a
+    member's loss is scaled before the backward pass, and a step whose gradient overflows is skipped for that member.
     """
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> None:
@@ -91,7 +90,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         """The loss scale in float16, the averages of the noise scale with micro-batches."""
         return (
             *(LossScaler.MEMORY if self.shape.precision == "float16" else ()),
-            *(NoiseScale.MEMORY if self.shape.accumulate > 1 else ()),
+            *(MicroBatches.MEMORY if self.shape.accumulate > 1 else ()),
         )
 
     def members_changed(self) -> None:
@@ -110,8 +109,13 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._shifts = [_NEVER if config.shift_at is None else config.shift_at for config in self.configs]
         self._shift_K = self._tensor(self._shifts, torch.int64)
         self._scaler = LossScaler(self.configs, self.memory) if self.shape.precision == "float16" else None
-        self._noise = NoiseScale(self.memory) if self.shape.accumulate > 1 else None
+        self._parts = MicroBatches(self.configs, self.memory, self.device) if self.shape.accumulate > 1 else None
         self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
+
+    def numbers_changed(self, acting: Mapping[int, GptConfig]) -> None:
+        """Take over how many micro-batches members train on."""
+        if self._parts is not None:
+            self._parts.change(acting)
 
     def losses(self) -> torch.Tensor:
         """Loss of each member on this step's data, shape (K,), in nats."""
@@ -130,10 +134,14 @@ class GptTrainer(PackedTrainer[GptConfig]):
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
         tokens_KBS, knobs = self._batch()
-        if self._noise is None:
+
+        def differentiate(first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._loss_and_gradient(tokens_KBS[:, first:end], knobs.of_sequences(first, end))
+
+        if self._parts is None:
             loss_K, grad_Kn = self._loss_and_gradient(tokens_KBS, knobs)
         else:
-            loss_K, grad_Kn = self._mean_of_pieces(tokens_KBS, knobs, self._noise)
+            loss_K, grad_Kn = self._parts.mean(differentiate)
         if self._scaler is not None:
             self.held_K = self._scaler.update(loss_K, grad_Kn)
         return loss_K, grad_Kn
@@ -145,8 +153,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
     def signals(self) -> dict[str, torch.Tensor]:
-        """The noise scale over the batch size, and in float16 whether the loss scale fell, 0 or 1."""
-        noise = {} if self._noise is None else {"noise_scale": self._noise.estimate() / self.shape.batch_size}
+        """The noise scale over the batch size and AdaScale's gain; in float16 whether the loss scale fell, 0 or 1."""
+        noise = {} if self._parts is None else self._parts.signals()
         if self._scaler is None:
             return noise
         return noise | {"loss_scale_falls": self._scaler.scale_K < self._scaler.used_K}
@@ -157,7 +165,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
         weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
-        noise = {} if self._noise is None else {"noise_scale": self._noise.estimate()[rows]}
+        noise = {} if self._parts is None else {"noise_scale": self._parts.noise_scale()[rows]}
         return forward_readings(self.shape, weights, tokens_RBS, knobs) | noise
 
     @torch.no_grad()
@@ -180,25 +188,6 @@ class GptTrainer(PackedTrainer[GptConfig]):
             "text_sha256": self.corpus.sha256,
             "text_bytes": str(len(self.corpus.training) + len(self.corpus.held_out)),
         }
-
-    def _mean_of_pieces(
-        self, tokens_KBS: torch.Tensor, knobs: Knobs, noise: NoiseScale
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and gradient averaged over the micro-batches; records their ``noise``."""
-        num_pieces, num_sequences = self.shape.accumulate, self.shape.batch_size
-        size = num_sequences // num_pieces
-        losses, squares = [], []
-        sum_Kn = torch.zeros(())
-        for first in range(0, num_sequences, size):
-            piece_KBS, knobs_of_piece = tokens_KBS[:, first : first + size], knobs.of_sequences(first, first + size)
-            loss_K, grad_Kn = self._loss_and_gradient(piece_KBS, knobs_of_piece)
-            losses.append(loss_K)
-            squares.append(norm_per_member(grad_Kn).square())
-            sum_Kn = sum_Kn.add_(grad_Kn) if first else grad_Kn
-        mean_Kn = sum_Kn.div_(num_pieces)
-        of_pieces_K = torch.stack(squares, dim=1).mean(1)
-        noise.update(of_pieces_K, norm_per_member(mean_Kn).square(), size, num_sequences)
-        return torch.stack(losses, dim=1).mean(1), mean_Kn
 
     def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and gradient on a part of the batch."""
@@ -255,6 +244,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
             step_K, context = self.optimizer.step_K, self.shape.context
             context_K = context_lengths(self._context_start_K, self._context_steps_K, step_K, context)
             knobs = replace(knobs, context_K=context_K)
+        if self._parts is not None:
+            knobs = replace(knobs, sequence_share_KB=self._parts.share_of_sequence)
         return knobs
 
     def _numbers_of(self, field: str, neutral: float) -> torch.Tensor | None:

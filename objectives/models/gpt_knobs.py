@@ -28,7 +28,7 @@ class Knobs:
     neutral 1. ``dropout_K``: dropped share, neutral 0, with masks from the ``dropout_key_KB`` of each sequence.
     ``context_K``: length of the blocks that sequences are cut into, within which attention stays and positions are
     counted; any length from T on is neutral. Keys and lengths are int64, the others float64, rounded where they meet
-    activations.
+    activations. ``sequence_share_KB``: weight of each sequence in the loss, float32; without it the loss is their mean.
     """
 
     z_loss_K: torch.Tensor | None = None
@@ -36,6 +36,7 @@ class Knobs:
     dropout_K: torch.Tensor | None = None
     dropout_key_KB: torch.Tensor | None = None
     context_K: torch.Tensor | None = None
+    sequence_share_KB: torch.Tensor | None = None
 
     def of_rows(self, rows: torch.Tensor | slice) -> Knobs:
         """The knobs of the members in ``rows``."""
@@ -43,10 +44,9 @@ class Knobs:
         return Knobs(**{name: None if value is None else value[rows] for name, value in values.items()})
 
     def of_sequences(self, first: int, end: int) -> Knobs:
-        """The knobs of the sequences ``[first, end)`` of a batch."""
-        if self.dropout_key_KB is None:
-            return self
-        return replace(self, dropout_key_KB=self.dropout_key_KB[:, first:end])
+        """The knobs of the sequences ``[first, end)`` of a batch, which weigh alike."""
+        keys_KB = None if self.dropout_key_KB is None else self.dropout_key_KB[:, first:end]
+        return replace(self, dropout_key_KB=keys_KB, sequence_share_KB=None)
 
     def with_factor(self, num_members: int, device: torch.device) -> Knobs:
         """These knobs with an explicit ``residual_scale``, even if it is 1, which changes bits of second derivatives.
@@ -120,7 +120,18 @@ def may_attend(context_K: torch.Tensor, num_positions: int) -> torch.Tensor:
     return is_of_block_KTT.tril()
 
 
-def with_z_loss(loss_K: torch.Tensor, log_z_KN: torch.Tensor, z_loss_K: torch.Tensor) -> torch.Tensor:
+def mean_of_tokens(value_KN: torch.Tensor, share_KB: torch.Tensor | None) -> torch.Tensor:
+    """The mean over the tokens of a batch whose sequences have these shares, (K,); of None all tokens weigh alike."""
+    if share_KB is None:
+        return value_KN.mean(1)
+    mean_KB = value_KN.view(*share_KB.shape, -1).mean(2)
+    # A sequence without a share adds nothing, whatever its loss.
+    return (mean_KB.masked_fill(share_KB == 0, 0.0) * share_KB.to(value_KN.dtype)).sum(1)
+
+
+def with_z_loss(
+    loss_K: torch.Tensor, log_z_KN: torch.Tensor, z_loss_K: torch.Tensor, share_KB: torch.Tensor | None = None
+) -> torch.Tensor:
     """loss + z_loss * mean(log^2 Z), (K,); exactly the loss where z_loss is 0, however large log Z is."""
-    penalty_K = z_loss_K * log_z_KN.square().mean(1)
+    penalty_K = z_loss_K * mean_of_tokens(log_z_KN.square(), share_KB)
     return loss_K + torch.where(z_loss_K > 0, penalty_K, 0.0)

@@ -17,7 +17,15 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from objectives.base import GptConfig
-from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
+from objectives.models.gpt_knobs import (
+    NEUTRAL,
+    Knobs,
+    block_positions,
+    branch_factor,
+    may_attend,
+    mean_of_tokens,
+    with_z_loss,
+)
 from objectives.stacking.layer_names import third_of_depth
 from objectives.stacking.rounding import autocast_product, in_blocks
 from objectives.training.packed import Weights
@@ -58,10 +66,11 @@ def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, 
         logits_KNV = logits_KNV.to(weights["head"].dtype)
     targets = tokens_KBS[..., 1:].reshape(-1)
     losses = F.cross_entropy(logits_KNV.reshape(-1, NUM_BYTES), targets, reduction="none")
-    loss_K = losses.view(logits_KNV.shape[0], -1).mean(1)
+    share_KB = knobs.sequence_share_KB
+    loss_K = mean_of_tokens(losses.view(logits_KNV.shape[0], -1), share_KB)
     if knobs.z_loss_K is None:
         return loss_K
-    return with_z_loss(loss_K, logits_KNV.logsumexp(-1), knobs.z_loss_K.to(loss_K.dtype))
+    return with_z_loss(loss_K, logits_KNV.logsumexp(-1), knobs.z_loss_K.to(loss_K.dtype), share_KB)
 
 
 @torch.no_grad()

@@ -24,21 +24,27 @@ class Changes:
         self._next = {row: 0 for row, config in enumerate(configs) if config.interventions}
         self._soonest: float = 0 if self._next else math.inf
 
-    def before_step(self, num_steps: int, optimizer: PackedOptimizer, seeds: Sequence[int]) -> list[int]:
-        """Change numbers and states of the members that are due before the pack's step ``num_steps``: their rows."""
+    def before_step(
+        self, num_steps: int, optimizer: PackedOptimizer, seeds: Sequence[int]
+    ) -> dict[int, TrainingConfig]:
+        """Change numbers and states of the members that are due before the pack's step ``num_steps``.
+
+        Returns their rows, with what is in force from then on.
+        """
         if num_steps < self._soonest:
-            return []
+            return {}
         rows = [row for row, due in self._next.items() if due <= num_steps]
         ages = [self._ages[row] + num_steps for row in rows]
         configs = [self._configs[row] for row in rows]
-        optimizer.renew(rows, [in_force(config, age) for config, age in zip(configs, ages, strict=True)])
+        acting = [in_force(config, age) for config, age in zip(configs, ages, strict=True)]
+        optimizer.renew(rows, acting)
         for row, config, age in zip(rows, configs, ages, strict=True):
             _change_states(optimizer, row, config, age, seeds)
             later = next_change(config, age + 1)
             self._next[row] = -1 if later is None else later - self._ages[row]
         self._next = {row: due for row, due in self._next.items() if due >= 0}
         self._soonest = min(self._next.values(), default=math.inf)
-        return rows
+        return dict(zip(rows, acting, strict=True))
 
     def wake(self, rows: Iterable[int], num_steps: int) -> None:
         """The members ``rows`` have got other interventions, of which the first act before the step ``num_steps``."""

@@ -8,6 +8,7 @@ Signals of the step s, of which r is the reading:
 ``curvature_along_gradient``  lambda_grad lr / 2
 ``v_lag``                     |g|^2 / sum(v), as in telemetry
 ``noise_scale``               the gradient noise scale over the batch size
+``gain``                      AdaScale's gain of the batch over one micro-batch
 ``loss_scale_falls``          falls of the loss scale in the 64 steps before s
 
 A reading that is not finite does not exceed anything.
@@ -110,7 +111,7 @@ class Controller:
         The metrics of the step are among ``signals``. What the rows do is then in ``acting``.
         """
         assert self._recent is not None
-        rows = self._fire(self._read(pack, signals)) if len(self._due_N) else []
+        rows = self._fire(self._read(pack, signals), signals) if len(self._due_N) else []
         self._recent.add(signals)
         return rows
 
@@ -191,7 +192,7 @@ class Controller:
             self._warm_Kn[rows] = found.warm_Rn
         return rows, found.lambda_grad_R / threshold_C, found.lambda_max_R / threshold_C
 
-    def _fire(self, value_N: np.ndarray) -> list[int]:
+    def _fire(self, value_N: np.ndarray, signals: Signals) -> list[int]:
         """Count the readings of the due pairs, and note what those do that fire; the rows that change."""
         due = self._due_N
         is_above_N = np.isfinite(value_N) & (value_N > self._above_N[due])
@@ -201,7 +202,7 @@ class Controller:
         rows = []
         for place in np.flatnonzero(self._streak_N[due] >= self._needed_N[due]).tolist():
             n, step = int(due[place]), int(step_N[place])
-            if (entry := self._entry(n, step + 1)) is None:
+            if (entry := self._entry(n, step + 1, signals)) is None:
                 continue
             row, rule = int(self._row_N[n]), self._rule(n)
             why = {"on": rule.on, "value": float(value_N[place]), "above": rule.above}
@@ -213,15 +214,16 @@ class Controller:
         self._find_soonest()
         return list(dict.fromkeys(rows))
 
-    def _entry(self, n: int, at: int) -> Intervention | None:
-        """What the pair does now; None where it asks for a quantile and there are too few norms."""
-        rule, number = self._rule(n), int(self._num_fired_N[n]) + 1
-        share = rule.asks_quantile(number)
-        if share is None:
-            return rule.entry(number, at)
-        assert self._recent is not None
-        clip = self._recent.quantile("grad_norm", int(self._row_N[n]), share)
-        return rule.entry(number, at, clip) if clip > 0 else None
+    def _entry(self, n: int, at: int, signals: Signals) -> Intervention | None:
+        """What the pair does now; None where it asks for a quantile of too few norms, or a gain that is not known."""
+        rule, number, row = self._rule(n), int(self._num_fired_N[n]) + 1, int(self._row_N[n])
+        measured = {}
+        if (share := rule.asks_quantile(number)) is not None:
+            assert self._recent is not None
+            measured["clip"] = self._recent.quantile("grad_norm", row, share)
+        if rule.asks_gain(number):
+            measured["lr"] = self._own[row].lr * float(signals["gain"][row])
+        return rule.entry(number, at, measured) if all(value > 0 for value in measured.values()) else None
 
     def _find_soonest(self) -> None:
         """The pack's step of the next reading: none of a rule that has done all it may, or that comes too late."""

@@ -202,8 +202,9 @@ class PackedTrainer(ABC, Generic[Config]):
     def _begin_step(self) -> None:
         """Change the members whose interventions are due."""
         refuse_stale_members(self)
-        if self._changes.before_step(self.num_steps, self.optimizer, self.seeds):
+        if changed := self._changes.before_step(self.num_steps, self.optimizer, self.seeds):
             self._set_cohorts()
+            self.numbers_changed(changed)
         self._control.before_step(self.num_steps, self._params_Kn)
 
     def _estimate_hessian(self) -> None:
@@ -258,10 +259,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return {name: v_K.to(dtype).masked_fill(~was_alive_K, math.nan) for name, v_K in self.own_metrics().items()}
 
     def _after_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Read what rules read, count the step, and roll back members that spiked.
-
-        A pack with rollback reports ``rolled_back``, 0 or 1.
-        """
+        """Read what rules read, count the step, roll back members that spiked; with ``rolled_back``, 0 or 1."""
         changed = self._control.after_step(self, metrics | self.signals()) if self._control.has_rules else []
         self.num_steps += 1
         self._changes.wake(changed, self.num_steps)
@@ -314,6 +312,9 @@ class PackedTrainer(ABC, Generic[Config]):
 
         One that is made elsewhere would belong to members that are gone, and is refused at the first step.
         """
+
+    def numbers_changed(self, acting: Mapping[int, Any]) -> None:
+        """Called with what is in force, by row, before a step at which members change, and their first step here."""
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Held-out loss of the members in ``rows``; NaN without held-out data."""

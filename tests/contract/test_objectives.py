@@ -40,12 +40,14 @@ class TestGpt(ObjectiveConformance):
         "mlp_lr": [0.0, 0.1, 10.0],
         "norm_lr": [0.0, 0.1, 10.0],
         "head_lr": [0.0, 0.1, 10.0],
+        "micro_batches": [1.0, 3.0, None],
     }
     beside = {
         "burst_length": {"burst_at": 2},
         "context_start": {"context_steps": 6},
         "context_steps": {"context_start": 2},
         "loss_scale": {"precision": "float16"},
+        "micro_batches": {"accumulate": 4, "batch_size": 4},
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**18},
     }
 

@@ -227,6 +227,7 @@ def test_fields_of_the_objectives() -> None:
             "norm_lr",
             "head_lr",
             "accumulate",
+            "micro_batches",
             "recompute",
             "corrupted",
             "burst_at",

@@ -81,6 +81,15 @@ class GptConfig(TrainingConfig):
         off=True,
         ge=1,
     )
+    micro_batches: float | None = per_member(
+        None,
+        "micro-batches",
+        "how many micro-batches of a batch are trained on, rounded down; null for all of `accumulate`",
+        acts=unless("accumulate", 1),
+        off=True,
+        changes=True,
+        ge=1,
+    )
     recompute: bool = structural(
         False, "switch", "recompute activations in the backward pass, to save memory", off=True
     )
@@ -124,6 +133,8 @@ class GptConfig(TrainingConfig):
     def _micro_batches_divide_the_batch(self) -> GptConfig:
         if self.batch_size % self.accumulate:
             raise ValueError(f"batch_size = {self.batch_size} is not a multiple of accumulate = {self.accumulate}")
+        if self.micro_batches is not None and 1 < self.accumulate < self.micro_batches:
+            raise ValueError(f"micro_batches = {self.micro_batches:g} is more than accumulate = {self.accumulate}")
         return self
 
     @model_validator(mode="after")
@@ -152,14 +163,19 @@ class GptConfig(TrainingConfig):
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """Also the noise scale where batches have parts, and falls of the loss scale where there is one."""
-        noise = ("noise_scale",) if self.accumulate > 1 else ()
+        """Also noise scale and gain where batches have parts, and falls of the loss scale where there is one."""
+        noise = ("noise_scale", "gain") if self.accumulate > 1 else ()
         return (*super().signals, *noise, *(("loss_scale_falls",) if self.precision == "float16" else ()))
+
+    @property
+    def num_micro_batches(self) -> int:
+        """How many micro-batches of a batch are trained on: no more than there are."""
+        return self.accumulate if self.micro_batches is None else min(int(self.micro_batches), self.accumulate)
 
     @property
     def tokens_per_step(self) -> int:
         """Bytes that one step trains on."""
-        return self.batch_size * self.context
+        return self.batch_size // self.accumulate * self.num_micro_batches * self.context
 
 
 GPT = Objective(

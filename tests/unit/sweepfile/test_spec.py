@@ -151,6 +151,7 @@ def test_every_field_of_an_objective_can_be_an_axis(name: str, tmp_path: Path, m
     Path("en.txt").write_text("the text that shift_at changes to")
     other = {bool: [True, False], str: None}
     special = {"optimizer": ["adamw", "torch.optim.NAdam"], "radam_threshold": [4.0, 5.0], "adam8bit_block": [32, 64]}
+    special["micro_batches"] = [1, 2]
     for field, info in OBJECTIVES[name].config_class.model_fields.items():
         if field in ("steps", "text", "shift_text", "interventions", "control"):
             continue

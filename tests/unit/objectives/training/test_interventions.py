@@ -132,7 +132,7 @@ def test_members_that_come_and_go_leave_the_interventions_of_the_others_alone() 
 def test_a_pack_without_interventions_reads_no_number_again() -> None:
     changes = Changes([config(), config()], [0, 3])
     nobody: Any = None
-    assert [changes.before_step(step, nobody, []) for step in range(STEPS)] == [[]] * STEPS
+    assert [changes.before_step(step, nobody, []) for step in range(STEPS)] == [{}] * STEPS
 
 
 def test_only_the_steps_of_a_change_read_numbers_again() -> None:
