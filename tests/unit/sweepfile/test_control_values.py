@@ -84,6 +84,9 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (rule(do={"clip_to_quantile": 1.5}), ["clip_to_quantile = 1.5 is not a number above 0"]),
     (rule(do={"clip_to_quantile": 0.5, "clip": 1}), ["set the same field"]),
     (rule(do={"clip_to_quantile": 0.5}, over=3), ["no ramp to a quantile"]),
+    (rule(do={"lr_by_gain": 2}), ["lr_by_gain = 2 is not true"]),
+    (rule(do={"lr_by_gain": True, "lr": 1}), ["lr and lr_by_gain set the same field"]),
+    (rule(do={"lr_by_gain": True}), ["rule 1, change 1: lr_by_gain needs the gain", "gpt with accumulate above 1"]),
     (rule(do=[{"skip": 1}] * 5), ["5 changes and fires at most 4 times"]),
     (rule(do={"skip": 1}, over=3), ["it sets none"]),
     (rule(over=5, lasts=5), ["no longer than its ramp"]),
@@ -140,6 +143,8 @@ def test_signals_of_gpt_come_with_micro_batches_and_float16() -> None:
     with pytest.raises(InputError, match="cannot read noise_scale"):
         sweep_of(objective="gpt", control=rule(on="noise_scale"))
     assert trials_of(objective="gpt", fixed={"accumulate": 2}, control=rule(on="noise_scale"))
+    by_gain = rule(on="gain", do={"lr_by_gain": True, "micro_batches": 2.0})
+    assert trials_of(objective="gpt", fixed={"accumulate": 2}, control=by_gain)
     with pytest.raises(InputError, match="cannot read loss_scale_falls"):
         sweep_of(objective="gpt", control=rule(on="loss_scale_falls"))
     assert trials_of(objective="gpt", fixed={"precision": "float16"}, control=rule(on="loss_scale_falls"))
@@ -175,6 +180,7 @@ WORDS: dict[str, list[dict[str, Any]]] = {
     "v_lag > 4: beta2 0.9, over 5, 3 times": [
         {"on": "v_lag", "above": 4.0, "do": [{"beta2": 0.9}], "over": 5, "at_most": 3}
     ],
+    "step > 0: lr by gain": [{"on": "step", "above": 0.0, "do": [{"lr_by_gain": True}]}],
     "grad_norm > 2: clip to quantile 0.9": [{"on": "grad_norm", "above": 2.0, "do": [{"clip_to_quantile": 0.9}]}],
     "loss > 2: skip 5, then lr x0.5, 2 times": [
         {"on": "loss", "above": 2.0, "do": [{"skip": 5}, {"lr": "x0.5"}], "at_most": 2}
