@@ -87,6 +87,9 @@ def _usual(evidence: Evidence) -> Iterator[Sequence[Entry]]:
             yield _set("clip", threshold)
     if config.get("zclip") is None:
         yield _set("zclip", _ZCLIP)
+    used, drawn = evidence.number("micro_batches"), evidence.number("accumulate")
+    if used is not None and drawn is not None and used < drawn:
+        yield _set("micro_batches", "x2")
     yield [{"at": 0, "skip": 1}]
     yield [{"at": 0, "skip": 5}]
     if "beta1" in config or "beta2" in config:
