@@ -3,8 +3,8 @@
 With ``accumulate`` = A a batch is A micro-batches of m sequences, and a member with ``micro_batches`` = p trains on the
 first p of them. So its batch size is a number of its own, which may change in mid-run; in a pack all members compute as
 many micro-batches as any of them uses. The gradients of single micro-batches give the noise scale B
-(objectives/instruments/noise_scale.py), and with it the gain of AdaScale (Johnson et al., arXiv 2007.05105, equation
-4): how much longer a step may be with the mean of p micro-batches than with one of them,
+(objectives/instruments/noise_scale.py), and with it the gain ratio of AdaScale (Johnson et al., arXiv 2007.05105): how
+much longer a step may be with the mean of p micro-batches than with one of them,
 
     gain = (sigma^2 + |G|^2) / (sigma^2 / p + |G|^2) = (B / m + 1) / (B / (p m) + 1)
 

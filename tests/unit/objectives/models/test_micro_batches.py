@@ -168,7 +168,7 @@ def test_the_noise_scale_is_read_off_what_is_in_use_and_one_alone_tells_nothing(
 
 
 def test_the_gain_is_that_of_adascale() -> None:
-    """Its equation 4, of the averages: (sigma^2 + mu^2) / (sigma^2 / S + mu^2)."""
+    """Its gain ratio, of the averages: (sigma^2 + mu^2) / (sigma^2 / S + mu^2)."""
     memory = {name: torch.tensor([2.0, 2.0, 1e9, 1e-9]) for name in NoiseScale.MEMORY}
     memory[NoiseScale.MEMORY[1]] = torch.tensor([6.0, 6.0, 1e-9, 1e9])
     parts = MicroBatches([config(micro_batches=n) for n in (4, 1, 4, 4)], memory, torch.device("cpu"))
