@@ -34,7 +34,7 @@ def test_closing_in_the_middle_of_a_trial_ends_every_process_and_removes_the_scr
     names = " ".join(" ".join(process.cmdline()) for process in processes)
     assert "ray::DashboardAgent" in names
     assert "raylet" in names
-    sleeping = [process for process in psutil.process_iter() if process.cmdline() == ["sleep", "1000"]]
+    sleeping = [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "1000"]]
     assert len(scratch_of(executor.pid)) == 1
     began = time.monotonic()
     executor.close()
