@@ -126,18 +126,23 @@ def study_trials(url: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     Without a name the only study. Raises InputError where there is no such study.
     """
     import optuna
+    from sqlalchemy.pool import NullPool
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     source = f"optuna:{url}"
     try:
-        names = optuna.get_all_study_names(url)
+        # Without a pool each connection is closed after its use, also that of a file which is no database.
+        storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+        names = optuna.get_all_study_names(storage)
     except Exception as error:  # every library of databases has errors of its own
         message = f"cannot be read: {str(error).splitlines()[0]}"
         raise InputError(Problem(source, "", message, "write optuna:sqlite:///PATH#STUDY")) from None
     if name not in names and (name or len(names) != 1):
         what = f"has no study {name!r}" if name else f"has {len(names)} studies"
         raise InputError(Problem(source, "", what, f"name one after #: {', '.join(names[:8])}"))
-    for trial in optuna.load_study(study_name=name or names[0], storage=url).get_trials(deepcopy=False):
+    trials = optuna.load_study(study_name=name or names[0], storage=storage).get_trials(deepcopy=False)
+    storage.remove_session()
+    for trial in trials:
         results = trial.values or []
         values = {"value": results[0]} if len(results) == 1 else {f"values.{i}": one for i, one in enumerate(results)}
         yield trial.number, {**trial.params, **values, "state": trial.state.name.lower(), "trial": trial.number}
