@@ -64,6 +64,8 @@ class TestGptWithoutNorms(ObjectiveConformance):
         **TestGpt.beside,
         "init_deviation": {"init": "gpt2"},
         "norm_lr": {"qk_norm": True},
+        "zclip": {"zclip_warmup": 2, "lr": 3.0},
+        "zclip_warmup": {"zclip": 1e-2, "lr": 3.0},
         # Gradients are larger than with norms: of the usual scale, two values skip the same steps.
         "loss_scale_growth": {"precision": "float16", "loss_scale": 2.0**15},
     }
