@@ -15,12 +15,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 # Shapes: K members.
 
 DECAY = 0.99  # of the averages, per step: they cover about the last hundred
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """What an estimate takes of the m sequences of a piece and the n of a batch: on the device, once for many steps."""
+
+    piece: int  # m
+    size_K: torch.Tensor  # n
+    rest_K: torch.Tensor  # n - m
+    gap_K: torch.Tensor  # 1 / m - 1 / n
+
+    @classmethod
+    def of(cls, piece: int, num_pieces: Sequence[int], like: torch.Tensor) -> BatchSizes:
+        """Of members with so many pieces each; ``like`` has the precision and the device."""
+        sizes = [piece * num for num in num_pieces]
+        return cls(
+            piece,
+            like.new_tensor(sizes),
+            like.new_tensor([size - piece for size in sizes]),
+            like.new_tensor([1 / piece - 1 / size for size in sizes]),
+        )
 
 
 class NoiseScale:
@@ -33,22 +55,15 @@ class NoiseScale:
         self._squared_gradient_K, self._variance_K = (memory[name] for name in self.MEMORY)
         self._decay = decay
 
-    def update(
-        self, square_of_pieces_K: torch.Tensor, square_K: torch.Tensor, piece_size: int, num_pieces: Sequence[int]
-    ) -> None:
-        """Add one step: mean |g_m|^2 of each member's pieces of ``piece_size`` = m, and |g_n|^2 of all its n = p m.
+    def update(self, square_of_pieces_K: torch.Tensor, square_K: torch.Tensor, sizes: BatchSizes) -> None:
+        """Add one step: the mean |g_m|^2 of each member's pieces, and |g_n|^2 of its batch.
 
-        ``num_pieces`` has p of each member. One with a single piece, or with a non-finite number, keeps its averages.
+        A member whose batch is a single piece, or with a non-finite number, keeps its averages.
         """
-        sizes = [piece_size * num for num in num_pieces]
-        size_K, rest_K, gap_K = (
-            square_K.new_tensor(values)
-            for values in (sizes, [n - piece_size for n in sizes], [1 / piece_size - 1 / n for n in sizes])
-        )
         # Divided by zero where there is a single piece: not finite, so the averages are kept.
         estimates = (
-            (size_K * square_K - piece_size * square_of_pieces_K) / rest_K,
-            (square_of_pieces_K - square_K) / gap_K,
+            (sizes.size_K * square_K - sizes.piece * square_of_pieces_K) / sizes.rest_K,
+            (square_of_pieces_K - square_K) / sizes.gap_K,
         )
         is_finite_K = torch.isfinite(estimates[0]) & torch.isfinite(estimates[1])
         for average_K, estimate_K in zip((self._squared_gradient_K, self._variance_K), estimates, strict=True):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from objectives.base import GptConfig
-from objectives.instruments.noise_scale import NoiseScale
+from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.instruments.telemetry import norm_per_member
 
 # Shapes: K members, A micro-batches of a batch, B sequences, n parameters of one member.
@@ -27,7 +27,10 @@ Differentiated = tuple[torch.Tensor, torch.Tensor]  # losses (K,) and gradients 
 
 
 class MicroBatches:
-    """The micro-batches of K members whose batches have several."""
+    """The micro-batches of K members whose batches have several.
+
+    ``share_of_sequence`` is the weight of each sequence in a member's loss, (K, B); None where all use all of them.
+    """
 
     MEMORY = NoiseScale.MEMORY
 
@@ -47,13 +50,6 @@ class MicroBatches:
             self._used = used
             self._set_used()
 
-    @property
-    def share_of_sequence(self) -> torch.Tensor | None:
-        """The weight of each sequence in a member's loss, (K, B); None where all members use all of them."""
-        if min(self._used) == self._num_of_batch:
-            return None
-        return (self._is_used_KA / self._used_K[:, None] / self._size).repeat_interleave(self._size, dim=1)
-
     def mean(self, differentiate: Callable[[int, int], Differentiated]) -> Differentiated:
         """Loss and gradient of each member's batch from those of the sequences [first, end); records the noise."""
         losses, squares = [], []
@@ -67,7 +63,7 @@ class MicroBatches:
             squares.append(norm_per_member(grad_Kn).square())
             sum_Kn = sum_Kn.add_(grad_Kn) if number else grad_Kn
         mean_Kn = sum_Kn.div_(self._used_K[:, None])
-        self._noise.update(self._mean(squares), norm_per_member(mean_Kn).square(), self._size, self._used)
+        self._noise.update(self._mean(squares), norm_per_member(mean_Kn).square(), self._sizes)
         return self._mean(losses), mean_Kn
 
     def noise_scale(self) -> torch.Tensor:
@@ -77,7 +73,7 @@ class MicroBatches:
     def signals(self) -> dict[str, torch.Tensor]:
         """The noise scale over the batch in use, and AdaScale's gain; NaN where there is no estimate."""
         noise_K = self.noise_scale()
-        over_batch_K = noise_K / (self._used_K * self._size)
+        over_batch_K = noise_K / self._sizes.size_K
         return {"noise_scale": over_batch_K, "gain": (noise_K / self._size + 1) / (over_batch_K + 1)}
 
     def _mean(self, values: list[torch.Tensor]) -> torch.Tensor:
@@ -86,6 +82,12 @@ class MicroBatches:
         return torch.stack(values, dim=1).sum(1) / self._used_K
 
     def _set_used(self) -> None:
-        used_K = torch.tensor(self._used)
-        self._used_K = used_K.to(self._device, torch.float32, non_blocking=True)
-        self._is_used_KA = (torch.arange(self._num_of_batch) < used_K[:, None]).to(self._device, non_blocking=True)
+        """Bring what follows from the numbers to the device, where they have changed: not at every step."""
+        used_K, number_A = torch.tensor(self._used), torch.arange(self._num_of_batch)
+        self._used_K = used_K.to(self._device, torch.float32)
+        self._is_used_KA = (number_A < used_K[:, None]).to(self._device)
+        self._sizes = BatchSizes.of(self._size, self._used, self._used_K)
+        self.share_of_sequence: torch.Tensor | None = None
+        if min(self._used) < self._num_of_batch:
+            share_KA = self._is_used_KA / self._used_K[:, None] / self._size
+            self.share_of_sequence = share_KA.repeat_interleave(self._size, dim=1)

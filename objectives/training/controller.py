@@ -199,10 +199,13 @@ class Controller:
         self._streak_N[due] = np.where(is_above_N, self._streak_N[due] + 1, 0)
         step_N = self._next_N[due]
         self._next_N[due] += self._every_N[due]
+        firing = np.flatnonzero(self._streak_N[due] >= self._needed_N[due]).tolist()
+        asks_gain = any(self._rule(n).asks_gain(self._num_fired_N[n] + 1) for n in due[firing].tolist())
+        gains = signals["gain"].tolist() if asks_gain else []
         rows = []
-        for place in np.flatnonzero(self._streak_N[due] >= self._needed_N[due]).tolist():
+        for place in firing:
             n, step = int(due[place]), int(step_N[place])
-            if (entry := self._entry(n, step + 1, signals)) is None:
+            if (entry := self._entry(n, step + 1, gains)) is None:
                 continue
             row, rule = int(self._row_N[n]), self._rule(n)
             why = {"on": rule.on, "value": float(value_N[place]), "above": rule.above}
@@ -214,7 +217,7 @@ class Controller:
         self._find_soonest()
         return list(dict.fromkeys(rows))
 
-    def _entry(self, n: int, at: int, signals: Signals) -> Intervention | None:
+    def _entry(self, n: int, at: int, gains: Sequence[float]) -> Intervention | None:
         """What the pair does now; None where it asks for a quantile of too few norms, or a gain that is not known."""
         rule, number, row = self._rule(n), int(self._num_fired_N[n]) + 1, int(self._row_N[n])
         measured = {}
@@ -222,7 +225,7 @@ class Controller:
             assert self._recent is not None
             measured["clip"] = self._recent.quantile("grad_norm", row, share)
         if rule.asks_gain(number):
-            measured["lr"] = self._own[row].lr * float(signals["gain"][row])
+            measured["lr"] = self._own[row].lr * gains[row]
         return rule.entry(number, at, measured) if all(value > 0 for value in measured.values()) else None
 
     def _find_soonest(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from pack_cases import trainer_of
 
 from objectives.base import GptConfig
-from objectives.instruments.noise_scale import NoiseScale
+from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.interventions import Intervention
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.micro_batches import MicroBatches
@@ -157,7 +157,9 @@ def test_the_noise_scale_is_read_off_what_is_in_use_and_one_alone_tells_nothing(
         for row, number in enumerate(NUMBERS):
             used = [piece[row : row + 1].double() for piece in pieces[: number or 4]]
             of_pieces = torch.stack([piece.square().sum(1) for piece in used]).mean(0)
-            scale_of[row].update(of_pieces, torch.stack(used).mean(0).square().sum(1), 2, [len(used)])
+            scale_of[row].update(
+                of_pieces, torch.stack(used).mean(0).square().sum(1), BatchSizes.of(2, [len(used)], used[0])
+            )
         trainer.step()
     expected = torch.cat([scale.estimate() for scale in scale_of])
     found = trainer.own_readings(torch.arange(len(NUMBERS)))["noise_scale"]
