@@ -37,7 +37,7 @@ def overrides(
 def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
     """A sweep from its file, from the frozen file in its folder, or of those that ship. Raises InputError."""
     from orchestrator.ledger.imported import refuse_imported
-    from orchestrator.shipped_sweeps import shipped_sweeps
+    from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
     from orchestrator.sweepfile.spec import load_sweep
 
     path = Path(file)

@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.commands.printing import Answer
 from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.files import check_output, write_output
-from orchestrator.shipped_sweeps import shipped_sweeps
 from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.starter import starter_file
 from orchestrator.sweepfile.strict_yaml import parse_document

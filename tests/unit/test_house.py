@@ -70,7 +70,6 @@ FLOOR_PLAN = (
     "objectives.conformance_kit",
     "objectives.conformance",
     "orchestrator.version",
-    "orchestrator.shipped_sweeps",
     "orchestrator.errors",
     "orchestrator.extras",
     "orchestrator.space",

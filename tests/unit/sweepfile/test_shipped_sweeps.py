@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import shipped_sweeps as module
 from orchestrator.commands.arguments import read_sweep
 from orchestrator.commands.init import init
 from orchestrator.errors import InputError
-from orchestrator.shipped_sweeps import shipped_sweeps
+from orchestrator.sweepfile import shipped_sweeps as module
 from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
 from orchestrator.sweepfile.spec import load_sweep
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
