@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.detection_rules import RULES, Rule
 from orchestrator import StoppingConfig
-from orchestrator.errors import InputError, Problem, SweepError
+from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import read_log
 from orchestrator.logs.tables import Log
-from orchestrator.replay.replay import Replayed, replay_logs
+from orchestrator.maps.replay import Replayed, replay_logs
 
 _CALM = 5  # points without a flag that end an episode of a rule
 _LOST = ("diverged", "nan")

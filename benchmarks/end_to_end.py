@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 
 ROOT = Path(__file__).parents[1]

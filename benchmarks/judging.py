@@ -23,7 +23,7 @@ from benchmarks.telemetry import seconds
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.detection.judging import Judging
-from orchestrator.replay.replay import Curve, detect
+from orchestrator.maps.replay import Curve, detect
 from orchestrator.worker.ways import prepare_process
 
 _PACKS = (("gpt", 16), ("gpt", 64), ("function_fit", 64), ("function_fit", 512), ("quadratic", 512))

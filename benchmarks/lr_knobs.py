@@ -33,15 +33,15 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from objectives.base import OBJECTIVES  # noqa: E402
-from orchestrator.files import LEDGER  # noqa: E402
-from orchestrator.intervals import CONFIDENCE  # noqa: E402
+from orchestrator.base.files import LEDGER  # noqa: E402
+from orchestrator.base.intervals import CONFIDENCE  # noqa: E402
+from orchestrator.base.messages import TrialRow  # noqa: E402
+from orchestrator.base.space import format_value  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
 from orchestrator.maps.fitted import Fit, FittedRow, fit  # noqa: E402
 from orchestrator.maps.fitted_comparison import row_shift  # noqa: E402
-from orchestrator.messages import TrialRow  # noqa: E402
-from orchestrator.pictures.saving import saved  # noqa: E402
-from orchestrator.pictures.style import BLUE, GREY, VERMILION  # noqa: E402
-from orchestrator.space import format_value  # noqa: E402
+from orchestrator.render.saving import saved  # noqa: E402
+from orchestrator.render.style import BLUE, GREY, VERMILION  # noqa: E402
 from orchestrator.sweepfile.spec import Sweep, load_sweep  # noqa: E402
 
 SWEEPS = ROOT / "sweeps" / "lr_knobs"

@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.messages import Completed, Finished, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Completed, Finished, Report
-from orchestrator.pictures.exports import REPORT, export_all
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.pages.exports import REPORT, export_all
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
-from orchestrator.tracking.mirror import Mirror
 
 _STEPS = 1000
 _METRICS = ("loss", "grad_norm", "update_norm", "lr", "a", "b", "c", "d")

@@ -20,13 +20,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.messages import PRUNED, Bar, Finished, Rival, Trace, TrialRow
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.detection.slow import bars_of
-from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import PRUNED, Bar, Finished, Rival, Trace, TrialRow
 from orchestrator.sweepfile.spec import load_sections
 
 # Shares of the steps before the first comparison.

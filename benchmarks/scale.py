@@ -22,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.messages import Finished, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Finished, Report
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.search_arms import ARMS, DEFAULT_ARMS, Trials, grid
 from benchmarks.search_tables import TABLES, Table, read_table
 from benchmarks.search_truths import SHAPES, WIDTHS, Truth, in_three_dimensions, random_edge, synthetic
-from orchestrator.errors import SweepError
+from orchestrator.base.errors import SweepError
 
 CASES = ("flat", "3-D", "random", "tables")
 BUDGETS = (48, 64, 96, 128, 192)

@@ -11,12 +11,12 @@ import optuna
 from scipy.stats import qmc
 
 from benchmarks.search_truths import Truth
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.search.batches import InBatches
 from orchestrator.search.edge import EdgeOptions, EdgeSearch
-from orchestrator.search.kernel import Layout
 from orchestrator.search.protocol import CellResult, SeedResult
-from orchestrator.search.surface import Surface, fit_surface
+from orchestrator.surface.kernel import Layout
+from orchestrator.surface.surface import Surface, fit_surface
 
 BATCH = 4  # trials between two looks at the results
 Cell = tuple[int, ...]

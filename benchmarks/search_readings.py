@@ -32,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.search_arms import Cell, edges_of
 from benchmarks.search_tables import READINGS
 from benchmarks.search_told import FEWEST, OF_STABLE, SEEN, Grid, ToldSearch, read_grid, told
+from orchestrator.base.errors import SweepError
+from orchestrator.base.messages import TrialRow
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.trend import Trend
-from orchestrator.errors import SweepError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import edge_crossings, spike_score
-from orchestrator.messages import TrialRow
-from orchestrator.search.surface import fit_surface
+from orchestrator.surface.surface import fit_surface
 
 BUDGETS = (48, 64, 96, 128)
 ARMS = (*((name,) for name in READINGS), ("peak_factor", "largest_rise"))

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search_truths import Truth
-from orchestrator.errors import InputError, Problem
-from orchestrator.space import Axis, Scale
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis, Scale
 
 # Columns that are no axes.
 READINGS = ("onset_step", "peak_factor", "off_share", "spike_score", "largest_rise", "curvature", "edge_crossings")

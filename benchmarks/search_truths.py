@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from orchestrator.space import Axis
+from orchestrator.base.space import Axis
 
 SIZE, SIZE_3D = 32, 16
 WIDTHS = (0.0, 0.15, 0.6)  # of the transition, in cells; 0 is a sharp edge

@@ -19,9 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import machine_facts
+from orchestrator.base.files import atomic_write
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import atomic_write
 from orchestrator.sweepfile.spec import load_sweep
 
 TRAIN = """

@@ -22,7 +22,7 @@ import yaml
 from benchmarks import arms, end_to_end, figures, sizes, sweep_files
 from benchmarks.crew import WORKERS, CrewFailed, interleaved, rotated
 from benchmarks.machine import MALLOC, machine_facts, measured_peak
-from orchestrator.files import atomic_write
+from orchestrator.base.files import atomic_write
 from orchestrator.sweepfile.spec import load_sweep
 
 _MAIN_SWEEP = end_to_end.ROOT / "sweeps" / "short_memory.yaml"

@@ -19,7 +19,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import machine_facts
-from orchestrator.files import atomic_write
+from orchestrator.base.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 ARMS = {"without a mirror": "false", "with MLflow": "true"}

@@ -4,7 +4,7 @@
 
 RESULTS holds the sweeps of sweeps/warning, run with `sweep run`. It writes results/reference/warning and the tables of
 docs/warning.md. With --fit the models of the package are fitted on all runs and written to
-orchestrator/warning/risk.json.
+orchestrator/detection/warning/risk.json.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.warning_scores import OF_CURVES
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
+from orchestrator.base.messages import Trace
+from orchestrator.detection.warning.alarms import HORIZON, Bout, is_calm
+from orchestrator.detection.warning.evaluation import Quality, RunWarnings, Scored, best_threshold, quality, warned
+from orchestrator.detection.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features
+from orchestrator.detection.warning.risk import RiskModel, as_json, fitted
+from orchestrator.detection.warning.uncertainty import Intervals, intervals
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Trace
-from orchestrator.replay.warning import watched_runs
+from orchestrator.maps.warning import watched_runs
 from orchestrator.sweepfile.sections import TelemetryConfig
-from orchestrator.warning.alarms import HORIZON, Bout, is_calm
-from orchestrator.warning.evaluation import Quality, RunWarnings, Scored, best_threshold, quality, warned
-from orchestrator.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features
-from orchestrator.warning.risk import RiskModel, as_json, fitted
-from orchestrator.warning.uncertainty import Intervals, intervals
 
 # Shapes: N readings, F features.
 

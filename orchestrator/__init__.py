@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.version import __version__
 
 if TYPE_CHECKING:
+    from orchestrator.api.results import SweepResults, load
+    from orchestrator.api.running import run
     from orchestrator.detection.config import StoppingConfig
     from orchestrator.detection.detector import SpikeDetector
     from orchestrator.detection.watch import TrainingLost, Watch
-    from orchestrator.results import SweepResults, load
-    from orchestrator.running import run
 
 __all__ = [
     "SpikeDetector", "StoppingConfig", "SweepResults", "TrainingLost", "Watch", "__version__", "load", "run",
@@ -22,11 +22,11 @@ __all__ = [
 _MODULES = {
     "SpikeDetector": "detection.detector",
     "StoppingConfig": "detection.config",
-    "SweepResults": "results",
+    "SweepResults": "api.results",
     "TrainingLost": "detection.watch",
     "Watch": "detection.watch",
-    "load": "results",
-    "run": "running",
+    "load": "api.results",
+    "run": "api.running",
 }
 
 

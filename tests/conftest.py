@@ -12,13 +12,13 @@ import torch
 from sweep_cases import QUADRATIC
 
 from orchestrator import cli
+from orchestrator.base.files import LEDGER
+from orchestrator.base.messages import TrialRow
 from orchestrator.detection.watch import TRIAL_VARIABLE
 from orchestrator.driver.progress import Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
+from orchestrator.base.messages import Pack, Report
 from orchestrator.driver.runner import run_sweep
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Pack, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker.run import run_pack

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.diagnosis.evidence import Evidence, gather
-from orchestrator.diagnosis.series import Series, series
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, atomic_write
+from orchestrator.base.messages import Completed, Finished, Report, TrialRow
+from orchestrator.causes.evidence import Evidence, gather
+from orchestrator.causes.series import Series, series
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.files import FROZEN_SWEEP, LEDGER, atomic_write
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Completed, Finished, Report, TrialRow
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from sweep_cases import QUADRATIC
 
-from orchestrator.errors import StorageError
-from orchestrator.files import LEDGER
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import LEDGER
 from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
+from orchestrator.base.messages import Finished, Member, Pack, Report, StackedPack, Trace
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.messages import Finished, Member, Pack, Report, StackedPack, Trace
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from diagnosis_cases import row_of
 
-from orchestrator.messages import TrialRow
-from orchestrator.remedies.answer import Remedies
-from orchestrator.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
-from orchestrator.remedies.remedy import Entry, Fork, Remedy
-from orchestrator.remedies.tallies import tallies
+from orchestrator.base.messages import TrialRow
+from orchestrator.causes.remedies.answer import Remedies
+from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
+from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
+from orchestrator.causes.remedies.tallies import tallies
 
 LOWER = Remedy(({"at": 0, "set": {"lr": "x0.5"}},))
 SKIP = Remedy(({"at": 0, "skip": 5},))

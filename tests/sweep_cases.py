@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.messages import PRUNED, Completed, Finished, Report, TrialRow
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import PRUNED, Completed, Finished, Report, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

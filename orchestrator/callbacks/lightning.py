@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orchestrator.base.errors import InputError
 from orchestrator.callbacks import gradient_norm
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import Watch
-from orchestrator.errors import InputError
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from orchestrator.base.errors import InputError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import Watch
-from orchestrator.errors import InputError
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.base.files import sweep_folder
 from orchestrator.cli.completion import sweep_names
 from orchestrator.cli.options import (
     RESULTS,
@@ -32,7 +33,6 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.upkeep import finish
 from orchestrator.commands.arguments import cell_of, conditions, told_metrics
-from orchestrator.files import sweep_folder
 
 answers = typer.Typer()
 exports = typer.Typer()
@@ -125,8 +125,8 @@ def remedy(
     remedies are usual then: the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset,
     and the values of the stable cells beside it. For example `sweep remedy lr_warmup --each-cell --cell warmup=10`.
     """
+    from orchestrator.causes.remedies.training import Asked
     from orchestrator.commands.remedy import remedy as command
-    from orchestrator.remedies.training import Asked
 
     cells = cell_of(cell)
     asked = Asked(

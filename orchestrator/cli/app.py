@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import REPLAYS, sweep_folder
 from orchestrator.cli.answers import answers, exports
 from orchestrator.cli.importing import importing
 from orchestrator.cli.options import (
@@ -49,8 +51,6 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.upkeep import finish, upkeep
 from orchestrator.commands.arguments import conditions, overrides, read_sweep, told_metrics
-from orchestrator.errors import InputError, Problem
-from orchestrator.files import REPLAYS, sweep_folder
 from orchestrator.version import __version__
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
 
 _ENDINGS = (".yaml", ".yml")
 

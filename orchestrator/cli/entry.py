@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError, printable
+from orchestrator.base.extras import as_input_error
 from orchestrator.cli.app import app
-from orchestrator.errors import EXIT_INTERRUPTED, SweepError, printable
-from orchestrator.extras import as_input_error
 
 
 def main() -> None:

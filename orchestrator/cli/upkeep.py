@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from orchestrator.base.files import STANDARD_OUTPUT, sweep_folder
 from orchestrator.cli.completion import sweep_names
 from orchestrator.cli.options import RESULTS, JsonOption, NameArgument, PortOption, ResultsOption
-from orchestrator.files import STANDARD_OUTPUT, sweep_folder
 
 if TYPE_CHECKING:
     from orchestrator.commands.printing import Answer

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.files import FROZEN_SWEEP
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP
 
 if TYPE_CHECKING:
     from orchestrator.detection.config import StoppingConfig

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import LEDGER
+from orchestrator.base.space import format_value
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.replay.audit import audit as audit_trials
-from orchestrator.replay.audit import audit_lines
-from orchestrator.space import format_value
+from orchestrator.maps.audit import audit as audit_trials
+from orchestrator.maps.audit import audit_lines
 
 _WRONG_SHOWN = 20
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import LEDGER, check_output
+from orchestrator.base.messages import OSCILLATING, TOO_SLOW
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.lr_health import LR_NAMES
-from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary as rows_of
 from orchestrator.maps.boundary import boundary_lines, lr_places
@@ -17,7 +18,6 @@ from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.fitted import Fit, fit, fitted_lines
 from orchestrator.maps.level_boundary import level_boundary, level_lines
 from orchestrator.maps.stability import StabilityMap, stability_map
-from orchestrator.messages import OSCILLATING, TOO_SLOW
 
 
 def boundary(

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
+from orchestrator.base.messages import LaunchedPack, Member, Paused, Trace
+from orchestrator.base.space import format_value
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import pack_of, planned_workers
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.words import format_seconds
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
-from orchestrator.messages import LaunchedPack, Member, Paused, Trace
-from orchestrator.space import format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.custom_run import CustomRun

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.commands.printing import Answer, written_json
-from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import (
     COMPARISONS,
     LEDGER,
     atomic_write,
@@ -19,6 +18,7 @@ from orchestrator.files import (
     refuse_links,
     write_output,
 )
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
@@ -91,7 +91,7 @@ def _on_cells(
     ledgers: Sequence[LedgerReader], x: str | None, y: str | None, reduce: str, degraded: bool, file_format: str
 ) -> tuple[list[str], bytes, dict[str, Any]]:
     """Words, picture and JSON of grids: their shared cells."""
-    from orchestrator.pictures.maps import comparison_picture
+    from orchestrator.render.maps import comparison_picture
 
     found = comparison.compare(ledgers, x, degraded)
     maps = comparison.shared_maps(found, x, y, reduce)
@@ -104,7 +104,7 @@ def _on_surfaces(
     """Words, picture and JSON of surfaces, where cells are scattered and two sweeps hardly share any."""
     from orchestrator.maps import fitted_comparison
     from orchestrator.maps.fitted_comparison_text import fitted_comparison_json, fitted_comparison_lines
-    from orchestrator.pictures.fitted_comparison import fitted_comparison_picture
+    from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
     found = fitted_comparison.compare_fitted(ledgers, x, degraded)
     maps = fitted_comparison.fitted_maps(found, x, y, reduce)

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import (
+    DIAGNOSES,
+    LEDGER,
+    atomic_write,
+    check_output,
+    output_format,
+    refuse_links,
+    write_output,
+)
+from orchestrator.causes import diagnosis
+from orchestrator.causes.advised import advised
+from orchestrator.causes.diagnosis import BatchTexts, batch_texts_of_objectives
+from orchestrator.causes.diagnosis_text import diagnosis_json, diagnosis_lines
+from orchestrator.causes.not_finite import sweep_of
+from orchestrator.causes.remedies.after_diagnosis import remedy_lines
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.diagnosis import diagnosis
-from orchestrator.diagnosis.advised import advised
-from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
-from orchestrator.diagnosis.diagnosis_text import diagnosis_json, diagnosis_lines
-from orchestrator.diagnosis.not_finite import sweep_of
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import DIAGNOSES, LEDGER, atomic_write, check_output, output_format, refuse_links, write_output
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.pictures.diagnosis import diagnosis_figure
-from orchestrator.remedies.after_diagnosis import remedy_lines
+from orchestrator.render.diagnosis import diagnosis_figure
 
 Write = Callable[[Path, bytes | str], None]
 

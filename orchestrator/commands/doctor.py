@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
+from orchestrator.base.files import check_output
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.files import check_output
 from orchestrator.health.environment import examine_environment
 from orchestrator.health.finding import repair
 from orchestrator.health.sweep import examine_sweep

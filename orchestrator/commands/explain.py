@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer, written_json
-from orchestrator.diagnosis import explanation
-from orchestrator.diagnosis.diagnosis import BatchTexts, batch_texts_of_objectives
-from orchestrator.diagnosis.explanation_text import explanation_json, explanation_lines
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import (
     EXPLANATION,
     LEDGER,
     atomic_write,
@@ -18,8 +14,12 @@ from orchestrator.files import (
     refuse_links,
     write_output,
 )
+from orchestrator.causes import explanation
+from orchestrator.causes.diagnosis import BatchTexts, batch_texts_of_objectives
+from orchestrator.causes.explanation_text import explanation_json, explanation_lines
+from orchestrator.commands.printing import Answer, written_json
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.pictures.explanation import explanation_figure
+from orchestrator.render.explanation import explanation_figure
 
 
 def explain(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import (
     EDGE_PICTURE,
     EDGE_TABLE,
     LEDGER,
@@ -17,6 +16,7 @@ from orchestrator.files import (
     write_if_changed,
     write_output,
 )
+from orchestrator.commands.printing import Answer
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import EdgeLines, edge_lines, edge_table
 
@@ -53,6 +53,6 @@ def export_edge(
 def _content(found: EdgeLines, file_format: str) -> bytes | str:
     if file_format == "csv":
         return edge_table(found).to_csv(index=False)
-    from orchestrator.pictures.edge_line import edge_picture
+    from orchestrator.render.edge_line import edge_picture
 
     return edge_picture(found, file_format)

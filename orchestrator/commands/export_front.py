@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import (
     FRONT_PICTURE,
     FRONT_TABLE,
     LEDGER,
@@ -16,6 +15,7 @@ from orchestrator.files import (
     write_if_changed,
     write_output,
 )
+from orchestrator.commands.printing import Answer
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.front import Front, front, front_table
 
@@ -52,6 +52,6 @@ def export_front(
 def _content(found: Front, file_format: str) -> bytes | str:
     if file_format == "csv":
         return front_table(found).to_csv(index=False)
-    from orchestrator.pictures.front import front_picture
+    from orchestrator.render.front import front_picture
 
     return front_picture(found, file_format)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.pictures import exports
+from orchestrator.pages import exports
 
 
 def export_heatmap(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.pictures.optuna_study import export_study
+from orchestrator.render.optuna_study import export_study
 
 
 def export_optuna(folder: Path) -> Answer:

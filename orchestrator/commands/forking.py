@@ -6,17 +6,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, InputError, printable
+from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.base.messages import Finished
 from orchestrator.commands.printing import Answer
 from orchestrator.commands.sync import sync
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.words import format_seconds
-from orchestrator.errors import EXIT_OK, InputError, printable
-from orchestrator.files import FROZEN_SWEEP
-from orchestrator.messages import Finished
+from orchestrator.mirrors.mirror import has_been_mirrored
+from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.sweepfile.sections import ResourcesConfig, TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
-from orchestrator.tracking.mirror import has_been_mirrored
-from orchestrator.tracking.tracker import TrackingError
 
 _SECONDS_PER_LINE = 10.0
 

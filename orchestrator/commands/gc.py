@@ -6,9 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import (
     DIAGNOSES,
     EDGE_PICTURE,
     EDGE_TABLE,
@@ -25,9 +24,10 @@ from orchestrator.files import (
     sweep_lock,
     unneeded_checkpoints,
 )
+from orchestrator.base.processes import dead_scratch
+from orchestrator.commands.printing import Answer
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.pictures.exports import existing_exports
-from orchestrator.processes import dead_scratch
+from orchestrator.pages.exports import existing_exports
 
 
 def gc(folder: Path, exports: bool, dry_run: bool) -> Answer:

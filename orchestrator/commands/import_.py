@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import LEDGER, check_output, refuse_links
+from orchestrator.base.space import Axis
 from orchestrator.commands.live import text_map
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.words import counts_line
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output, refuse_links
 from orchestrator.importing.collecting import Import, collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import Collected, checked_name, record
 from orchestrator.ledger.imported import long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
-from orchestrator.pictures.exports import are_current, export_all
-from orchestrator.space import Axis
+from orchestrator.pages.exports import are_current, export_all
 
 _LEFT_OUT_SHOWN = 8
 

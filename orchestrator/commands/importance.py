@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import LEDGER, check_output
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.imported import origin_notes
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import importance as shares

@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import check_output, write_output
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.files import check_output, write_output
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
 from orchestrator.sweepfile.spec import build_sweep

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import check_output
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.words import age_text, outcomes_text
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import check_output
 from orchestrator.maps.all_sweeps import ListedSweep, all_sweeps, listed_json
 
 

@@ -12,18 +12,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.base.errors import printable
+from orchestrator.base.messages import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNSURE, Finished, TrialRow
+from orchestrator.base.space import Axis, Trial
 from orchestrator.commands.notebook_frame import NotebookFrame
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.signals import PAUSE_S
 from orchestrator.driver.words import format_seconds
-from orchestrator.errors import printable
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import StabilityMap, axis_values, make_map
-from orchestrator.messages import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNSURE, Finished, TrialRow
-from orchestrator.pictures.style import STATES
-from orchestrator.space import Axis, Trial
+from orchestrator.render.style import STATES
 
 _SECONDS_PER_LINE = 10.0
 _MAX_WIDTH, _MAX_ROWS = 80, 40  # of a text map; a larger one is not shown

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.files import LEDGER, check_output
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
@@ -16,7 +16,7 @@ from orchestrator.logs.files import read_log
 from orchestrator.maps.located import Located, Side
 from orchestrator.maps.located import locate as located_on
 from orchestrator.maps.located_text import located_json, located_lines
-from orchestrator.replay.replay import Replayed, replay_logs
+from orchestrator.maps.replay import Replayed, replay_logs
 from orchestrator.sweepfile.run_settings import run_settings
 
 _PREDICTED: dict[Side, str] = {

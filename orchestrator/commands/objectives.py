@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.constrain import Constrain
 from rich.table import Table
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.sweepfile.starter import objectives_with_rows
 
 _WIDTH = 120

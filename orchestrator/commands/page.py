@@ -6,8 +6,8 @@ import contextlib
 import webbrowser
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK, InputError, Problem
 
 
 def page(results: Path, name: str | None, port: int | None, opens: bool) -> Answer:
@@ -15,7 +15,7 @@ def page(results: Path, name: str | None, port: int | None, opens: bool) -> Answ
 
     Raises InputError where there is no sweep yet, or the port is taken.
     """
-    from orchestrator.pictures.report.server import address_of, listening_socket, serve
+    from orchestrator.pages.server import address_of, listening_socket, serve
 
     if not results.is_dir():
         raise InputError(Problem(str(results), "", "is no folder of sweeps", "`sweep run FILE` makes one"))

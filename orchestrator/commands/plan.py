@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import Way
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import LEDGER, check_output
+from orchestrator.base.space import Axis, Trial, format_value
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
 from orchestrator.driver.proposing import missing_trials
 from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
 from orchestrator.driver.words import format_seconds, length_text
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.space import Axis, Trial, format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.global_batch import formula
 from orchestrator.sweepfile.spec import Sweep

@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator.errors import printable
-from orchestrator.files import STANDARD_OUTPUT, write_output
+from orchestrator.base.errors import printable
+from orchestrator.base.files import STANDARD_OUTPUT, write_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

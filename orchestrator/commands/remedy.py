@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
-from orchestrator.commands.printing import Answer, written_json
-from orchestrator.commands.remedy_each_cell import remedy_each_cell
-from orchestrator.diagnosis.diagnosis_text import headline
-from orchestrator.driver.words import format_seconds
-from orchestrator.errors import EXIT_OK, InputError, Problem
-from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-from orchestrator.extras import refuse_without
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.extras import refuse_without
+from orchestrator.base.files import (
     REMEDIES_PICTURE,
     atomic_write,
     check_output,
@@ -21,10 +15,16 @@ from orchestrator.files import (
     refuse_links,
     write_output,
 )
-from orchestrator.pictures.remedies import remedies_figure
-from orchestrator.remedies.answer_text import remedies_json, remedies_lines
-from orchestrator.remedies.reading import forks_folder
-from orchestrator.remedies.training import Asked, answer_of, to_remedy, train_remedies
+from orchestrator.causes.diagnosis_text import headline
+from orchestrator.causes.remedies.answer_text import remedies_json, remedies_lines
+from orchestrator.causes.remedies.reading import forks_folder
+from orchestrator.causes.remedies.training import Asked, answer_of, to_remedy, train_remedies
+from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
+from orchestrator.commands.printing import Answer, written_json
+from orchestrator.commands.remedy_each_cell import remedy_each_cell
+from orchestrator.driver.words import format_seconds
+from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+from orchestrator.render.remedies import remedies_figure
 
 
 def remedy(

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
-from orchestrator.commands.printing import Answer, written_json
-from orchestrator.errors import EXIT_OK
-from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-from orchestrator.extras import refuse_without
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.extras import refuse_without
+from orchestrator.base.files import (
     LEDGER,
     REMEDIES,
     REMEDIES_PICTURE,
@@ -22,13 +19,8 @@ from orchestrator.files import (
     refuse_links,
     write_output,
 )
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.maps.stability import stability_map
-from orchestrator.maps.tables import as_csv
-from orchestrator.pictures.remedies import remedies_figure
-from orchestrator.pictures.remedy_map import remedy_map_figure
-from orchestrator.remedies.cells import CellRemedies, cell_remedy
-from orchestrator.remedies.cells_text import (
+from orchestrator.causes.remedies.cells import CellRemedies, cell_remedy
+from orchestrator.causes.remedies.cells_text import (
     cell_line,
     cell_remedies_json,
     cell_remedies_table,
@@ -36,9 +28,17 @@ from orchestrator.remedies.cells_text import (
     head_lines,
     summary_lines,
 )
-from orchestrator.remedies.latest_first import is_stopped, latest_answer, region_to_remedy, train_latest_first
-from orchestrator.remedies.reading import forks_folder
-from orchestrator.remedies.training import Asked, to_remedy
+from orchestrator.causes.remedies.latest_first import is_stopped, latest_answer, region_to_remedy, train_latest_first
+from orchestrator.causes.remedies.reading import forks_folder
+from orchestrator.causes.remedies.training import Asked, to_remedy
+from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
+from orchestrator.commands.printing import Answer, written_json
+from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.stability import stability_map
+from orchestrator.maps.tables import as_csv
+from orchestrator.render.remedies import remedies_figure
+from orchestrator.render.remedy_map import remedy_map_figure
 
 
 def remedy_each_cell(

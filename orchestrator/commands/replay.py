@@ -13,12 +13,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from orchestrator.commands.arguments import stopping_of
-from orchestrator.commands.printing import Answer, written_json
-from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.norm_rises import NOTE
-from orchestrator.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
-from orchestrator.files import (
+from orchestrator.base.errors import EXIT_BAD_INPUT, EXIT_OK, InputError, Problem, printable
+from orchestrator.base.files import (
     FROZEN_SWEEP,
     LEDGER,
     REPLAYS,
@@ -28,14 +24,18 @@ from orchestrator.files import (
     storage_errors,
     write_output,
 )
+from orchestrator.base.space import format_value
+from orchestrator.commands.arguments import stopping_of
+from orchestrator.commands.printing import Answer, written_json
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.norm_rises import NOTE
 from orchestrator.ledger.imported import is_imported, refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
 from orchestrator.logs.tables import Log
-from orchestrator.replay.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
-from orchestrator.space import format_value
+from orchestrator.maps.replay import UNKNOWN, Replayed, ReplayedTrial, replay_logs, replay_sweep
 from orchestrator.sweepfile.overrides import Overrides, parse_set
 from orchestrator.sweepfile.spec import load_sections
 
@@ -102,7 +102,7 @@ def replay(
 
 def _write_pictures(replayed: Sequence[Replayed], folder: Path, is_own: bool) -> None:
     """A picture of each log; a folder named by the user is created with the mode of the umask."""
-    from orchestrator.pictures.traces import trace_figure
+    from orchestrator.render.traces import trace_figure
 
     if not is_own:
         with storage_errors(folder):
@@ -130,7 +130,7 @@ def _read_all(
     """The logs of all paths. Files in a folder that are not logs are counted; a named one is an error."""
     for path in paths:
         if path.startswith(MLFLOW_PREFIX):
-            from orchestrator.tracking.mlflow_reading import read_run
+            from orchestrator.mirrors.mlflow_reading import read_run
 
             yield read_run(path.removeprefix(MLFLOW_PREFIX), results, wanted)
             continue

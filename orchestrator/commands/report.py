@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.pictures.exports import export_all
+from orchestrator.pages.exports import export_all
 
 
 def report(folder: Path) -> Answer:

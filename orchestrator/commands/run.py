@@ -7,22 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem
+from orchestrator.base.extras import refuse_without
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.commands.live import LiveView, text_map
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
 from orchestrator.driver.words import counts_line, length_text
-from orchestrator.errors import EXIT_OK, InputError, Problem
 from orchestrator.executors import INLINE, Executor
-from orchestrator.extras import refuse_without
-from orchestrator.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import repeated_runs, repeats_text
-from orchestrator.notify.news import Message, News
-from orchestrator.notify.notifier import Notifier
-from orchestrator.notify.sender import NotDelivered, Sender
+from orchestrator.mirrors.notify.news import Message, News
+from orchestrator.mirrors.notify.notifier import Notifier
+from orchestrator.mirrors.notify.sender import NotDelivered, Sender
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 
@@ -47,9 +47,9 @@ def run(
         return (yield from _notify_test(sweep))
     from rich.console import Console
 
-    from orchestrator.pictures.ahead import import_ahead
-    from orchestrator.tracking.background import BackgroundMirror
-    from orchestrator.tracking.tracker import tracker_class
+    from orchestrator.mirrors.background import BackgroundMirror
+    from orchestrator.mirrors.tracker import tracker_class
+    from orchestrator.render.ahead import import_ahead
 
     folder = results / sweep.name
     refuse_what_cannot_run(sweep, folder)
@@ -65,8 +65,8 @@ def run(
 
     beside: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if page:
-        from orchestrator.pictures.report.beside import page_beside
-        from orchestrator.pictures.report.server import address_of, listening_socket
+        from orchestrator.pages.beside import page_beside
+        from orchestrator.pages.server import address_of, listening_socket
 
         listener = listening_socket(port)
         beside = page_beside(listener, results)
@@ -92,8 +92,8 @@ def run(
         yield f"trained for {summary.seconds:.0f} s"
     elif summary.used_up is None:
         yield "nothing to train: every trial has run"
-    from orchestrator.pictures.exports import are_current, existing_exports, export_all  # by now ahead in a thread
-    from orchestrator.remedies.told import told_answers
+    from orchestrator.causes.remedies.told import told_answers
+    from orchestrator.pages.exports import are_current, existing_exports, export_all  # by now ahead in a thread
 
     written = existing_exports(folder) if are_current(folder) else export_all(folder)
     warnings = []
@@ -115,7 +115,7 @@ def _notifiers(sweep: Sweep, folder: Path) -> list[Notifier]:
     """What tells the user of the run: one, or none without `notify`. Raises InputError where it cannot."""
     if sweep.notify is None:
         return []
-    from orchestrator.notify.service import service_of
+    from orchestrator.mirrors.notify.service import service_of
 
     sender = Sender(service_of(sweep.notify, sweep.notify_place))
     return [Notifier(News(sweep.notify.on, folder), sender)]
@@ -130,7 +130,7 @@ def _warnings(notifiers: Sequence[Notifier]) -> Iterator[str]:
 
 def _notify_test(sweep: Sweep) -> Answer:
     """Send a test message. Raises NotDelivered when the service does not accept it."""
-    from orchestrator.notify.service import service_of
+    from orchestrator.mirrors.notify.service import service_of
 
     if sweep.notify is None:
         remedy = "add notify: {url_from: NAME_OF_AN_ENVIRONMENT_VARIABLE} to the file"
@@ -145,7 +145,7 @@ def _notify_test(sweep: Sweep) -> Answer:
 
 def _end(sweep: Sweep, folder: Path, summary: Summary, written: Sequence[Path]) -> Answer:
     """Outcomes, where results are, and what to do next."""
-    from orchestrator.tracking.tracker import tracker_class
+    from orchestrator.mirrors.tracker import tracker_class
 
     yield ""
     with LedgerReader(folder / LEDGER) as ledger:

@@ -9,17 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
+from orchestrator.base.files import LEDGER, check_output, is_locked
+from orchestrator.base.messages import TrialRow
 from orchestrator.commands.live import text_map
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.words import counts_line
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.files import LEDGER, check_output, is_locked
 from orchestrator.ledger.imported import imported_of, long_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import sweep_axes
-from orchestrator.messages import TrialRow
 
 _FAILED_SHOWN = 5
 _FRAME_S = 2.0

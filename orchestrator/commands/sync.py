@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
+from orchestrator.causes.remedies.told import told_answers
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.ledger.imported import is_imported
-from orchestrator.pictures.exports import export_all
-from orchestrator.remedies.told import told_answers
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.tracker import TrackingError, tracker_class
+from orchestrator.pages.exports import export_all
 from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.sweepfile.spec import load_sections
-from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.tracker import TrackingError, tracker_class
 
 
 def sync(folder: Path, tracking_uri: str | None, to: Sequence[str] = ()) -> Answer:

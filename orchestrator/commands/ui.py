@@ -10,12 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK, InputError, Problem, SweepError
+from orchestrator.base.processes import MARK, new_mark
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import EXIT_OK, InputError, Problem, SweepError
-from orchestrator.processes import MARK, new_mark
+from orchestrator.mirrors.mlflow_pages import run_pages, server_command
+from orchestrator.mirrors.mlflow_store import STORE, rehome, tracking_uri
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mlflow_pages import run_pages, server_command
-from orchestrator.tracking.mlflow_store import STORE, rehome, tracking_uri
 
 _SHOWN_LINES = 15  # of a server that has failed
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.base.errors import EXIT_OK
+from orchestrator.base.files import LEDGER, check_output
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.errors import EXIT_OK
-from orchestrator.files import LEDGER, check_output
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.replay import warning
-from orchestrator.replay.warning_text import warned_json, warned_lines
+from orchestrator.maps import warning
+from orchestrator.maps.warning_text import warned_json, warned_lines
 
 
 def warn(folder: Path, json_file: Path | None) -> Answer:

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.messages import Bar
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.norm_rises import NormRises
 from orchestrator.detection.slow import Climb, Rungs, is_on_trend
 from orchestrator.detection.validations import MemberValidations, Validations
-from orchestrator.messages import Bar
 
 # Shapes: T steps of a look, K members.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from orchestrator.messages import TrialRow
+from orchestrator.base.messages import TrialRow
 
 # Shares of fewer than this fall of the loss, as a share of the start, would be shares of noise.
 _LEAST_FALL = 0.01

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median, stdev
 from typing import Any
 
-from orchestrator.messages import OSCILLATING, RIGHT, TOO_SLOW, UNSURE, TrialRow
+from orchestrator.base.messages import OSCILLATING, RIGHT, TOO_SLOW, UNSURE, TrialRow
 
 # An axis of one of these names is one of learning rates: the field, or what a custom trainer calls it.
 LR_NAMES = ("lr", "learning_rate")

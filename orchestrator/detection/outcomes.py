@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
+from orchestrator.base.messages import DEGRADED, PRUNED, Finished
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import Climb
 from orchestrator.detection.validations import Validations
-from orchestrator.messages import DEGRADED, PRUNED, Finished
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown", "pruned"]
 # What a trial may be said to be; one whose losses cannot be judged is unknown, and one that was stopped since it was

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.messages import Bar, Rival
 from orchestrator.detection.config import SlowConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.messages import Bar, Rival
 
 # By default trials are compared from half of their steps on, every tenth of them: earlier on, the order of losses tells
 # little of that at the end (benchmarks/pruning.py).

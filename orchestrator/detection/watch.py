@@ -26,14 +26,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.judging import Judging
 from orchestrator.detection.norm_rises import NOTE
 from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.warning.monitor import Risk
 from orchestrator.detection.watched_steps import WatchedSteps
-from orchestrator.errors import InputError, Problem, StorageError
-from orchestrator.warning.monitor import Risk
 
 TRIAL_VARIABLE = "SWEEP_TRIAL"  # names the file of the trial that this process trains
 

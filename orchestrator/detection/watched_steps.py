@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orchestrator.detection.episodes import Episode
-from orchestrator.warning.monitor import Risk, RiskMonitor, model_for
+from orchestrator.detection.warning.monitor import Risk, RiskMonitor, model_for
 
 
 class WatchedSteps:

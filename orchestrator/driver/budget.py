@@ -6,9 +6,9 @@ import datetime
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from orchestrator.base.space import Trial
 from orchestrator.driver.progress import Progress
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.space import Trial
 from orchestrator.sweepfile.sections import BudgetConfig
 
 _HOUR_S = 3600.0

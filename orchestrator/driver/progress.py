@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.messages import Finished, Report
-from orchestrator.space import Trial
+from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
+from orchestrator.base.messages import Finished, Report
+from orchestrator.base.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 
 _ENOUGH_S = 3.0

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.columns import RESULTS
+from orchestrator.base.columns import RESULTS
+from orchestrator.base.space import Trial
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, SeedResult
-from orchestrator.space import Trial
 from orchestrator.sweepfile.searches import proposed_trials
 from orchestrator.sweepfile.spec import Sweep
 

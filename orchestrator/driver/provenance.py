@@ -9,8 +9,8 @@ import subprocess
 from typing import Any
 
 from objectives.base import Objective
+from orchestrator.base.space import Axis, canonical_json
 from orchestrator.ledger.packed_objective import FACT, fact_of
-from orchestrator.space import Axis, canonical_json
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.version import __version__
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.imported import refuse_imported
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.overrides import Overrides

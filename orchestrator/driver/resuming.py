@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import read_checkpoint
+from orchestrator.base.messages import Checkpoint, Pack, StackedPack
 from orchestrator.driver.packing import pack_of
-from orchestrator.errors import StorageError
-from orchestrator.files import read_checkpoint
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Pack, StackedPack
 from orchestrator.sweepfile.spec import Sweep
 
 

@@ -9,19 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.driver.budget import Budget
-from orchestrator.driver.fail_fast import FailFast
-from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time, way_text
-from orchestrator.driver.progress import Observer, Progress, Summary
-from orchestrator.driver.proposing import Proposer, missing_trials
-from orchestrator.driver.provenance import driver_facts
-from orchestrator.driver.resuming import resumed_pack
-from orchestrator.driver.sending import ready
-from orchestrator.driver.signals import PAUSE_S, stop_signals
-from orchestrator.driver.words import cause_of, last_line
-from orchestrator.errors import StorageError
-from orchestrator.executors import Executor
-from orchestrator.files import (
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import (
     FROZEN_SWEEP,
     LEDGER,
     remove,
@@ -31,8 +20,7 @@ from orchestrator.files import (
     write_checkpoint,
     write_if_changed,
 )
-from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import (
+from orchestrator.base.messages import (
     Completed,
     Ending,
     Event,
@@ -49,6 +37,18 @@ from orchestrator.messages import (
     Report,
     StackedPack,
 )
+from orchestrator.driver.budget import Budget
+from orchestrator.driver.fail_fast import FailFast
+from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time, way_text
+from orchestrator.driver.progress import Observer, Progress, Summary
+from orchestrator.driver.proposing import Proposer, missing_trials
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.driver.resuming import resumed_pack
+from orchestrator.driver.sending import ready
+from orchestrator.driver.signals import PAUSE_S, stop_signals
+from orchestrator.driver.words import cause_of, last_line
+from orchestrator.executors import Executor
+from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep
 
 # Times a trial may be lost without progress in between before it is given up.

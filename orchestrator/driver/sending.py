@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.base.messages import LaunchedPack, Pack
 from orchestrator.detection.slow import bars_of
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import LaunchedPack, Pack
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.trial_folder import TRIALS
 

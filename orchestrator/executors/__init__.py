@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.messages import Event, Pack
+from orchestrator.base.messages import Event, Pack
 
 INLINE = "inline"  # the executor that trains in the driver's process
 

@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
-from orchestrator.errors import ExecutorError, SweepError
+from orchestrator.base.errors import ExecutorError, SweepError
+from orchestrator.base.messages import Event, Pack
+from orchestrator.base.processes import MARK, end_all, end_marked, leftovers, new_mark, scratch_of, tree_of
 from orchestrator.executors import Executor
-from orchestrator.messages import Event, Pack
-from orchestrator.processes import MARK, end_all, end_marked, leftovers, new_mark, scratch_of, tree_of
 
 _START_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 8.0

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.extras import refuse_without
 from orchestrator.executors import INLINE, Executor
-from orchestrator.extras import refuse_without
 from orchestrator.sweepfile.sections import ResourcesConfig
 
 Start = Callable[[], Executor]

@@ -12,8 +12,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.errors import StorageError
-from orchestrator.files import make_folder
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import make_folder
 from orchestrator.worker.child import CannotStart, Child
 from orchestrator.worker.ranks import Process, free_port, torchrun_environments
 

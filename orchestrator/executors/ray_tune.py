@@ -42,10 +42,8 @@ from ray.tune.progress_reporter import TrialProgressCallback  # noqa: E402
 from ray.tune.search import Searcher  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-from orchestrator.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
-from orchestrator.executors.ray_desk import Desk  # noqa: E402
-from orchestrator.executors.ray_ranks import ANSWER_S, RayPlaces  # noqa: E402
-from orchestrator.messages import (  # noqa: E402
+from orchestrator.base.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
+from orchestrator.base.messages import (  # noqa: E402
     Event,
     LaunchedPack,
     Pack,
@@ -54,7 +52,9 @@ from orchestrator.messages import (  # noqa: E402
     Report,
     StackedPack,
 )
-from orchestrator.processes import SCRATCH, children, is_alive  # noqa: E402
+from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
+from orchestrator.executors.ray_desk import Desk  # noqa: E402
+from orchestrator.executors.ray_ranks import ANSWER_S, RayPlaces  # noqa: E402
 from orchestrator.worker.run import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 4.0

@@ -26,7 +26,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ExecutorError, InputError, Problem, StorageError, printable
+from orchestrator.base.errors import ExecutorError, InputError, Problem, StorageError, printable
+from orchestrator.base.files import JOBS, atomic_write, refuse_links, remove, withdraw_jobs
+from orchestrator.base.messages import Event, LaunchedPack, Pack, PackLost
+from orchestrator.base.processes import MARK, end_marked, new_mark
 from orchestrator.executors.slurm_cluster import (
     HELD,
     LOCAL_PACE,
@@ -41,9 +44,6 @@ from orchestrator.executors.slurm_cluster import (
 from orchestrator.executors.slurm_job import REPORTS, TrialJob
 from orchestrator.executors.slurm_options import is_local, submission_parameters
 from orchestrator.executors.slurm_placed import Placed, names_in
-from orchestrator.files import JOBS, atomic_write, refuse_links, remove, withdraw_jobs
-from orchestrator.messages import Event, LaunchedPack, Pack, PackLost
-from orchestrator.processes import MARK, end_marked, new_mark
 
 try:
     import submitit

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestrator.processes import end_marked
+from orchestrator.base.processes import end_marked
 
 _COMMAND_TIMEOUT_S = 60.0
 _USUAL_ARRAY = 1000

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.base.files import atomic_write, make_folder, open_private, storage_errors
+from orchestrator.base.messages import Failed, LaunchedPack, Lost, Report
+from orchestrator.base.processes import MARK, new_mark
 from orchestrator.executors.report_files import to_json
-from orchestrator.files import atomic_write, make_folder, open_private, storage_errors
-from orchestrator.messages import Failed, LaunchedPack, Lost, Report
-from orchestrator.processes import MARK, new_mark
 from orchestrator.worker.child import CannotStart, Child
 from orchestrator.worker.ranks import LocalPlaces, Process
 from orchestrator.worker.run import run_pack

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from orchestrator.errors import InputError, Problem, did_you_mean
+from orchestrator.base.errors import InputError, Problem, did_you_mean
 
 COMMANDS = ("sbatch", "squeue", "scancel", "srun")
 CLUSTERS = ("local", "slurm")

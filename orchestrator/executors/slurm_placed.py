@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import printable
+from orchestrator.base.errors import printable
+from orchestrator.base.files import remove
+from orchestrator.base.messages import Event, LaunchedPack, PackLost, PackStarted, Report
 from orchestrator.executors.report_files import from_json
 from orchestrator.executors.slurm_cluster import Job
 from orchestrator.executors.slurm_job import MORE_MEMORY
-from orchestrator.files import remove
-from orchestrator.messages import Event, LaunchedPack, PackLost, PackStarted, Report
 
 _LAST_LINES = 3
 _LAST_BYTES = 8192

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.environment import installed_version
-from orchestrator.extras import install_command, is_installed
+from orchestrator.base.environment import installed_version
+from orchestrator.base.extras import install_command, is_installed
+from orchestrator.base.processes import end_marked, leftovers, listening
 from orchestrator.health.finding import Finding, Level
-from orchestrator.processes import end_marked, leftovers, listening
 
 _LIBRARIES = ("torch", "ray", "optuna", "mlflow", "numpy", "pandas")
 _LITTLE_SPACE = 2**30

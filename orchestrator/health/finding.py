@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.errors import SweepError
+from orchestrator.base.errors import SweepError
 
 Level = Literal["ok", "note", "warning", "fault"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.errors import StorageError, SweepError
-from orchestrator.files import (
+from orchestrator.base.errors import StorageError, SweepError
+from orchestrator.base.files import (
     CHECKPOINTS,
     FROZEN_SWEEP,
     LEDGER,
@@ -20,13 +20,13 @@ from orchestrator.files import (
     sweep_lock,
     unneeded_checkpoints,
 )
+from orchestrator.base.messages import CUSTOM_KINDS, PackRow, TrialRow
+from orchestrator.base.space import trial_id
 from orchestrator.health.finding import Finding
 from orchestrator.health.trackers import examine_trackers
 from orchestrator.ledger.imported import FACT
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import CUSTOM_KINDS, PackRow, TrialRow
-from orchestrator.space import trial_id
 from orchestrator.sweepfile.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
 
 _NUMBERS = ("initial_loss", "best_loss", "final_loss", "peak_loss", "validation_loss")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.errors import InputError
-from orchestrator.files import LEDGER, is_locked
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER, is_locked
 from orchestrator.health.finding import Finding
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.mirrors.mirror import Mirror, is_current
+from orchestrator.mirrors.mlflow_reading import runs_without_driver
+from orchestrator.mirrors.records import version_of
+from orchestrator.mirrors.tracker import Tracker, TrackingError, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mirror import Mirror, is_current
-from orchestrator.tracking.mlflow_reading import runs_without_driver
-from orchestrator.tracking.records import version_of
-from orchestrator.tracking.tracker import Tracker, TrackingError, tracker_class
 
 
 def examine_trackers(folder: Path, tracking: TrackingConfig) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.importing.curves import runs_of_logs
 from orchestrator.importing.folders import FolderOptions, logs_in, path_pattern
 from orchestrator.importing.long_table import CurveColumns, logs_of_rows, repeated_steps

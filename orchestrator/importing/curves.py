@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from orchestrator.base.messages import Trace
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.importing.runs import Run, Settings
 from orchestrator.logs.tables import Log
-from orchestrator.messages import Trace
-from orchestrator.replay.replay import Replayed, replay_logs
+from orchestrator.maps.replay import Replayed, replay_logs
 
 
 def runs_of_logs(settings: Sequence[Settings], logs: Sequence[Log], stopping: StoppingConfig) -> list[Run]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.importing.rows import LeftOut, Row, flat
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig

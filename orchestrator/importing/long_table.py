@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.importing.outcomes import BLANK, cell_text
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.values import number_of

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import PRUNED
 from orchestrator.detection.outcomes import OUTCOMES
-from orchestrator.errors import InputError, Problem
 from orchestrator.importing.rows import Row
 from orchestrator.importing.values import number_of
 from orchestrator.ledger.imported import BY_FINAL_LOSSES, BY_WORDS
-from orchestrator.messages import PRUNED
 
 SKIP, BLANK = "skip", "empty"  # a meaning of words: leave the row out; the word for a cell without a text
 WORDS = (*OUTCOMES, "unknown", PRUNED)

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import LEDGER, sweep_lock
+from orchestrator.base.messages import IMPORTED
+from orchestrator.base.space import Axis, canonical_json, trial_id
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.errors import InputError, Problem
-from orchestrator.files import LEDGER, sweep_lock
 from orchestrator.importing.rows import LeftOut
 from orchestrator.importing.runs import Run
 from orchestrator.ledger.imported import FACT, Imported, ImportedTrial, fact_of, imported_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import IMPORTED
-from orchestrator.space import Axis, canonical_json, trial_id
 from orchestrator.sweepfile.sections import NAME_PATTERN
 from orchestrator.version import __version__
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.separated import header_of
 
 MAX_BYTES = 1024**3

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import Finished, Trace
+from orchestrator.base.space import Axis, frozen, is_number
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.values import EMPTY, AxisColumn, axis_of, evened, value_of
 from orchestrator.maps.stability import ordered
-from orchestrator.messages import Finished, Trace
-from orchestrator.space import Axis, frozen, is_number
 
 _LEAST_FILLED = 1 / 3  # of a grid: below it, cells are scattered
 _FEWEST_SCATTERED = 12  # cells to which a surface can be fitted

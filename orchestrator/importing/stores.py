@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.importing.rows import LeftOut, Row, Rows
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log, make_log
@@ -24,7 +24,7 @@ def logs_of_experiment(source: str, results: Path, wanted: Columns) -> tuple[lis
     The store is that of MLFLOW_TRACKING_URI, or the one under ``results``. Raises InputError where it has no such
     experiment.
     """
-    from orchestrator.tracking.mlflow_reading import read_experiment
+    from orchestrator.mirrors.mlflow_reading import read_experiment
 
     rows: list[Row] = []
     logs: list[Log] = []

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from orchestrator.base.messages import Finished
 from orchestrator.importing.outcomes import Judged, Rules, judge_rows
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.runs import Asked, Run, Settings, settings_of_rows
 from orchestrator.importing.values import number_of
-from orchestrator.messages import Finished
 
 
 @dataclass(frozen=True, slots=True)

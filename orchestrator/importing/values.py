@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import SCALES, Axis, Scale, is_number, on_natural_scale
 from orchestrator.logs.columns import find_name, listed
-from orchestrator.space import SCALES, Axis, Scale, is_number, on_natural_scale
 
 EMPTY = object()  # a cell without a value
 _NONE = ("none", "null")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.importing.outcomes import BLANK, cell_text
 from orchestrator.importing.rows import LeftOut, Row, Rows
 

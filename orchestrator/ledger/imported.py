@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.files import LEDGER
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import LEDGER
+from orchestrator.base.messages import Finished, Trace
+from orchestrator.base.space import canonical_json
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Finished, Trace
-from orchestrator.space import canonical_json
 
 FACT = "imported"  # its name among the facts of a sweep
 BY_WORDS, BY_FINAL_LOSSES, BY_CURVES = "words", "final losses", "curves"

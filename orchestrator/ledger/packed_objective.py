@@ -9,7 +9,7 @@ from typing import Any
 
 from objectives.base import Objective
 from objectives.fields import is_feature
-from orchestrator.space import canonical_json, frozen
+from orchestrator.base.space import canonical_json, frozen
 
 FACT = "packed_objective"  # its name among the facts of a sweep
 

@@ -12,6 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.base.messages import PRUNED, CheckpointRow, Member, PackRow, Rival, TrialRow
+from orchestrator.base.space import frozen
 from orchestrator.detection.learned import with_learned_shares
 from orchestrator.detection.lr_health import LR_NAMES, with_lr_health
 from orchestrator.ledger.packed_objective import FACT, PackedObjective, from_fact
@@ -23,8 +25,6 @@ from orchestrator.ledger.schema import (
     make_or_upgrade,
     version_of,
 )
-from orchestrator.messages import PRUNED, CheckpointRow, Member, PackRow, Rival, TrialRow
-from orchestrator.space import frozen
 
 if TYPE_CHECKING:  # most commands read no curve, and start sooner without numpy
     import numpy as np

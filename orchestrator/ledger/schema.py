@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.errors import InputError, Problem, StorageError
-from orchestrator.files import free_space
+from orchestrator.base.errors import InputError, Problem, StorageError
+from orchestrator.base.files import free_space
 
 # SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have their
 # own numbers: without the mark, their schemas 1 to 6 would be confused with those of today.

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import make_folder, make_private
+from orchestrator.base.files import make_folder, make_private
+from orchestrator.base.messages import IMPORTED, Finished, Pack, Report
+from orchestrator.base.space import Trial, canonical_json
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
 from orchestrator.ledger.imported import ImportedTrial
 from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader, closed_on_error, connect
@@ -23,8 +25,6 @@ from orchestrator.ledger.schema import (
     make_or_upgrade,
     version_of,
 )
-from orchestrator.messages import IMPORTED, Finished, Pack, Report
-from orchestrator.space import Trial, canonical_json
 
 _CHECKPOINTS_KEPT = 2
 _PLAN = (

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 
 EPOCH = "epoch"
 VALIDATION_NAMES = ("validation_loss", "val_loss", "valid_loss", "eval_loss", "eval/loss", "val/loss", "valid/loss",

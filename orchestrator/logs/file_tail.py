@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.event_files import LONGEST_RECORD, begins_as_events, event_frames
 
 _NUM_COMPARED = 64  # bytes before the new ones, which show that a file is still the same

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import Columns, may_be_loss
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.event_files import Events, is_event_file

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import find_name, plain_name
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.lines import Reader, Row, text_of, texts_of

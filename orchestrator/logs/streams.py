@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.errors import printable
+from orchestrator.base.errors import printable
 from orchestrator.logs.columns import (
     COUNTER,
     EPOCH,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.logs.columns import COUNTER, EPOCH, Columns, choose, find_name, listed
 from orchestrator.logs.numbering import NUM_FIRST, Numbering, counts_steps
 

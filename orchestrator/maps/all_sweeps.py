@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, SweepError
-from orchestrator.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
+from orchestrator.base.errors import InputError, SweepError
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, frozen_text, is_locked
 from orchestrator.ledger.imported import FACT
 from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.boundary import boundary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.space import Axis, format_value, number_text
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis, format_value, number_text
 
 _DIGITS = 6
 _MOST_DIGITS = 17  # distinguish any two doubles

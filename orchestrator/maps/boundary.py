@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import DEGRADED, OSCILLATING, TOO_SLOW
+from orchestrator.base.space import Axis, is_ordered
 from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.detection.outcomes import is_known, is_over_edge
-from orchestrator.errors import InputError, Problem
 from orchestrator.maps.axis_values import label_between, value_labels
 from orchestrator.maps.related_cells import existing, led, state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap
-from orchestrator.messages import DEGRADED, OSCILLATING, TOO_SLOW
-from orchestrator.space import Axis, is_ordered
 
 RowKind = Literal["crosses", "crosses more than once", "stable throughout", "not stable throughout", "not known"]
 _SHOWN = 8  # values without a result listed in one line

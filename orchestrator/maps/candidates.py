@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import Axis, format_value, is_ordered
 from orchestrator.detection.outcomes import cell_state
-from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin, margins
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.fitted_margins import fitted_margins
 from orchestrator.maps.related_cells import Key, tied_settings, ties_of
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
-from orchestrator.messages import TrialRow
-from orchestrator.space import Axis, format_value, is_ordered
 
 LOSSES = ("final_loss", "validation_loss", "best_loss")
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.intervals import CONFIDENCE
+from orchestrator.base.messages import DEGRADED, TrialRow
+from orchestrator.base.space import Axis, is_ordered, number_text
 from orchestrator.detection.outcomes import cell_state, is_known
-from orchestrator.errors import InputError, Problem
-from orchestrator.intervals import CONFIDENCE
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, row_boundary
@@ -20,8 +22,6 @@ from orchestrator.maps.one_value import axis_of
 from orchestrator.maps.paired_trials import Key, Pairs, is_stable, paired
 from orchestrator.maps.related_cells import existing, led, ties_of, together, with_fields_as_trained
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
-from orchestrator.messages import DEGRADED, TrialRow
-from orchestrator.space import Axis, is_ordered, number_text
 from orchestrator.sweepfile.settings import settings_of
 
 _NUM_DRAWS = 4000

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.space import format_value, frozen
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
 from orchestrator.maps.gains_text import gains_json, gains_lines
 from orchestrator.maps.paired_trials import Pairs
-from orchestrator.space import format_value, frozen
 
 _SIGNIFICANT = 0.05
 _FEW_SEEDS = 5  # from this number on, a bootstrap has some hundred different draws

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.maps.axis_values import value_label
-from orchestrator.space import Axis, is_number, on_natural_scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from orchestrator.base.messages import Trace, TrialRow
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Trace, TrialRow
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that the score uses
 _UPDATE, _LAG = "update_rms/all", "v_lag/all"  # columns of telemetry

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import Axis, is_number
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.related_cells import led, together
 from orchestrator.maps.stability import trials_where
-from orchestrator.messages import TrialRow
-from orchestrator.space import Axis, is_number
 
 MOST_LINES = 8  # values of an axis up to which it gets a line for each of them without being asked to
 

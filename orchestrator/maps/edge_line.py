@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from orchestrator.base.space import Axis, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import RowBoundary, boundary
 from orchestrator.maps.edge_axes import EdgeAxes, edge_axes
 from orchestrator.maps.fitted import Fit, FittedRow, as_range, fit, shown_value
 from orchestrator.maps.stability import ordered, stability_map, sweep_axes
-from orchestrator.space import Axis, format_value
 
 Kind = Literal["stable below", "stable above", "may cross", "stable throughout", "not stable throughout", "not known"]
 EDGE_COLUMNS = ("edge", "low", "high", "kind")  # of the table, after those of the axes

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import Axis, is_number, is_ordered, number_text
 from orchestrator.detection.outcomes import is_known, is_over_edge
-from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
-from orchestrator.messages import TrialRow
 from orchestrator.search.listed import cell_key
-from orchestrator.search.places import Lattice, lattice_of
-from orchestrator.search.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
-from orchestrator.space import Axis, is_number, is_ordered, number_text
+from orchestrator.surface.places import Lattice, lattice_of
+from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 
 LEVEL = 0.5  # the share of stable trials at the edge
 _FEWEST = 8  # trials with an outcome

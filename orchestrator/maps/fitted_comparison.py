@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.intervals import CONFIDENCE
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.intervals import CONFIDENCE
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import Axis, format_value, is_ordered
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.comparison import changed_fields, map_axes, stable_by_seed, unique_names
 from orchestrator.maps.fitted import Fit, FittedEdge, FittedRow, Mesh, as_range, fit, mesh_of, shown_settings
 from orchestrator.maps.paired_trials import Pairs, paired
 from orchestrator.maps.related_cells import ties_of
 from orchestrator.maps.stability import StabilityMap, distinct_runs, make_map, ordered, sweep_axes
-from orchestrator.messages import TrialRow
-from orchestrator.space import Axis, format_value, is_ordered
 
 _MOST_POINTS = 1500  # of the mesh, whose covariance is factored once for each sweep
 _ALONG, _ALONG_ALONE = 65, 257  # points of the mesh on a range along, with other axes and without

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.space import Axis
 from orchestrator.maps.comparison_text import count, differs_lines, pairs_json, pairs_text, unlike_text
 from orchestrator.maps.fitted import FittedRow, axis_number, row_text, setting_text
 from orchestrator.maps.fitted_comparison import (
@@ -16,7 +17,6 @@ from orchestrator.maps.fitted_comparison import (
     RowShift,
     covered_text,
 )
-from orchestrator.space import Axis
 
 
 def fitted_comparison_json(found: FittedComparison) -> dict[str, Any]:

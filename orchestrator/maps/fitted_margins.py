@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.space import Axis, is_ordered
 from orchestrator.maps.boundary import Margin
 from orchestrator.maps.fitted import Fit, value_text
-from orchestrator.search.surface import CONFIDENCE
-from orchestrator.space import Axis, is_ordered
+from orchestrator.surface.surface import CONFIDENCE
 
 _PLACES = 129  # between a setting and the end of a range
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis, format_value, is_number
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import as_range, setting_text, shown_settings
 from orchestrator.maps.sensitivity import capped_loss, lr_sensitivity, range_text, sensitivity_json, sensitivity_lines
 from orchestrator.maps.stability import sweep_axes, usual_loss
-from orchestrator.space import Axis, format_value, is_number
 
 _PLACES = 129  # on the axis
 _SMOOTHING = 1e-3

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from orchestrator.columns import METRICS
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.columns import METRICS
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis, format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin
 from orchestrator.maps.candidates import (
@@ -27,7 +28,6 @@ from orchestrator.maps.fitted import Fit
 from orchestrator.maps.pareto import unbeaten
 from orchestrator.maps.related_cells import Key
 from orchestrator.maps.target_steps import target_steps
-from orchestrator.space import Axis, format_value
 
 Kind = Literal["front", "beaten", "no candidate"]
 MARGIN, STEPS = "margin", "steps"

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from orchestrator.base.intervals import median_interval, wilson
+from orchestrator.base.messages import TrialRow
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.intervals import median_interval, wilson
 from orchestrator.maps.paired_trials import Key, is_stable
-from orchestrator.messages import TrialRow
 
 Trials = Mapping[tuple[Key, int], TrialRow]  # by cell and seed
 

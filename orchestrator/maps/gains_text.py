@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from orchestrator.base.space import Axis
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.gains import BestCell, Gains
-from orchestrator.space import Axis
 
 _WIDTH = 80
 _GAP = 2  # characters between the columns of a table

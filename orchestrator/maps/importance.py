@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.detection.outcomes import OUTCOMES, is_over_edge
-from orchestrator.errors import InputError, Problem
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.permutation import permutation_shares
 from orchestrator.maps.stability import distinct_runs, sweep_axes, usual_loss
-from orchestrator.messages import TrialRow
 from orchestrator.search.importance import EVALUATORS, importances
 from orchestrator.search.study import Parameter
-from orchestrator.space import Axis, is_number, on_natural_scale
 
 TARGETS = ("stability", "loss")
 _SURFACE = "surface"  # of P(stable), fitted to the trials

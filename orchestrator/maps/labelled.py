@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import format_value
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.stability import map_cell, sweep_axes
-from orchestrator.messages import TrialRow
-from orchestrator.space import format_value
 
 if TYPE_CHECKING:
     import xarray

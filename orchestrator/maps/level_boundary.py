@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis
 from orchestrator.maps.axis_values import label_between, value_labels
 from orchestrator.maps.boundary import changes, row_lines, row_values, shortened
 from orchestrator.maps.stability import StabilityMap
-from orchestrator.space import Axis
 
 LevelKind = Literal["crosses", "crosses more than once", "below throughout", "at or above throughout", "not known"]
 

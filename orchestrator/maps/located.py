@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from scipy.special import expit
 
+from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.messages import DEGRADED, IMPORTED, TrialRow
+from orchestrator.base.space import Axis, frozen, is_number, is_ordered, on_natural_scale
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.errors import InputError, Problem, did_you_mean
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
 from orchestrator.maps.fitted import Fit, fit
@@ -23,9 +25,7 @@ from orchestrator.maps.run_place import Outside, RunPlace, beside, place_of, sid
 from orchestrator.maps.run_shares import in_whole_steps
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.ways_back import Way, fitted_ways, way_along
-from orchestrator.messages import DEGRADED, IMPORTED, TrialRow
-from orchestrator.search.surface import CONFIDENCE
-from orchestrator.space import Axis, frozen, is_number, is_ordered, on_natural_scale
+from orchestrator.surface.surface import CONFIDENCE
 from orchestrator.sweepfile.run_settings import RunSettings
 from orchestrator.sweepfile.settings import settings_of
 

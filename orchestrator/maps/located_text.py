@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.messages import DEGRADED
+from orchestrator.base.space import Axis, format_value
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.boundary import Margin, margin_json
 from orchestrator.maps.fitted import value_text
@@ -14,8 +16,6 @@ from orchestrator.maps.fitted_margins import fitted_margin_text
 from orchestrator.maps.located import Caution, Located, NearCell
 from orchestrator.maps.recommendation import margin_text
 from orchestrator.maps.ways_back import Way
-from orchestrator.messages import DEGRADED
-from orchestrator.space import Axis, format_value
 
 _SHOWN = 8  # cautions
 

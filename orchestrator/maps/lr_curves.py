@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from orchestrator.base.messages import OSCILLATING, RIGHT, TrialRow
 from orchestrator.detection.lr_health import LEAST_DIFFERENCE, LrRow, lr_rows
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import OSCILLATING, RIGHT, TrialRow
 
 # Shapes: N steps.
 

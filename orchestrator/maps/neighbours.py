@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import canonical_json, is_number
 from orchestrator.detection.outcomes import cell_state
-from orchestrator.messages import TrialRow
-from orchestrator.space import canonical_json, is_number
 from orchestrator.sweepfile.settings import settings_of
 
 

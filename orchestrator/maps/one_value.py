@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import canonical_json, format_value, frozen
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
 from orchestrator.maps.stability import sweep_axes
-from orchestrator.messages import TrialRow
-from orchestrator.space import canonical_json, format_value, frozen
 
 _MOST = 12  # values, each of which has a map of its own in the picture
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.messages import TrialRow
+from orchestrator.base.messages import TrialRow
 
 Key = tuple[Any, ...]  # the values of all axes in a cell
 

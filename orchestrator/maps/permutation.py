@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import is_ordered
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted import Fit, fit
 from orchestrator.maps.stability import sweep_axes
-from orchestrator.space import is_ordered
 
 _POINTS = 1024
 _MOST_TRIALS = 1500  # to which a surface is fitted within seconds

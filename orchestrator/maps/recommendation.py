@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.in_words import InWords
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.in_words import InWords
+from orchestrator.base.space import Axis, is_ordered
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.boundary import Margin, margin_json
 from orchestrator.maps.candidates import Candidate, candidates, margins_by, tried_cells
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.fitted_margins import fitted_margin_text
-from orchestrator.space import Axis, is_ordered
 
 _SHOWN = 3  # rejected candidates, and values without a result, that are listed
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.base.messages import DEGRADED, TrialRow
+from orchestrator.base.space import Axis, frozen
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import DEGRADED, TrialRow
-from orchestrator.space import Axis, frozen
 from orchestrator.sweepfile.settings import settings_of
 
 Key = tuple[Any, ...]  # the values of all axes in a cell

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.messages import TrialRow
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
 from orchestrator.sweepfile.run_settings import RunSettings
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.shares import is_share, share_problem, steps_of_share

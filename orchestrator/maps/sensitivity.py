@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import format_value, is_ordered
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.related_cells import existing
 from orchestrator.maps.stability import sweep_axes, usual_loss
-from orchestrator.messages import TrialRow
-from orchestrator.space import format_value, is_ordered
 
 
 @dataclass(frozen=True, slots=True)

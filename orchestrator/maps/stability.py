@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from orchestrator.columns import METRICS
+from orchestrator.base.columns import METRICS
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.intervals import wilson
+from orchestrator.base.messages import DEGRADED, RIGHT, UNSURE, TrialRow
+from orchestrator.base.space import Axis, frozen, is_number
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.errors import InputError, Problem
-from orchestrator.intervals import wilson
 from orchestrator.ledger.imported import short_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import base_notes, led, ties_of, together
-from orchestrator.messages import DEGRADED, RIGHT, UNSURE, TrialRow
-from orchestrator.space import Axis, frozen, is_number
 
 # The rank of the chosen cell among those reduced to one cell of the map, from the best (0) to the worst (1).
 REDUCTIONS: Mapping[str, float] = {"worst": 1.0, "median": 0.5, "best": 0.0}

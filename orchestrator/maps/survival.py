@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.intervals import CONFIDENCE, wilson
+from orchestrator.base.messages import TrialRow
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, OUTCOMES
-from orchestrator.errors import InputError, Problem
-from orchestrator.intervals import CONFIDENCE, wilson
 from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.covariates import Covariate, covariates_of, design
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.weibull import WeibullFit, fit_weibull
-from orchestrator.messages import TrialRow
 
 LONGER = 10  # times the steps that were trained: how far ahead the fit looks by default
 ENOUGH_ONSETS = 5  # for each number that the fit has to find

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.base.space import format_value, is_number
 from orchestrator.maps.survival import Group, Share, Survival
-from orchestrator.space import format_value, is_number
 
 _MOST_ROWS = 40
 _FAILS = 0.5  # predicted P(stable) below which a cell is named as one that would fail

@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 
 from objectives.control import firing_in_words
-from orchestrator.columns import READING_COLUMNS, TRIAL_COLUMNS, names
+from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
+from orchestrator.base.messages import DEGRADED, PRUNED
+from orchestrator.base.space import entries_in_words
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, also_of, measured
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.related_cells import tied_settings, ties_of
 from orchestrator.maps.stability import StabilityMap
-from orchestrator.messages import DEGRADED, PRUNED
-from orchestrator.space import entries_in_words
 from orchestrator.sweepfile.settings import settings_of
 
 _OWN = ("trial_id", "seed", "saved_steps")  # placed explicitly below

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.space import Axis, is_ordered
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.maps.fitted import Fit
 from orchestrator.maps.fitted_margins import beyond
-from orchestrator.space import Axis, is_ordered
 
 
 @dataclass(frozen=True, slots=True)

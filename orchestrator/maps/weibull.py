@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.intervals import Z_SCORE
+from orchestrator.base.intervals import Z_SCORE
 
 # Shapes: N times, P covariates, Q = P + 2 parameters: an intercept, a weight of each covariate, the log of the shape.
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.messages import PRUNED
+from orchestrator.base.messages import PRUNED
+from orchestrator.base.space import Axis, is_number
 from orchestrator.search.batches import within
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, Proposal, SeedResult
 from orchestrator.search.sampled import sample_cells
-from orchestrator.space import Axis, is_number
 
 if TYPE_CHECKING:
     import optuna

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.space import Axis, is_number
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, Proposal
-from orchestrator.space import Axis, is_number
 
 Key = tuple[Any, ...]  # of a cell
 Side = bool | None  # whether a cell or a seed is over the edge; None where that cannot be told

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from orchestrator.base.space import Axis
 from orchestrator.search.gain import choose
-from orchestrator.search.places import Lattice, lattice_of
 from orchestrator.search.protocol import CellResult, Proposal
-from orchestrator.search.surface import Crossing, Surface, fit_surface
-from orchestrator.space import Axis
+from orchestrator.surface.places import Lattice, lattice_of
+from orchestrator.surface.surface import Crossing, Surface, fit_surface
 
 _DESIGN = {
     0: 1,

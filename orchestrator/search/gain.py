@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import log_ndtr, logit
 
-from orchestrator.search.surface import Latent, Surface
+from orchestrator.surface.surface import Latent, Surface
 
 MOST_TARGETS = 256
 _LOGISTIC_SD = 1.6  # a probit with this scale resembles a logit

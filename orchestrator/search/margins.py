@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import logit
 
-from orchestrator.search.places import Lattice, lattice_of
+from orchestrator.base.space import Axis
 from orchestrator.search.protocol import CellResult
-from orchestrator.search.surface import Crossing, Surface, fit_surface
-from orchestrator.space import Axis
+from orchestrator.surface.places import Lattice, lattice_of
+from orchestrator.surface.surface import Crossing, Surface, fit_surface
 
 LEVEL = 0.5  # P(stable) at the edge
 OPEN = 1.0  # the margin where no edge is in sight: the whole axis

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.space import Axis
+from orchestrator.base.space import Axis
 
 if TYPE_CHECKING:
     import optuna

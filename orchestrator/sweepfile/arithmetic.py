@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.space import format_value, is_number
+from orchestrator.base.space import format_value, is_number
 
 Number = int | float
 _LONGEST = 200  # characters, so that no expression is nested too deep to be evaluated

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.space import SCALES, Axis, combinations, format_value
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import SCALES, Axis, combinations, format_value
 from orchestrator.sweepfile.fields import Fields, absolute_text, shown
 from orchestrator.sweepfile.sections import AxisSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import Problem
-from orchestrator.space import Axis
+from orchestrator.base.errors import Problem
+from orchestrator.base.space import Axis
 from orchestrator.sweepfile.entry_values import has_shares, in_whole_steps
 from orchestrator.sweepfile.fields import Fields
 from orchestrator.sweepfile.shares import is_share, steps_of_share

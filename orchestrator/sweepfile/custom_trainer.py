@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.sweepfile.global_batch import PARTS, whole_batch
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from objectives.control import Rule
 from objectives.interventions import Intervention
-from orchestrator.errors import Problem, did_you_mean
-from orchestrator.space import frozen
+from orchestrator.base.errors import Problem, did_you_mean
+from orchestrator.base.space import frozen
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.shares import is_share, share_problem, steps_of_share
 from orchestrator.sweepfile.strict_yaml import Document

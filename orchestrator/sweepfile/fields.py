@@ -15,8 +15,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from objectives.base import Objective, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, unit_of
-from orchestrator.errors import Problem, did_you_mean
-from orchestrator.space import frozen, is_number
+from orchestrator.base.errors import Problem, did_you_mean
+from orchestrator.base.space import frozen, is_number
 from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer
 from orchestrator.sweepfile.entry_values import ENTRY_FIELDS, canonical_entries, entries_problem
 from orchestrator.sweepfile.global_batch import GLOBAL

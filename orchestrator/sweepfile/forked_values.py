@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.space import is_number
+from orchestrator.base.space import is_number
 from orchestrator.sweepfile.fields import without_noise
 
 INTERVENTIONS = "interventions"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from objectives.base import Objective
-from orchestrator.space import Axis, thawed
+from orchestrator.base.space import Axis, thawed
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.fields import Fields
 from orchestrator.sweepfile.sections import SweepFile, keys_of

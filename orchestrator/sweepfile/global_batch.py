@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from orchestrator.errors import Problem
+from orchestrator.base.errors import Problem
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from objectives.base import Objective
-from orchestrator.errors import InputError, Problem
-from orchestrator.space import Axis
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis
 from orchestrator.sweepfile.axes import MAX_PROBLEMS
 from orchestrator.sweepfile.counted_steps import counted_axes
 from orchestrator.sweepfile.custom_trainer import CustomTrainer

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.space import SCALES
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import SCALES
 from orchestrator.sweepfile.strict_yaml import Document, parse_document, parse_scalar
 
 _MAX_PARTS = 10  # of a key

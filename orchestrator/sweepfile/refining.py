@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.errors import InputError, Problem
-from orchestrator.space import Axis, is_number, on_natural_scale
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.sweepfile.sections import SeedsSection
 from orchestrator.sweepfile.strict_yaml import Document
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from orchestrator.errors import Problem, did_you_mean
-from orchestrator.space import Axis, format_value
+from orchestrator.base.errors import Problem, did_you_mean
+from orchestrator.base.space import Axis, format_value
 from orchestrator.sweepfile.fields import Fields
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.strict_yaml import Document

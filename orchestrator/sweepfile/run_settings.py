@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError, Problem, did_you_mean
-from orchestrator.space import frozen
+from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.space import frozen
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.spec import read_document

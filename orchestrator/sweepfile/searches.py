@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.columns import RESULTS
+from orchestrator.base.columns import RESULTS
+from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.messages import LEARNED_ENOUGH, PRUNED
+from orchestrator.base.space import Axis, Trial, format_value, grid_cells, is_number, is_ordered
 from orchestrator.detection.learned import learned_shares
-from orchestrator.errors import InputError, Problem, did_you_mean
-from orchestrator.messages import LEARNED_ENOUGH, PRUNED
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE
 from orchestrator.search.disagreement import SeedsWhereCellsDisagree
 from orchestrator.search.protocol import CellResult, Proposal, Search
-from orchestrator.space import Axis, Trial, format_value, grid_cells, is_number, is_ordered
 from orchestrator.sweepfile.sections import SearchSection, SeedsSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document
 from orchestrator.sweepfile.trials import TrialMaker

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from orchestrator.base.tracker_names import TRACKERS
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.search.sampled import METHODS
 from orchestrator.sweepfile.batch_section import BatchSection
-from orchestrator.tracking.catalogue import TRACKERS
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 _REFERENCE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"

@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
+from orchestrator.base.errors import InputError, Problem, did_you_mean
+from orchestrator.base.messages import TrialRow
+from orchestrator.base.space import Axis, Trial, frozen, grid_cells
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.errors import InputError, Problem, did_you_mean
-from orchestrator.messages import TrialRow
 from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import Search
 from orchestrator.search.sampled import sample_cells
-from orchestrator.space import Axis, Trial, frozen, grid_cells
 from orchestrator.sweepfile.axes import MAX_PROBLEMS, checked_axes, field_problem, refuse_huge
 from orchestrator.sweepfile.counted_steps import needs_steps
 from orchestrator.sweepfile.custom_trainer import (

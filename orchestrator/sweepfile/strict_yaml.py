@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.base.errors import InputError, Problem
 
 Path = tuple[str | int, ...]
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from orchestrator.errors import Problem, did_you_mean
-from orchestrator.space import is_number
+from orchestrator.base.errors import Problem, did_you_mean
+from orchestrator.base.space import is_number
 from orchestrator.sweepfile.arithmetic import ALLOWED, Expression, parsed
 from orchestrator.sweepfile.fields import Fields, shown
 from orchestrator.sweepfile.sections import SweepFile

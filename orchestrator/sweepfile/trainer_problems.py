@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from objectives.base import Objective
-from orchestrator.errors import Problem
+from orchestrator.base.errors import Problem
 from orchestrator.sweepfile.custom_trainer import CustomTrainer, custom_trainer_problems
 from orchestrator.sweepfile.sections import CustomTrainerSection, SweepFile
 from orchestrator.sweepfile.strict_yaml import Document

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.space import Trial, trial_id
+from orchestrator.base.space import Trial, trial_id
 from orchestrator.sweepfile.arithmetic import Expression
 from orchestrator.sweepfile.counted_steps import counted, needs_steps
 from orchestrator.sweepfile.fields import Fields, Resolved

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.processes import MARK, end_marked, new_mark
+from orchestrator.base.processes import MARK, end_marked, new_mark
 from orchestrator.worker.forked import ForkServer
 from orchestrator.worker.spawned import TRIAL_MARK, Spawned, StartedProcess
 from orchestrator.worker.trial_folder import OutputLog

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.environment import describe_process
+from orchestrator.base.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging, is_audited
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, finished_of
 from orchestrator.detection.validations import Validations
-from orchestrator.environment import describe_process
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
-from orchestrator.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.points import Curve, Readings, Source, known_points, known_readings

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.messages import Completed, LaunchedPack, Paused, Report
+from orchestrator.base.messages import Completed, LaunchedPack, Paused, Report
 from orchestrator.sweepfile.forked_values import (
     CHECKPOINTS_FOR,
     INTERVENTIONS,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import atomic_write, make_folder, storage_errors
+from orchestrator.base.files import atomic_write, make_folder, storage_errors
 from orchestrator.worker.trial_folder import TrialFolder
 
 KEPT = "kept"

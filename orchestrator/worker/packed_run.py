@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from objectives.base import Objective, Trainer, TrainingConfig, Way, load_objective
+from orchestrator.base.environment import describe_process
+from orchestrator.base.messages import Checkpoint, Completed, Ending, Finished, Paused, Report, StackedPack
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging, is_audited
 from orchestrator.detection.outcomes import finished_of
-from orchestrator.environment import describe_process
 from orchestrator.logs.streams import VALIDATION
-from orchestrator.messages import Checkpoint, Completed, Ending, Finished, Paused, Report, StackedPack
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.curves import Curves, to_host
 from orchestrator.worker.readings import LOOK_STEPS, Reading, closely_due, due, of_row, on_host

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from orchestrator.base.files import open_private, storage_errors
+from orchestrator.base.messages import Trace
 from orchestrator.detection.judging import JUDGED
 from orchestrator.detection.watch import read_rows
-from orchestrator.files import open_private, storage_errors
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
-from orchestrator.messages import Trace
 from orchestrator.worker.ranks import Process
 from orchestrator.worker.trial_folder import TrialFolder
 

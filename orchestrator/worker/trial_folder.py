@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.files import atomic_write, make_folder, open_private, refuse_links, storage_errors
+from orchestrator.base.files import atomic_write, make_folder, open_private, refuse_links, storage_errors
 
 TRIALS = "trials"
 _HEAD_BYTES = 8 * 2**20

@@ -20,10 +20,10 @@ from typing import Any
 
 from objectives.base import Objective, Rounding, Way
 from objectives.training_config import TrainingConfig
-from orchestrator.environment import installed_version
-from orchestrator.errors import StorageError
-from orchestrator.files import atomic_write, waiting_lock
-from orchestrator.space import canonical_json
+from orchestrator.base.environment import installed_version
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import atomic_write, waiting_lock
+from orchestrator.base.space import canonical_json
 from orchestrator.worker.measurement import Machine, Measurement, is_out_of_memory
 
 _WIDTHS = {"cpu": (1, 4, 16, 32, 64, 128, 256, 512), "cuda": (1, 4, 16, 64, 256, 512)}

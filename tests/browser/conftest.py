@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from orchestrator.pictures.report.server import PageServer, address_of, listening_socket
+from orchestrator.pages.server import PageServer, address_of, listening_socket
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import Page, expect
 from sweep_cases import finished, ledger_at, map_ledger, sweep_of
 
+from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
+from orchestrator.base.messages import Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.files import FROZEN_SWEEP, sweep_lock
-from orchestrator.messages import Report
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
 SWEEP = Path(sys.executable).with_name("sweep")

@@ -13,7 +13,7 @@ from local_server import free_port, wait_for
 from playwright.sync_api import Page, expect
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.pictures.optuna_study import export_study
+from orchestrator.render.optuna_study import export_study
 
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 4}, beta2: {log1m: [0.9, 0.999], num: 3}}\n"
 GRID += "fixed: {optimizer: adamw}\n"

@@ -24,9 +24,9 @@ from orchestrator.maps.stability import (
     sweep_axes,
     trials_where,
 )
-from orchestrator.pictures.maps import map_figure
-from orchestrator.pictures.report.report import report_html
-from orchestrator.pictures.style import LR_SIGNS, STATES
+from orchestrator.pages.report import report_html
+from orchestrator.render.maps import map_figure
+from orchestrator.render.style import LR_SIGNS, STATES
 
 Cell = dict[str, Any]
 AXES = "axes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5, 0.9]}, clip: {values: [0.5, 1.0, null]}}\n"

@@ -14,11 +14,11 @@ import pytest
 from playwright.sync_api import Download, Page, expect
 from sweep_cases import sweep_of
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
+from orchestrator.causes.remedies.training import Asked, find_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
-from orchestrator.pictures.exports import REPORT, export_all
-from orchestrator.remedies.training import Asked, find_remedies
+from orchestrator.pages.exports import REPORT, export_all
 
 Served = Callable[[Path, str], AbstractContextManager[str]]
 BODY = """

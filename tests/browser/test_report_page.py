@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Page, expect
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.files import FROZEN_SWEEP
+from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.maps.stability import make_map, sweep_axes
-from orchestrator.pictures.exports import REPORT, export_all
-from orchestrator.pictures.labels import fraction_text
+from orchestrator.pages.exports import REPORT, export_all
+from orchestrator.render.labels import fraction_text
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 THREE_AXES = """

@@ -13,12 +13,12 @@ import pytest
 from custom_cases import SWEEP, TRAIN, sweep_in
 from sweep_cases import QUADRATIC
 
+from orchestrator.base.messages import Event, Pack, PackLost, PackStarted, Paused, Report
+from orchestrator.base.processes import all_marked
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors import Executor
 from orchestrator.executors.apart import ApartExecutor
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.messages import Event, Pack, PackLost, PackStarted, Paused, Report
-from orchestrator.processes import all_marked
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

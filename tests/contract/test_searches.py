@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from orchestrator.base.space import Axis, grid_cells
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import OptunaSearch
 from orchestrator.search.catalogue import EDGE, SEARCHES
@@ -16,7 +17,6 @@ from orchestrator.search.edge import EdgeOptions, EdgeSearch
 from orchestrator.search.listed import ListedCells, cell_key
 from orchestrator.search.margins import EdgeMargins
 from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
-from orchestrator.space import Axis, grid_cells
 from orchestrator.sweepfile.searches import have_learned, over_edge
 
 LR = Axis("lr", "log", (), (1e-3, 1.0))

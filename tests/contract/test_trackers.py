@@ -14,17 +14,16 @@ from PIL import Image
 from stored_sweeps import Stored, as_in_event_files, in_tensorboard, in_wandb
 from sweep_cases import sweep_with
 
+from orchestrator.base.files import LEDGER
+from orchestrator.base.space import format_value
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import stability_map, sweep_axes
-from orchestrator.space import format_value
-from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.background import BackgroundMirror
-from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.records import running_record
-from orchestrator.tracking.tracker import (
+from orchestrator.mirrors.background import BackgroundMirror
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.records import running_record
+from orchestrator.mirrors.tracker import (
     TRACKERS,
     Point,
     SweepRecord,
@@ -33,6 +32,7 @@ from orchestrator.tracking.tracker import (
     TrialRecord,
     tracker_class,
 )
+from orchestrator.sweepfile.sections import TrackingConfig
 from orchestrator.worker.packed_run import Pace
 
 NAME = "edge"

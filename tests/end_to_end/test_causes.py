@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.files import LEDGER
+from orchestrator.causes.diagnosis import examine
+from orchestrator.causes.mechanisms.batches import BAD_BATCH
+from orchestrator.causes.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
+from orchestrator.causes.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
+from orchestrator.causes.mechanisms.precision import HALF_PRECISION_OVERFLOW
+from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
+from orchestrator.causes.mechanisms.sharpening import SHARPENING
 from orchestrator.commands.printing import show
 from orchestrator.commands.run import run
-from orchestrator.diagnosis.diagnosis import examine
-from orchestrator.diagnosis.mechanisms.batches import BAD_BATCH
-from orchestrator.diagnosis.mechanisms.decay import PRECONDITIONER_DECAY
-from orchestrator.diagnosis.mechanisms.depth import SHALLOW_STALL
-from orchestrator.diagnosis.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
-from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
-from orchestrator.diagnosis.mechanisms.precision import HALF_PRECISION_OVERFLOW
-from orchestrator.diagnosis.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.diagnosis.mechanisms.sharpening import SHARPENING
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import load_sweep
 

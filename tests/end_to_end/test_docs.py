@@ -17,8 +17,9 @@ from sweep_cases import trial_row
 from typer.testing import CliRunner
 
 from objectives.interventions import Intervention
+from orchestrator.base.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
+from orchestrator.base.space import format_value
 from orchestrator.cli import app
-from orchestrator.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
 from orchestrator.commands.live import text_map
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES
@@ -26,9 +27,8 @@ from orchestrator.maps.edge_axes import MOST_LINES
 from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
-from orchestrator.notify.news import PAUSE_S
-from orchestrator.notify.sender import PATIENCE_S
-from orchestrator.space import format_value
+from orchestrator.mirrors.notify.news import PAUSE_S
+from orchestrator.mirrors.notify.sender import PATIENCE_S
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
     EVENTS,

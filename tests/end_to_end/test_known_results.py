@@ -9,9 +9,9 @@ from statistics import fmean, median
 
 import pytest
 
+from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import measured
 from orchestrator.maps.level_boundary import LevelEdge, level_boundary

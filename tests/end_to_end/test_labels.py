@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator.base.files import LEDGER
+from orchestrator.base.messages import TrialRow
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import load_sweep
 

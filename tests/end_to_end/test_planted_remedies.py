@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.causes.mechanisms.edge import WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
+from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
+from orchestrator.causes.remedies.training import Asked, find_remedies
 from orchestrator.commands.printing import show
 from orchestrator.commands.run import run
-from orchestrator.diagnosis.mechanisms.edge import WARMUP_TOO_SHORT
-from orchestrator.diagnosis.mechanisms.memory import SHORT_MEMORY
-from orchestrator.diagnosis.mechanisms.scales import EPSILON_FLOOR
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.remedies.training import Asked, find_remedies
 from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"

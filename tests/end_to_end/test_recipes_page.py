@@ -11,10 +11,10 @@ import pytest
 from page_cases import BLOCK, run_commands, section, write_files
 from typer.testing import CliRunner
 
+from orchestrator.base.messages import TrialRow
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.config import MetricsConfig
-from orchestrator.messages import TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 

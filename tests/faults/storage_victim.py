@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from sweep_cases import finished, sweep_of
 
+from orchestrator.base.errors import StorageError, printable
+from orchestrator.base.files import LEDGER, atomic_write, remove, sweep_lock, unneeded_checkpoints, write_checkpoint
+from orchestrator.base.messages import Checkpoint, Member, Report
 from orchestrator.driver.packing import pack_of
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.errors import StorageError, printable
-from orchestrator.files import LEDGER, atomic_write, remove, sweep_lock, unneeded_checkpoints, write_checkpoint
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Member, Report
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
 OLD, NEW = b"old " * 5000, b"new " * 5000

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fault_kit import assert_sound, run, wait_until
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
+from orchestrator.base.processes import is_alive
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.processes import is_alive
 
 SCRIPT = """
 import os, signal, subprocess, sys, time

@@ -27,7 +27,7 @@ from fault_kit import (
     write_sweep,
 )
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(420)]

@@ -11,13 +11,13 @@ from fault_kit import SWEEP
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
+from orchestrator.base.messages import PackLost, Report
 from orchestrator.driver.runner import run_sweep
-from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import CHECKPOINTS, LEDGER, read_checkpoint, write_checkpoint
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import PackLost, Report
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 from orchestrator.worker.packed_run import Pace

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from sweep_cases import BASE, QUADRATIC, ledger_at, record, sweep_of
 from tiers import thinned
 
+from orchestrator.base.errors import InputError, SweepError, printable
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.errors import InputError, SweepError, printable
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log
-from orchestrator.replay.replay import Curve, detect, replay_logs
+from orchestrator.maps.replay import Curve, detect, replay_logs
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import SECTIONS, keys_of
 from orchestrator.sweepfile.spec import Sweep, build_sweep

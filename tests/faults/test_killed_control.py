@@ -21,7 +21,7 @@ from fault_kit import (
     write_sweep,
 )
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 
 KILLS = 6

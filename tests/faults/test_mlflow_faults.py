@@ -22,15 +22,15 @@ from fault_kit import command, need, wait_until
 from local_server import free_port
 from mlflow import MlflowClient
 
+from orchestrator.base.files import LEDGER
 from orchestrator.commands.printing import show
 from orchestrator.commands.sync import sync
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.mlflow_pages import server_command
+from orchestrator.mirrors.mlflow_reading import runs_without_driver
+from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.mlflow_pages import server_command
-from orchestrator.tracking.mlflow_reading import runs_without_driver
-from orchestrator.tracking.tracker import TrackingError
 
 pytestmark = pytest.mark.faults
 

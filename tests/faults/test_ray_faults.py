@@ -26,9 +26,9 @@ from fault_kit import (
     write_sweep,
 )
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
+from orchestrator.base.processes import all_marked, children, is_alive, leftovers, marked
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.processes import all_marked, children, is_alive, leftovers, marked
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 EXIT_FAILED = 4

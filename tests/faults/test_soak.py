@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from fault_kit import assert_sound, results_of, run, start, wait_until, write_sweep
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
+from orchestrator.base.processes import all_marked, marked
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.processes import all_marked, marked
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3 * 3600)]
 NUM_FAULTS = 200

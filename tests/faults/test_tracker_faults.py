@@ -22,13 +22,13 @@ from fault_kit import command, end_drivers, need, start, wait_until
 from faults.tracker_victim import mirror
 from stored_sweeps import Stored, in_tensorboard, in_wandb
 
-from orchestrator.files import LEDGER
+from orchestrator.base.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.records import running_record
+from orchestrator.mirrors.tracker import Point, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.records import running_record
-from orchestrator.tracking.tracker import Point, tracker_class
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orchestrator.files import FROZEN_SWEEP
-from orchestrator.pictures.exports import existing_exports
+from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.tracker import TrackingError, tracker_class
+from orchestrator.pages.exports import existing_exports
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.tracker import TrackingError, tracker_class
 
 
 def mirror(name: str, folder: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import orchestrator
+from orchestrator.base.errors import InputError
 from orchestrator.commands.import_ import import_
-from orchestrator.errors import InputError
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 

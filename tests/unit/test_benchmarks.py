@@ -24,11 +24,11 @@ from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
 from objectives.base import OBJECTIVES, GptConfig, Way
 from objectives.models.gpt import initial_weights
+from orchestrator.base.files import LEDGER
 from orchestrator.detection.config import SlowConfig
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -12,6 +12,9 @@ from typer.main import get_command
 
 import orchestrator
 from objectives.base import OBJECTIVES
+from orchestrator.api.results import SweepResults
+from orchestrator.causes.remedies.cells_text import cell_remedies_table
+from orchestrator.causes.remedies.kinds import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.outcomes import OUTCOMES, Outcome
@@ -20,9 +23,6 @@ from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS
 from orchestrator.maps.front import Kind as front_kinds
 from orchestrator.maps.stability import METRICS, REDUCTIONS
-from orchestrator.remedies.cells_text import cell_remedies_table
-from orchestrator.remedies.kinds import KINDS
-from orchestrator.results import SweepResults
 from orchestrator.search.by_optuna import MARGIN as METRIC_OF_EDGE
 from orchestrator.search.catalogue import SEARCHES
 from orchestrator.sweepfile.arithmetic import FUNCTIONS

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import lr_knobs
 from benchmarks.lr_knobs import Effect, Span, best_losses, cells_of, edge_factor, factor_text, loss_factor
+from orchestrator.base.space import Axis
 from orchestrator.maps.fitted import FittedEdge, FittedRow
-from orchestrator.space import Axis
 from orchestrator.sweepfile.spec import load_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import search_readings
 from benchmarks.search_readings import correlations, error, write_table
 from benchmarks.search_told import FEWEST, SEEN, Cell, Grid, Told, ToldSearch, read_grid, result_of, told
-from orchestrator.search.surface import Surface
+from orchestrator.surface.surface import Surface
 from orchestrator.sweepfile.spec import Sweep
 
 SIZES = (4, 24)

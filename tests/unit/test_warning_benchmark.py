@@ -13,10 +13,10 @@ import pytest
 from benchmarks import warning as benchmark
 from benchmarks.warning import REFERENCE, SCORES, SWEEPS, Run, across, fit, soon, thinned
 from benchmarks.warning_scores import cusum, deviations, kurtosis
+from orchestrator.detection.warning.alarms import Bout
+from orchestrator.detection.warning.features import NAMES, features
+from orchestrator.detection.warning.risk import shipped
 from orchestrator.sweepfile.spec import load_sweep
-from orchestrator.warning.alarms import Bout
-from orchestrator.warning.features import NAMES, features
-from orchestrator.warning.risk import shipped
 
 PAGE = (Path(__file__).parents[2] / "docs" / "warning.md").read_text()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.processes import MARK, SCRATCH, dead_scratch, leftovers, listening, new_mark
+from orchestrator.base.processes import MARK, SCRATCH, dead_scratch, leftovers, listening, new_mark
 
 LISTEN = """
 import socket, time

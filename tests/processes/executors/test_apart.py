@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sweep_cases import QUADRATIC
 
+from orchestrator.base.errors import ExecutorError, InputError
+from orchestrator.base.messages import PackStarted, Report
+from orchestrator.base.processes import marked
 from orchestrator.driver.packing import make_packs
-from orchestrator.errors import ExecutorError, InputError
 from orchestrator.executors.apart import ApartExecutor
-from orchestrator.messages import PackStarted, Report
-from orchestrator.processes import marked
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

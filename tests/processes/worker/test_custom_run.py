@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from custom_cases import SWEEP, TRAIN, only_pack, reports_of, sweep_in, trained
 
-from orchestrator.messages import Bar, Failed, Lost, Paused
-from orchestrator.processes import is_alive
-from orchestrator.replay.replay import Curve, detect
+from orchestrator.base.messages import Bar, Failed, Lost, Paused
+from orchestrator.base.processes import is_alive
+from orchestrator.maps.replay import Curve, detect
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.worker.forked import close_server
 from orchestrator.worker.run import run_pack

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from custom_cases import only_pack, trained
 
+from orchestrator.base.messages import Lost
+from orchestrator.base.processes import is_alive
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Lost
-from orchestrator.processes import is_alive
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 from orchestrator.worker import forked
 from orchestrator.worker.run import run_pack

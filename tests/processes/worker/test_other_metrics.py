@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from custom_cases import SWEEP, sweep_in, trained
 
+from orchestrator.api.results import load
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend
-from orchestrator.pictures.exports import export_all, export_heatmap
-from orchestrator.results import load
+from orchestrator.pages.exports import export_all, export_heatmap
 
 # The training loss falls the fastest at lr 1, the validation loss at lr 0.1: an overfit.
 TRAIN = """

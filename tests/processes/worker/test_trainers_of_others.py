@@ -9,9 +9,9 @@ import pytest
 from custom_cases import SWEEP, TRAIN, sweep_in, trained
 from typer.testing import CliRunner
 
+from orchestrator.base.errors import InputError
 from orchestrator.cli import app
 from orchestrator.driver.runner import run_sweep
-from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.recommendation import recommend

@@ -7,10 +7,10 @@ import psutil
 import pytest
 from custom_cases import only_pack, sweep_in
 
+from orchestrator.base.messages import Report
+from orchestrator.base.processes import scratch_of, tree_of
 from orchestrator.executors.apart import ApartExecutor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
-from orchestrator.messages import Report
-from orchestrator.processes import scratch_of, tree_of
 
 pytestmark = pytest.mark.services
 WAITS = (

@@ -30,11 +30,11 @@ from slurm_cases import (
 )
 from slurm_kit import KERNEL, MEASURED, Slurm
 
+from orchestrator.base.messages import Completed, PackLost
+from orchestrator.base.processes import is_alive
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Completed, PackLost
-from orchestrator.processes import is_alive
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(420)]
 LOW = {"time": "30", "partition": "low"}

@@ -39,16 +39,16 @@ from slurm_cases import (
 )
 from sweep_cases import QUADRATIC
 
+from orchestrator.base.errors import ExecutorError, InputError
+from orchestrator.base.messages import Completed, Failed, PackLost, PackStarted, Paused, Report
+from orchestrator.base.processes import children, is_alive, marked
 from orchestrator.driver.packing import make_packs
-from orchestrator.errors import ExecutorError, InputError
 from orchestrator.executors.slurm import SlurmExecutor
 from orchestrator.executors.slurm_cluster import SlurmCluster
 from orchestrator.executors.slurm_job import Outbox
 from orchestrator.executors.slurm_placed import Placed
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Completed, Failed, PackLost, PackStarted, Paused, Report
-from orchestrator.processes import children, is_alive, marked
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.errors import InputError
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.compare import compare
 from orchestrator.commands.importance import importance
 from orchestrator.commands.recommend import recommend
 from orchestrator.commands.sensitivity import sensitivity
 from orchestrator.commands.survival import survival
-from orchestrator.errors import InputError
 
 ROW = "seeds: [0, 1, 2]\naxes: {lr: {log: [1e-3, 1], num: 4}}\n"
 LABELS = {"a": "sdsddddddddd", "b": "sssssssssddd"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sweep_cases import record, sweep_of
 
+from orchestrator.base.files import LEDGER
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.printing import show
-from orchestrator.files import LEDGER
 from orchestrator.ledger.writer import LedgerWriter
 
 AXES = {

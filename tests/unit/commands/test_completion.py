@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.errors import InputError
 from orchestrator.cli.completion import sweep_files, sweep_names
 from orchestrator.commands import status as status_module
 from orchestrator.commands.objectives import objectives
 from orchestrator.commands.status import status
-from orchestrator.errors import InputError
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sweep_cases import map_ledger, sweep_of
 
+from orchestrator.base.errors import InputError, StorageError
+from orchestrator.base.files import EDGE_PICTURE, EDGE_TABLE, LEDGER
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.export_edge import export_edge
 from orchestrator.commands.gc import gc
-from orchestrator.errors import InputError, StorageError
-from orchestrator.files import EDGE_PICTURE, EDGE_TABLE, LEDGER
 from orchestrator.ledger.writer import LedgerWriter
 
 AXES = {

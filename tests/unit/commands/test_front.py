@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from sweep_cases import map_ledger, sweep_of
 
+from orchestrator.api.results import load
+from orchestrator.base.errors import InputError, StorageError
+from orchestrator.base.files import FRONT_PICTURE, FRONT_TABLE, LEDGER
 from orchestrator.commands.export_front import export_front
 from orchestrator.commands.front import front
 from orchestrator.commands.gc import gc
-from orchestrator.errors import InputError, StorageError
-from orchestrator.files import FRONT_PICTURE, FRONT_TABLE, LEDGER
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.results import load
 
 AXES = {
     "grid": "axes: {lr: {log: [0.001, 1.0], num: 4}, beta1: {values: [0.0, 0.5]}}\n",

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, record, search_with, sweep_of
 
+from orchestrator.base.messages import Completed, Report
+from orchestrator.causes.remedies.training import Asked
 from orchestrator.cli import app
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.compare import compare
@@ -35,8 +37,6 @@ from orchestrator.driver.provenance import driver_facts
 from orchestrator.importing.options import ImportOptions
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.logs.columns import Columns
-from orchestrator.messages import Completed, Report
-from orchestrator.remedies.training import Asked
 from orchestrator.sweepfile.spec import Sweep
 
 PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()

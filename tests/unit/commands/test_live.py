@@ -7,10 +7,10 @@ from types import ModuleType, SimpleNamespace
 from rich.console import Console
 from sweep_cases import QUADRATIC, sweep_of, trial_row
 
+from orchestrator.base.messages import Report, TrialRow
 from orchestrator.commands.live import LiveView, progress_line, stop_line, text_map
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
-from orchestrator.messages import Report, TrialRow
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sweep_cases import learning, ledger_at, record, sweep_of
 
+from orchestrator.base.errors import InputError
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.locate import locate
 from orchestrator.commands.replay import replay
-from orchestrator.errors import InputError
 from orchestrator.logs.columns import Columns
 
 GRID = "axes: {lr: {log: [1e-3, 1], num: 4}, beta1: {values: [0.0, 0.5]}}\n"

@@ -12,11 +12,11 @@ import pytest
 from sweep_cases import QUADRATIC
 
 from objectives.models import quadratic
-from orchestrator.errors import StorageError
+from orchestrator.base.errors import StorageError
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.notify import service
-from orchestrator.notify.news import Message
-from orchestrator.notify.sender import NotDelivered, Sender
+from orchestrator.mirrors.notify import service
+from orchestrator.mirrors.notify.news import Message
+from orchestrator.mirrors.notify.sender import NotDelivered, Sender
 
 RUN = ("run", "edge.yaml", "--executor", "inline")
 

@@ -12,9 +12,9 @@ import pytest
 from typer.main import get_command
 
 import orchestrator.commands
+from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.cli import app
 from orchestrator.commands.printing import show
-from orchestrator.errors import EXIT_OK, EXIT_SOME_FAILED
 
 HELPERS = {"__init__", "arguments", "forking", "live", "notebook_frame", "printing", "remedy_each_cell"}
 

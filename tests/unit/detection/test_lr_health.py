@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import trial_row
 
+from orchestrator.base.messages import TrialRow
 from orchestrator.detection.lr_health import BEYOND_NOISE, LEAST_DIFFERENCE, LEAST_OF_ONE_SEED, with_lr_health
-from orchestrator.messages import TrialRow
 
 Loss = float | str | None
 

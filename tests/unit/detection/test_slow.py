@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning
 
+from orchestrator.base.messages import Bar, Rival
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.detection.judging import Judging
 from orchestrator.detection.outcomes import finished_of
 from orchestrator.detection.slow import Rungs, bars_of, rungs_of
-from orchestrator.messages import Bar, Rival
 
 STEPS = 48
 UNSEEN = SpikeDetector().record()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sweep_cases import learning
 
+from orchestrator.base.messages import Finished
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.judging import Judging
 from orchestrator.detection.outcomes import finished_of
-from orchestrator.messages import Finished
 
 CONFIG = StoppingConfig(spike_rise=0.1, gradient_patience=1)
 EVERY, NUM_STEPS = 20, 400

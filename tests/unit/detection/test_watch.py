@@ -14,10 +14,10 @@ import torch
 from sweep_cases import learning
 from watch_cases import SWEEP_STOPPING, MakeTrial, sweeps_trial
 
+from orchestrator.base.errors import InputError, StorageError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.watch import TRIAL_VARIABLE, TrainingLost, Watch, read_rows
-from orchestrator.errors import InputError, StorageError
-from orchestrator.replay.replay import Curve, detect
+from orchestrator.maps.replay import Curve, detect
 
 LOST = learning(300, changes=[(150, 300, 4.0)])
 SPIKED = learning(300, changes=[(150, 160, 3.0)])

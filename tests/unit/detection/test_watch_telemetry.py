@@ -67,7 +67,7 @@ def test_a_warning_stands_while_its_alarm_does(loop, monkeypatch: pytest.MonkeyP
     from dataclasses import replace
 
     from orchestrator.detection import watched_steps
-    from orchestrator.warning.monitor import model_for
+    from orchestrator.detection.warning.monitor import model_for
 
     always = replace(model_for(None), threshold=0.0)
     monkeypatch.setattr(watched_steps, "model_for", lambda every, has_largest: always)

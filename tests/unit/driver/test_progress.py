@@ -7,11 +7,11 @@ import signal
 import pytest
 from sweep_cases import sweep_with
 
+from orchestrator.base.errors import StorageError
+from orchestrator.base.messages import Ending, Failed, Lost, PackStarted, Report
 from orchestrator.driver.progress import Progress
-from orchestrator.errors import StorageError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Ending, Failed, Lost, PackStarted, Report
 
 
 class Last:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sweep_cases import numbers, search_with, sweep_with
 
+from orchestrator.base.files import LEDGER
 from orchestrator.driver.budget import Budget
 from orchestrator.driver.progress import Progress
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter

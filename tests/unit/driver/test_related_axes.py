@@ -8,9 +8,9 @@ import pytest
 from sweep_cases import sweep_of
 
 import orchestrator
+from orchestrator.api.results import SweepResults
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.results import SweepResults
 
 BASE = "name: case\nobjective: quadratic\nsteps: 60\n"
 

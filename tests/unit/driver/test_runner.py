@@ -10,12 +10,22 @@ import pytest
 from sweep_cases import numbers, sweep_with
 
 from objectives.models import quadratic
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER, sweep_lock
+from orchestrator.base.messages import (
+    Completed,
+    Failed,
+    Lost,
+    OutOfMemory,
+    PackLost,
+    PackStarted,
+    Paused,
+    Refused,
+    Report,
+)
 from orchestrator.driver.runner import MAX_LOSSES
-from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import FROZEN_SWEEP, LEDGER, sweep_lock
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.messages import Completed, Failed, Lost, OutOfMemory, PackLost, PackStarted, Paused, Refused, Report
 from orchestrator.sweepfile.spec import load_sweep
 
 

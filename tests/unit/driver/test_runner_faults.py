@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sweep_cases import numbers, search_with, sweep_with
 
-from orchestrator.errors import StorageError
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import CHECKPOINTS, LEDGER
+from orchestrator.base.messages import Completed, Event, PackLost, PackStarted, Report
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import CHECKPOINTS, LEDGER
 from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Completed, Event, PackLost, PackStarted, Report
 from orchestrator.worker.run import run_pack
 
 SWEEPS = {

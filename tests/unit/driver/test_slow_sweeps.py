@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from sweep_cases import numbers, sweep_of
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
+from orchestrator.base.messages import Pack, PackLost, Report, Rival, TrialRow
 from orchestrator.detection.slow import bars_of, rungs_of
 from orchestrator.driver.packing import make_packs
-from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.audit import audit, audit_lines
 from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.stability import stability_map
 from orchestrator.maps.tables import map_table
-from orchestrator.messages import Pack, PackLost, Report, Rival, TrialRow
-from orchestrator.replay.audit import audit, audit_lines
-from orchestrator.replay.replay import replay_sweep
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sweep_cases import ledger_at, map_ledger
 
+from orchestrator.base.files import LEDGER
 from orchestrator.commands.plan import plan
 from orchestrator.driver.progress import Progress
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -10,20 +10,20 @@ import pandas as pd
 import pytest
 from sweep_cases import sweep_of
 
+from orchestrator.api.results import load
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
-from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.audit import audit, audit_lines
+from orchestrator.maps.replay import replay_sweep
 from orchestrator.maps.stability import stability_map, sweep_axes
-from orchestrator.pictures.exports import export_all
-from orchestrator.pictures.report.data import report_data
-from orchestrator.replay.audit import audit, audit_lines
-from orchestrator.replay.replay import replay_sweep
-from orchestrator.results import load
+from orchestrator.mirrors.records import trial_record
+from orchestrator.pages.data import report_data
+from orchestrator.pages.exports import export_all
 from orchestrator.sweepfile.spec import load_sweep
-from orchestrator.tracking.records import trial_record
 
 # With few points to fit, those in between are soon fitted worse.
 FIT = """

@@ -13,8 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.base.messages import (
+    Checkpoint,
+    Completed,
+    Failed,
+    Finished,
+    Lost,
+    OutOfMemory,
+    Paused,
+    Refused,
+    Report,
+)
 from orchestrator.executors.report_files import from_json, to_json
-from orchestrator.messages import Checkpoint, Completed, Failed, Finished, Lost, OutOfMemory, Paused, Refused, Report
 
 words = st.text(max_size=8)
 numbers = st.floats(width=64)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.executors.slurm_options import read_options
 
 

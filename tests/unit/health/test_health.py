@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
+from orchestrator.base.messages import Checkpoint, Member, Report
 from orchestrator.commands.gc import gc
 from orchestrator.driver.packing import pack_of
-from orchestrator.errors import InputError
-from orchestrator.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
 from orchestrator.health.environment import examine_environment
 from orchestrator.health.finding import Finding, repair
 from orchestrator.health.sweep import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Member, Report
-from orchestrator.pictures.exports import export_all
+from orchestrator.pages.exports import export_all
 
 SWEEP = sweep_of("axes: {lr: {values: [0.1, 0.2]}}\ntracking: {enabled: false}\n")
 

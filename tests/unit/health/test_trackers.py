@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.files import FROZEN_SWEEP, sweep_lock
+from orchestrator.base.files import FROZEN_SWEEP, sweep_lock
 from orchestrator.health.finding import Finding
 from orchestrator.health.sweep import examine_sweep
+from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.tracker import tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
-from orchestrator.tracking.mirror import Mirror
-from orchestrator.tracking.tracker import tracker_class
 
 AXES = "axes: {lr: {values: [0.1, 0.2]}}\n"
 SWEEP = sweep_of(f"{AXES}tracking: {{to: [tensorboard]}}\n")

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.errors import InputError
-from orchestrator.files import LEDGER
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.recording import record

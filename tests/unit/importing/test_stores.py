@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.search.study import Parameter, StudyTrial, study_file

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
 from orchestrator.commands.import_ import import_
 from orchestrator.commands.printing import Answer
-from orchestrator.errors import InputError
-from orchestrator.files import LEDGER
 from orchestrator.importing.collecting import collect
 from orchestrator.importing.options import ImportOptions
 from orchestrator.importing.outcomes import by_final_loss

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, record, sweep_of
 
+from orchestrator.base.errors import StorageError
+from orchestrator.base.messages import Checkpoint, Member, Report
 from orchestrator.driver.packing import pack_of
-from orchestrator.errors import StorageError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Checkpoint, Member, Report
 
 THREE = "axes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
 SIX = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.3]}}\n"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, record, sweep_of
 
+from orchestrator.base.errors import InputError, StorageError
+from orchestrator.base.messages import Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.errors import InputError, StorageError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.schema import APPLICATION_ID, SCHEMA, Schema
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.messages import Report
 
 SIX = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.3]}}\n"
 LABELS = ["stable", "diverged", "spiked", "errored", "planned", "stable"]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.logs import files as logs
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.files import find_logs, read_log

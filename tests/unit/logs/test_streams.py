@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.logs import file_tail
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig

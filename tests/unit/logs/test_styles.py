@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sweep_cases import learning
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.files import read_log

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis, format_value
 from orchestrator.maps.axis_values import label_between, value_label, value_labels, value_meant
-from orchestrator.pictures.labels import short_number, tick_labels
-from orchestrator.space import Axis, format_value
+from orchestrator.render.labels import short_number, tick_labels
 
 near_one = st.integers(1, 16).flatmap(lambda power: st.floats(1, 9).map(lambda digits: 1 - digits * 10**-power))
 numbers = st.one_of(st.floats(-1e300, 1e300, allow_nan=False), near_one, st.integers(-(10**9), 10**9))

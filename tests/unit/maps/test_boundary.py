@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis
 from orchestrator.maps.boundary import Edge, boundary, boundary_lines, margins, row_boundary
 from orchestrator.maps.stability import stability_map
-from orchestrator.space import Axis
 
 LOG = Axis("lr", "log", (1e-3, 1e-2, 1e-1, 1.0), (1e-3, 1.0))
 S, D = "stable", "diverged"

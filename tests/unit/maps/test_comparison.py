@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.maps.comparison import Comparison, compare, shared_maps
 from orchestrator.maps.comparison_text import comparison_lines
 from orchestrator.maps.paired_trials import mcnemar

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from orchestrator.base.space import Axis, on_natural_scale
 from orchestrator.maps.covariates import covariates_of, design
-from orchestrator.space import Axis, on_natural_scale
 
 
 def axis(*values, name: str = "lr", scale: str = "values") -> Axis:

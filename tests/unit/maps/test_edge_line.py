@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.edge_line import PLACES_ACROSS, edge_lines, edge_table, linked
 from orchestrator.maps.fitted import fit
 from orchestrator.maps.stability import stability_map
-from orchestrator.space import Trial
 
 GRID = "axes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"
 FACETS = GRID + "  optimizer: {values: [sgd, adamw]}\n"

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from sweep_cases import record, search_with, sweep_of
 
-from orchestrator.errors import InputError
-from orchestrator.files import LEDGER
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
+from orchestrator.base.space import Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary
 from orchestrator.maps.fitted import fit, fitted_lines, fitted_mesh
 from orchestrator.maps.stability import stability_map
-from orchestrator.space import Trial
 from orchestrator.sweepfile.spec import Sweep
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 4}\n"

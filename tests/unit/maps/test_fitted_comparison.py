@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis, Trial
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.fitted import FittedEdge, FittedRow
@@ -25,8 +26,7 @@ from orchestrator.maps.fitted_comparison import (
     row_shift,
 )
 from orchestrator.maps.fitted_comparison_text import fitted_comparison_lines
-from orchestrator.pictures.fitted_comparison import fitted_comparison_picture
-from orchestrator.space import Axis, Trial
+from orchestrator.render.fitted_comparison import fitted_comparison_picture
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {log: [0.001, 1.0], num: 13}\n  beta1: {linear: [0.0, 0.9], num: 5}\n"
 SAMPLED = "seeds: [0, 1]\nsample: {method: sobol, num: 64}\naxes:\n"

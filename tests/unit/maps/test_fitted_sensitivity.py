@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.fitted_sensitivity import FittedSensitivities, fitted_lr_sensitivity, sensitivity_answer
 from orchestrator.maps.sensitivity import lr_sensitivity

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.maps.front import Front, front, front_content, front_table
 from orchestrator.maps.front_text import front_lines
 from orchestrator.maps.recommendation import recommend

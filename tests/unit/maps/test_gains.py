@@ -7,9 +7,9 @@ import math
 import pytest
 from sweep_cases import trial_row
 
-from orchestrator.intervals import wilson
+from orchestrator.base.intervals import wilson
+from orchestrator.base.messages import PRUNED
 from orchestrator.maps.gains import BestCell, Gains, Trials, gains
-from orchestrator.messages import PRUNED
 
 
 def trials(*outcomes: str | None, losses: tuple[float | None, ...] = (), seeds: int = 1) -> Trials:

@@ -13,14 +13,14 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 from typer.testing import CliRunner
 
 import orchestrator
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis
 from orchestrator.cli import app
-from orchestrator.errors import InputError
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.comparison_text import comparison_json, comparison_lines
 from orchestrator.maps.gains import BestCell, Gains
 from orchestrator.maps.gains_text import gains_lines
 from orchestrator.maps.one_value import values_along
-from orchestrator.space import Axis
 
 AXES = (Axis("lr", "log", (0.1, 1.0)), Axis("beta1", "linear", (0.9,)))
 HALF = Gains(

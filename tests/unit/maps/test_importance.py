@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of, trial_row
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.maps.importance import importance, importance_json, importance_lines, loss_ranks
 
 GRID = "seeds: [0, 1]\naxes: {lr: {log: [1e-3, 1], num: 5}, clip: {values: [1.0, 2.0, null]}}\n"

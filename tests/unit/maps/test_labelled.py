@@ -8,7 +8,7 @@ import pytest
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
 import orchestrator
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 
 GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis
 from orchestrator.maps.boundary import row_boundary
 from orchestrator.maps.level_boundary import LevelRow, level_boundary, level_lines, level_row
 from orchestrator.maps.stability import stability_map
-from orchestrator.space import Axis
 from orchestrator.sweepfile.spec import load_sweep
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.maps.located import Located, locate
 from orchestrator.maps.located_text import located_json, located_lines
 from orchestrator.maps.recommendation import recommend

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
+from orchestrator.base.messages import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
@@ -13,7 +14,6 @@ from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.lr_curves import SHAKING, judged_trials, step_noise
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.stability import stability_map
-from orchestrator.messages import Completed, Report
 
 RATES = "axes: {lr: {values: [0.01, 0.1, 1.0]}}\n"
 STEPS = 200

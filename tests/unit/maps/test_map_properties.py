@@ -23,19 +23,19 @@ from hypothesis import strategies as st
 from sweep_cases import ledger_at, map_ledger, sweep_of
 from typer.testing import CliRunner
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.cli import app
 from orchestrator.commands.live import text_map
 from orchestrator.detection.outcomes import OUTCOMES, cell_state
-from orchestrator.errors import InputError
-from orchestrator.files import FROZEN_SWEEP
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import compare
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.stability import facet_maps, stability_map, sweep_axes
 from orchestrator.maps.tables import map_table
-from orchestrator.pictures.maps import _draw_edges
-from orchestrator.pictures.report.data import report_data
+from orchestrator.pages.data import report_data
+from orchestrator.render.maps import _draw_edges
 from orchestrator.sweepfile.spec import Sweep
 
 FAULTS = ("errored",)

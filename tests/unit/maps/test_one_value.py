@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.base.errors import InputError
 from orchestrator.commands.compare import compare
-from orchestrator.errors import InputError
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
 from orchestrator.maps.comparison_text import comparison_lines

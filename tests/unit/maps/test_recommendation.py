@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, record, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.maps.recommendation import recommend, recommendation_lines
 
 ROW = "axes: {lr: {log: [1e-3, 10], num: 5}}\n"

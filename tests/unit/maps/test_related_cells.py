@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis, Trial
 from orchestrator.commands.live import text_map
-from orchestrator.errors import InputError
 from orchestrator.maps.boundary import boundary, boundary_lines
 from orchestrator.maps.comparison import Comparison, compare, shared_maps
 from orchestrator.maps.recommendation import recommend, recommendation_lines
@@ -16,10 +17,9 @@ from orchestrator.maps.related_cells import led, state_beside
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
-from orchestrator.pictures.maps import heatmap
-from orchestrator.pictures.report.report import report_html
-from orchestrator.space import Axis, Trial
-from orchestrator.tracking.sweep_records import sweep_record
+from orchestrator.mirrors.sweep_records import sweep_record
+from orchestrator.pages.report import report_html
+from orchestrator.render.maps import heatmap
 
 TIED = """
 axes: {lr: {log: [0.01, 10], num: 4}, batch_size: {values: [8, 32]}}

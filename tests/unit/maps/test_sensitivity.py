@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.messages import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.errors import InputError
 from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines
-from orchestrator.messages import Completed, Report
 
 TWO = "seeds: [0, 1]\naxes: {lr: {values: [0.1, 0.2, 0.4]}, clip: {values: [1.0, null]}}\n"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
+from orchestrator.base.errors import InputError
 from orchestrator.detection.outcomes import cell_state
-from orchestrator.errors import InputError
 from orchestrator.maps.boundary import boundary_lines
 from orchestrator.maps.stability import METRICS, facet_maps, stability_map
 from orchestrator.maps.tables import map_table, trial_table

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import finished, ledger_at, map_ledger, sweep_of, trial_row
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
+from orchestrator.base.intervals import Z_SCORE, wilson
+from orchestrator.base.messages import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.errors import InputError
-from orchestrator.files import LEDGER
-from orchestrator.intervals import Z_SCORE, wilson
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.covariates import covariates_of
 from orchestrator.maps.stability import sweep_axes
@@ -29,7 +30,6 @@ from orchestrator.maps.survival import (
     survival,
 )
 from orchestrator.maps.survival_text import survival_json, survival_lines
-from orchestrator.messages import Completed, Report
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

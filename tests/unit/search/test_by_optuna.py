@@ -4,11 +4,11 @@ import math
 
 import pytest
 
+from orchestrator.base.space import Axis
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, POPULATION, SAMPLERS, SPREADS, OptunaSearch, _distribution
 from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import CellResult, Proposal, Search, SeedResult
-from orchestrator.space import Axis
 
 LR = Axis("lr", "log", (), (1e-4, 1.0))
 BETA2 = Axis("beta2", "log1m", (), (0.9, 0.9999))

@@ -7,8 +7,8 @@ import numpy as np
 import optuna
 import pytest
 
+from orchestrator.base.space import Axis
 from orchestrator.search.sampled import METHODS, sample_cells
-from orchestrator.space import Axis
 
 AXES = [
     Axis("lr", "log", (), (1e-6, 1.0)),

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from orchestrator.base.errors import InputError
 from orchestrator.cli import app
 from orchestrator.driver.packing import make_packs
-from orchestrator.errors import InputError
 from orchestrator.sweepfile.custom_trainer import command_of, placeholders, render
 from orchestrator.sweepfile.spec import ImportNotAllowed, load_sweep
 

@@ -11,10 +11,10 @@ import yaml
 
 from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis, Trial, canonical_json, format_value, frozen, thawed
 from orchestrator.commands.arguments import cell_of
-from orchestrator.errors import InputError
 from orchestrator.maps.axis_values import value_labels, value_meant
-from orchestrator.space import Axis, Trial, canonical_json, format_value, frozen, thawed
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

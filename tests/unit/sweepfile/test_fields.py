@@ -12,16 +12,16 @@ from tiers import thinned
 
 from objectives.base import OBJECTIVES
 from orchestrator import load
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import frozen
 from orchestrator.commands.live import text_map
 from orchestrator.driver.runner import run_sweep
-from orchestrator.errors import InputError
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import stability_map, sweep_axes
 from orchestrator.maps.tables import map_table, trial_table
-from orchestrator.pictures.exports import export_heatmap
-from orchestrator.pictures.report.report import report_html
-from orchestrator.space import frozen
+from orchestrator.pages.exports import export_heatmap
+from orchestrator.pages.report import report_html
 from orchestrator.sweepfile.spec import build_sweep, load_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
+from orchestrator.base.errors import InputError
 from orchestrator.commands.plan import plan
-from orchestrator.errors import InputError
 from orchestrator.sweepfile.global_batch import PARTS, whole_batch
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -11,9 +11,9 @@ from sweep_cases import BASE, sweep_of
 from objectives.base import OBJECTIVES, GptConfig, Objective, QuadraticConfig, TrainingConfig, Way
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
 from objectives.optimizers.facts import OPTIMIZERS
+from orchestrator.base.errors import InputError
 from orchestrator.commands.plan import plan
 from orchestrator.driver.packing import structure_of
-from orchestrator.errors import InputError
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.spec import Sweep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sweep_cases import BASE, sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import EVENTS
 from orchestrator.sweepfile.spec import build_sweep

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from sweep_cases import sweep_of
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.files import LEDGER
 from orchestrator.driver.refining import refining_sweep
-from orchestrator.errors import InputError
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.refining import refined

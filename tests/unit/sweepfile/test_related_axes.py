@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis, grid_cells
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.errors import InputError
-from orchestrator.space import Axis, grid_cells
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.run_settings import run_settings
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from sweep_cases import search_with
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.search.by_optuna import OptunaSearch
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.searches import have_learned

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.shares import steps_of_share
 from orchestrator.sweepfile.spec import Sweep, build_sweep

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import InputError
 from orchestrator.commands.arguments import read_sweep
 from orchestrator.commands.init import init
-from orchestrator.errors import InputError
 from orchestrator.sweepfile import shipped_sweeps as module
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps

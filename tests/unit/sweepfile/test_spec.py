@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sweep_cases import BASE, sweep_of
 
 from objectives.base import OBJECTIVES
+from orchestrator.base.errors import InputError
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.errors import InputError
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import TelemetryConfig
 from orchestrator.sweepfile.spec import Sweep, build_sweep, load_sweep, read_document

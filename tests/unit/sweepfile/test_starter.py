@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from objectives.base import OBJECTIVES
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.sections import SweepFile
 from orchestrator.sweepfile.spec import build_sweep

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_cases import search_with, sweep_of, trial_row
 
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 
+from orchestrator.base.messages import Bar, Pack, Report
 from orchestrator.detection.config import SlowConfig
-from orchestrator.messages import Bar, Pack, Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 

@@ -10,9 +10,9 @@ import pytest
 from pack_cases import pack_with
 
 from objectives.base import OBJECTIVES, Objective
+from orchestrator.base.messages import Pack, Telemetry, Trace
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import NEVER, SpikeDetector
-from orchestrator.messages import Pack, Telemetry, Trace
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.readings import CLOSE, CLOSE_EVERY, LOOK_STEPS, as_table, closely_due, due, of_row, on_host

@@ -14,7 +14,7 @@ from pack_cases import REPORT_EACH_LOOK, assert_the_same, curve, interrupted, pa
 
 from objectives.base import OBJECTIVES, QuadraticConfig
 from objectives.training.packed import PackedTrainer
-from orchestrator.messages import Pack, Report
+from orchestrator.base.messages import Pack, Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.roster import Roster

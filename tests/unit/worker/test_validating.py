@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 
-from orchestrator.messages import Pack, Report
+from orchestrator.base.messages import Pack, Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 

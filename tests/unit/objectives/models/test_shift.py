@@ -13,7 +13,7 @@ from sweep_cases import sweep_of
 
 from objectives.base import GptConfig, Place
 from objectives.models.data import batch_origin, batch_text, load_corpus, random_bytes
-from orchestrator.errors import InputError
+from orchestrator.base.errors import InputError
 
 SIZES = {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1}
 NUM_STEPS = 12

@@ -13,10 +13,10 @@ from objectives.optimizers.libraries import problem_with
 from objectives.optimizers.named import make_optimizer
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
+from orchestrator.base.errors import InputError
 from orchestrator.commands.plan import plan
 from orchestrator.driver.packing import expected_width, make_packs
 from orchestrator.driver.refusals import refuse_missing_optimizers
-from orchestrator.errors import InputError
 from orchestrator.worker.measurement import Machine, Measurement
 from orchestrator.worker.ways import measure_widths
 

@@ -16,9 +16,9 @@ import pytest
 from pack_cases import trainer_of
 
 from objectives.base import QuadraticConfig
+from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.files import LEDGER
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY
 from orchestrator.sweepfile.spec import build_sweep, load_sweep

@@ -1,0 +1,1 @@
+"""What a notebook uses: `load`, `run`, and the results of a sweep."""

@@ -1,0 +1,1 @@
+"""The ground floor: axes, errors, files, processes and intervals."""

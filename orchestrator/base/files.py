@@ -1,0 +1,280 @@
+"""Files under results/, private to their owner: atomic writes and locks; and output files named by the user.
+
+Apart from this module only SQLite, MLflow, Weights & Biases and the trials of custom trainers write under results/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import os
+import shlex
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrator.base.errors import InputError, Problem, StorageError
+
+LEDGER = "ledger.db"
+STANDARD_OUTPUT = Path("-")  # as a value of --json
+FROZEN_SWEEP = "sweep.yaml"
+CHECKPOINTS = "checkpoints"
+JOBS = "slurm"  # folder of cluster jobs
+PICTURES = ("png", "svg", "pdf")
+COMPARISONS, REPLAYS = "compare", "replay"  # folders of pictures beside the sweeps'
+DIAGNOSES, EXPLANATION = "diagnosis", "explanation.png"  # pictures: a folder, a file
+REMEDIES, REMEDIES_PICTURE = "remedies", "remedies.png"  # a folder of a trial's forks in it, and their picture
+REMEDY_MAP, REMEDY_TABLE = "remedies.png", "remedies.csv"  # the remedies of all unstable cells
+FORKS_OF_EACH = f"{REMEDIES}/*/ledger.db"  # the ledgers of trials' forks
+OPTUNA_STUDY = "optuna.db"
+EDGE_PICTURE, EDGE_TABLE = "edge.png", "edge.csv"
+FRONT_PICTURE, FRONT_TABLE = "front.png", "front.csv"
+EXPORTED = "exported"  # the state of the ledger that the exports show
+MIRRORED = "mirrored"  # the tracker's store that has the sweep, and the state of the ledger in it
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError under ``path`` into a StorageError that names path, cause and free space."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}{free_space(path)}") from error
+
+
+def free_space(path: Path) -> str:
+    """Free space on the disk of ``path``, in brackets; empty if unknown."""
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            stat = os.statvfs(folder)
+            return f" ({stat.f_bavail * stat.f_frsize / 2**20:.0f} MiB free)"
+    return ""
+
+
+def refuse_links(*paths: Path) -> None:
+    """Raise StorageError where one of ``paths`` is a link: writing there would change another place."""
+    for path in paths:
+        if path.is_symlink():
+            raise StorageError(f"{path}: is a link to {os.readlink(path)}\n    remedy: put a real folder or file there")
+
+
+def make_folder(folder: Path) -> None:
+    """Create ``folder`` and its missing parents, private to this user whatever the umask."""
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.is_dir()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Open ``path`` as ``open`` does; a file that this creates is private to this user whatever the umask."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def make_private(path: Path) -> None:
+    """Create an empty private file if there is none, for a library that would create it with the umask.
+
+    An existing file is not even opened: closing it would drop the locks that SQLite has on it in this process.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def atomic_write(path: Path, content: bytes | str) -> None:
+    """Write a file under results/ so that a reader, or a crash, sees the old or the new file, never a part.
+
+    File and folder are private to this user. Raises StorageError, also where the folder is a link.
+    """
+    refuse_links(path.parent)
+    with storage_errors(path):
+        make_folder(path.parent)
+        _replace(path, content, 0o600)
+
+
+def write_output(path: Path, content: bytes | str) -> None:
+    """Write a file named by the user, as ``atomic_write`` does, with the mode of the umask. Creates no folder."""
+    with storage_errors(path):
+        _replace(path, content, 0o666)
+
+
+def _replace(path: Path, content: bytes | str, mode: int) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    name = path.with_name(f".{uuid.uuid4().hex[:8]}.part")  # TensorBoard reads all that has tfevents in its name
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def check_output(path: Path | None, option: str = "--output") -> None:
+    """Raise InputError where a file cannot be written: its folder is missing, or it is a folder or a device."""
+    if path is None or (path == STANDARD_OUTPUT and option == "--json"):
+        return
+    if not path.parent.is_dir():
+        remedy = f"make it first (mkdir -p {shlex.quote(str(path.parent))}), or name another"
+        raise InputError(Problem(option, str(path), f"there is no folder {path.parent}", remedy))
+    if path.exists() and not path.is_file():
+        raise InputError(Problem(option, str(path), "is no plain file", "name another"))
+
+
+def output_format(path: Path | None, formats: Sequence[str] = PICTURES, asked: str | None = None) -> str:
+    """The format of the file ``path`` (--output): its suffix, ``asked``, or else the first of ``formats``.
+
+    Raises InputError where a format is not one of ``formats``, suffix and ``asked`` (--format) differ, or the folder of
+    ``path`` is missing.
+    """
+    *some, last = formats
+    if asked is not None and asked not in formats:
+        choice = f"choose {', '.join(some)} or {last}"
+        raise InputError(Problem("--format", "", f"{asked!r} is unknown", choice))
+    if path is None:
+        return asked or formats[0]
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in formats:
+        endings = f"end it in {', '.join(f'.{one}' for one in some)} or .{last}"
+        raise InputError(Problem("--output", str(path), "has an ending that is no format", endings))
+    if asked is not None and asked != ending:
+        remedy = f"leave out --format, or end it in .{asked}"
+        raise InputError(Problem("--output", str(path), f"its ending is not that of --format {asked}", remedy))
+    check_output(path)
+    return ending
+
+
+def frozen_text(folder: Path) -> str:
+    """The sweep file in ``folder`` as it was run; empty where there is none, as beside imported results."""
+    path = folder / FROZEN_SWEEP
+    with storage_errors(path):
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
+    """Write a checkpoint of the sweep in ``folder`` under a unique name; returns the name and its sha256."""
+    refuse_links(folder, folder / CHECKPOINTS)
+    sha256 = hashlib.sha256(content).hexdigest()
+    name = f"{uuid.uuid4().hex[:12]}.pt"
+    atomic_write(folder / CHECKPOINTS / name, content)
+    return name, sha256
+
+
+def read_checkpoint(folder: Path, name: str, sha256: str) -> bytes:
+    """The checkpoint ``name`` of the sweep in ``folder``, after verifying its content.
+
+    Raises StorageError where it is missing, a link, not in its folder, or has another checksum.
+    """
+    path = folder / CHECKPOINTS / name
+    if Path(name).name != name:
+        raise StorageError(f"{path}: a checkpoint has a plain name")
+    with storage_errors(path):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            content = file.read()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise StorageError(f"{path}: is damaged, its checksum is not the one in the ledger")
+    return content
+
+
+def unneeded_checkpoints(folder: Path, needed: Collection[str]) -> list[Path]:
+    """Checkpoint files of the sweep in ``folder`` that are not ``needed``, and partly written ones."""
+    if not (folder / CHECKPOINTS).is_dir() or (folder / CHECKPOINTS).is_symlink():
+        return []
+    return sorted(path for path in (folder / CHECKPOINTS).iterdir() if path.name not in needed)
+
+
+def withdraw_jobs(folder: Path) -> None:
+    """Cancel the jobs of an earlier driver of the sweep in ``folder``, by removing their permission to run."""
+    remove((folder / JOBS).glob("run-*"))
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete files; one that is missing or cannot be deleted is no error. Deletes links, not their targets."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def write_if_changed(path: Path, content: bytes | str) -> None:
+    """Write ``path`` atomically unless it has this ``content``, so that its modification time is meaningful."""
+    data = content.encode() if isinstance(content, str) else content
+    with storage_errors(path):
+        if path.is_file() and path.read_bytes() == data:
+            return
+    atomic_write(path, content)
+
+
+@contextlib.contextmanager
+def sweep_lock(folder: Path) -> Iterator[None]:
+    """Lock the sweep in ``folder``: one driver at a time. The lock ends with the process.
+
+    Raises InputError naming the holder when another process has it.
+    """
+    refuse_links(folder, folder / LEDGER, folder / _LOCK)
+    with storage_errors(folder):
+        make_folder(folder)
+        file = open_private(folder / _LOCK, "a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise InputError(
+                Problem(str(folder), "", f"is in use by {holder}", "wait for it, or stop it first")
+            ) from None
+        now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} since {now}\n")
+        file.flush()
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a driver has the sweep in ``folder``."""
+    try:
+        with open(folder / _LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def litter(folder: Path) -> list[Path]:
+    """Partly written files, left by interruptions, in the folder of a sweep and in its event files' folders."""
+    found = [*folder.glob(".*.*"), *folder.glob("tensorboard/**/.*.part")]
+    return sorted(path for path in found if path.is_file() or path.is_symlink())
+
+
+@contextlib.contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``, waiting for other holders to release it."""
+    with storage_errors(path):
+        make_folder(path.parent)
+        file = open_private(path, "a")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sweep_folder(name_or_folder: str, results: Path) -> Path:
+    """The results folder of a planned sweep, by name or path.
+
+    Raises InputError when there is none, listing existing sweeps.
+    """
+    for folder in (results / name_or_folder, Path(name_or_folder)):
+        if (folder / LEDGER).is_file():
+            return folder
+    there = sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+    remedy = f"there are: {', '.join(there)}" if there else "`sweep run FILE` makes one"
+    if (name := Path(name_or_folder).stem) in there and name != name_or_folder:
+        remedy = f"did you mean `{name}`? {remedy}"
+    raise InputError(Problem(str(results / name_or_folder), "", "holds no sweep", remedy))

@@ -1,0 +1,51 @@
+"""The table of the mechanisms by which training becomes unstable.
+
+The order is that of priority: an earlier mechanism causes, or comes with, the later ones. Steps that grow by themselves
+make losses jump, and so does a change of the data; a batch that jumps makes the second moment lag; a step over the edge
+makes the logits grow. An epsilon that stalls the shallow blocks is above their gradients, so the stall comes before the
+epsilon floor. A new mechanism is a file, or a part of one, with all its facts, and a line in the table.
+"""
+
+from __future__ import annotations
+
+from orchestrator.causes.mechanisms.batches import BAD_BATCH
+from orchestrator.causes.mechanisms.decay import PRECONDITIONER_DECAY
+from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
+from orchestrator.causes.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
+from orchestrator.causes.mechanisms.logits import LOGIT_GROWTH
+from orchestrator.causes.mechanisms.mechanism import Mechanism
+from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
+from orchestrator.causes.mechanisms.precision import HALF_PRECISION_OVERFLOW
+from orchestrator.causes.mechanisms.rate import LEARNING_RATE_TOO_LOW
+from orchestrator.causes.mechanisms.scales import (
+    CLIPPING_INACTIVE,
+    CLIPPING_SATURATED,
+    EPSILON_FLOOR,
+    LAYERS_OUT_OF_STEP,
+)
+from orchestrator.causes.mechanisms.sharpening import SHARPENING
+
+MECHANISMS: dict[str, Mechanism] = {
+    mechanism.key: mechanism
+    for mechanism in (
+        HALF_PRECISION_OVERFLOW,
+        LEARNING_RATE_TOO_LOW,
+        SHORT_MEMORY,
+        SHALLOW_STALL,
+        BAD_BATCH,
+        WARMUP_TOO_SHORT,
+        OVER_THE_EDGE,
+        PRECONDITIONER_DECAY,
+        SHARPENING,
+        EPSILON_FLOOR,
+        LAYERS_OUT_OF_STEP,
+        LOGIT_GROWTH,
+        CLIPPING_SATURATED,
+        CLIPPING_INACTIVE,
+    )
+}
+
+
+def title_of(key: str) -> str:
+    """The title of the mechanism ``key``."""
+    return MECHANISMS[key].title

@@ -1,0 +1,154 @@
+"""Forks of a trial that a custom trainer made: they go on from the trainer's own checkpoints, with other values.
+
+The control, which is left alone, keeps those checkpoints while it trains. So a fork is at a step of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.messages import CUSTOM_KINDS, IMPORTED, TrialRow
+from orchestrator.base.space import Axis, Trial, frozen, trial_id
+from orchestrator.causes.remedies.remedy import Entry, Fork
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.search.listed import ListedCells
+from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placeholders
+from orchestrator.sweepfile.forked_values import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
+from orchestrator.sweepfile.global_batch import PARTS
+from orchestrator.sweepfile.spec import Sweep, load_sections, refuse_import
+from orchestrator.worker.kept_checkpoints import KEPT, Answers
+
+_ONE_REMEDY = "`sweep diagnose` gives advice on it"
+
+
+def is_custom(trial: TrialRow) -> bool:
+    """Whether a custom trainer made the trial."""
+    return trial.objective in CUSTOM_KINDS
+
+
+def why_not(folder: Path, trial: TrialRow) -> tuple[str, str, str] | None:
+    """Why the trial of a custom trainer cannot be forked: key, message and remedy; None if it can."""
+    if trial.objective == IMPORTED:
+        return "objective", "it was trained elsewhere, and there is nothing to train it with", _ONE_REMEDY
+    file = folder / FROZEN_SWEEP
+    section = load_sections(file).objective if file.is_file() else None
+    resume = None if section is None or isinstance(section, str) else section.resume
+    if resume is None:
+        message = "a custom trainer is forked from its own checkpoints, and the sweep file does not say how it resumes"
+        remedy = 'add resume: {checkpoint: "{folder}/ckpt.pt", arguments: [...]} to the sweep file, and run it again'
+        return "objective.resume", message, f"{remedy}; {_ONE_REMEDY}"
+    if "folder" not in placeholders(resume.checkpoint):
+        message = f"{resume.checkpoint!r} is not in the trial's own folder, of which each fork needs a copy"
+        return "objective.resume.checkpoint", message, "write {folder}/..., and let the trainer save there"
+    return None
+
+
+def refuse_unforkable(folder: Path, trial: TrialRow) -> None:
+    """Raise InputError for a custom trainer's trial that cannot be forked."""
+    if is_custom(trial) and (found := why_not(folder, trial)) is not None:
+        key, message, remedy = found
+        raise InputError(Problem(str(folder / FROZEN_SWEEP), key, message, remedy))
+
+
+def replicates_of(trial: TrialRow, asked: int) -> int:
+    """Replicates of each fork: one where a custom trainer has no placeholder that gives it other data."""
+    return asked if not is_custom(trial) or DATA_SEED in values_of(trial) else 1
+
+
+def values_of(trial: TrialRow) -> dict[str, Any]:
+    """The values that the trainer was given."""
+    return {name: value for name, value in trial.config.items() if name not in GIVEN}
+
+
+def refused(own: CustomTrainer, trial: TrialRow, fork: Fork) -> str | None:
+    """Why a fork is refused; None where it is not."""
+    values, changes = values_of(trial), entries_of(fork)
+    names = [name for entry in changes for name in entry.get("set", {})]
+    if wrong := next((name for name in names if name in values and not own.uses(name)), None):
+        return f"{wrong} is not passed to the trainer"
+    if own.batch_workers is not None and (part := next((name for name in names if name in PARTS.values()), None)):
+        return f"{part} is one of three sizes of a batch, which are set for the whole run"
+    try:
+        own.resolve(trial.steps, forked_values(values, changes))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def entries_of(fork: Fork) -> list[Entry]:
+    """The ``interventions`` of a fork; one that is only resumed has its step alone."""
+    return [*fork.interventions()] or [{"at": fork.step}]
+
+
+def custom_sweep(sweep: Sweep, there: Path, trial: TrialRow, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
+    """``forks`` of the only trial of ``sweep``, and the control that keeps the checkpoints for ``steps``.
+
+    The results of earlier questions are in the folder ``there``.
+    """
+    (alone,) = sweep.trials
+    controls: list[dict[str, Any]] = [
+        {INTERVENTIONS: [], CHECKPOINTS_FOR: list(kept)} for kept in _controls(there, steps)
+    ]
+    added = [*controls, *({INTERVENTIONS: entries_of(fork)} for fork in forks)]
+    trials: dict[str, Trial] = {}
+    for one in added:
+        config = {**alone.config, **one}
+        cell = {INTERVENTIONS: frozen(one[INTERVENTIONS])}
+        made = trial_id(sweep.objective.name, config, alone.seed, sweep.rules)
+        trials.setdefault(made, Trial(made, cell, alone.seed, config))
+    values = tuple(dict.fromkeys(one.cell[INTERVENTIONS] for one in trials.values()))
+    # Controls for other steps share a cell, so that it may have as many trials as there are.
+    listed = ListedCells([one.cell for one in trials.values()], len(trials) + 1)
+    axis = Axis(INTERVENTIONS, "values", values)
+    return replace(sweep, axes=(axis,), trials=tuple(trials.values()), search=listed)
+
+
+def checked(sweep: Sweep, allow_import: bool) -> CustomTrainer:
+    """The trainer of a sweep. Raises InputError for code that may not be imported."""
+    refuse_import(sweep, allow_import)
+    assert isinstance(sweep.objective, CustomTrainer)
+    return sweep.objective
+
+
+def unanswered(there: Path, steps: Iterable[int]) -> list[int]:
+    """The fork steps for which no control has looked for a checkpoint yet."""
+    known = Answers.read(there / KEPT).steps
+    return sorted({step for step in steps if step > 0} - known.keys())
+
+
+def nearest(there: Path, steps: Iterable[int], trial: TrialRow) -> list[int]:
+    """The steps at which forks for ``steps`` start: those of the nearest checkpoints at or before them, ascending.
+
+    0 is the start of the run. Raises InputError where there is none for any of the steps.
+    """
+    answers = Answers.read(there / KEPT)
+    found = {step: 0 if step == 0 else answers.steps.get(step) for step in steps}
+    if known := sorted({at for at in found.values() if at is not None}):
+        return known
+    asked = ", ".join(map(str, sorted(found)))
+    message = f"the trainer has no checkpoint at or before step {asked}, with which it could be resumed"
+    if answers.problem is not None:
+        message = f"{message}: {answers.problem}"
+    remedy = "let it save more often, fork later, or at 0: the start needs no checkpoint"
+    raise InputError(Problem("--at", trial.trial_id, message, remedy))
+
+
+def resumes_there(there: Path, step: int) -> bool:
+    """Whether a fork may start at exactly this step."""
+    return step == 0 or Answers.read(there / KEPT).steps.get(step) == step
+
+
+def _controls(there: Path, steps: Sequence[int]) -> list[tuple[int, ...]]:
+    """The controls that belong to a question: those that have a result, and one for the steps without an answer."""
+    done: list[tuple[int, ...]] = []
+    if (there / LEDGER).is_file():
+        with LedgerReader(there / LEDGER) as ledger:
+            rows = ledger.trials(removed=True)
+        done = [tuple(row.config[CHECKPOINTS_FOR]) for row in rows if CHECKPOINTS_FOR in row.config and row.outcome]
+    missing = tuple(unanswered(there, steps))
+    return [*done, missing] if missing or not done else done

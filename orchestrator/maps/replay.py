@@ -1,0 +1,252 @@
+"""The detector over existing curves: any logs, or a finished sweep under other settings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.messages import CUSTOM_KINDS, PRUNED, Trace, TrialRow
+from orchestrator.detection.config import StoppingConfig
+from orchestrator.detection.detector import MemberRecord
+from orchestrator.detection.judging import JUDGED, Judging
+from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.logs.tables import Log
+
+_AT_ONCE = 64
+_POINTS_AT_ONCE = 256
+_STEPS_TOGETHER = 16_000_000  # of curves in memory at once: 384 MB, more with rollbacks
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Steps of one run and its ``columns`` of JUDGED, (N,) each; and whether it trains on after a verdict."""
+
+    step_N: np.ndarray
+    columns: Mapping[str, np.ndarray]
+    is_audited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One complete log and the detector's result on it."""
+
+    log: Log
+    record: MemberRecord
+    verdict: Verdict
+
+    @property
+    def is_wrong_stop(self) -> bool:
+        """Whether the run recovered after the verdict that would have stopped it."""
+        return self.record.lost is not None and self.verdict.outcome not in ("diverged", "stalled", "unknown")
+
+    @property
+    def share_saved(self) -> float:
+        """Share of the log's steps that stopping at the verdict would have saved, rightly or wrongly."""
+        steps = self.log.step_N
+        if self.record.lost_step is None or steps[-1] == steps[0]:
+            return 0.0
+        return float(steps[-1] - self.record.lost_step) / float(steps[-1] - steps[0])
+
+    def as_json(self) -> dict[str, Any]:
+        """All results of a replay, for a JSON file. Numbers are finite or null."""
+        record, verdict = self.record, self.verdict
+        episodes = [
+            {**asdict(e), **{name: _finite(getattr(e, name)) for name in ("peak_loss", "level")}}
+            for e in record.episodes
+        ]
+        return {
+            "log": self.log.name,
+            "columns": asdict(self.log.columns),
+            "num_points": len(self.log.step_N),
+            "first_step": int(self.log.step_N[0]),
+            "last_step": int(self.log.step_N[-1]),
+            "outcome": verdict.outcome,
+            "reason": verdict.reason,
+            "onset_step": verdict.onset_step,
+            "episodes": episodes,
+            "num_spikes": verdict.num_spikes,
+            "peak_factor": verdict.peak_factor,
+            "off_share": verdict.off_share,
+            "risen_share": verdict.risen_share,
+            "risen_since_step": None if verdict.risen_share is None else record.risen_since_step,
+            "norm_rises": list(record.norm_rises),
+            "stop_step": record.lost_step,
+            "stop_reason": record.lost_reason,
+            "is_wrong_stop": self.is_wrong_stop,
+            "share_saved": self.share_saved,
+            "initial_loss": record.initial_loss,
+            "best_loss": record.best_loss,
+            "final_loss": record.recent_loss,
+            "notes": list(self.log.notes),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
+    """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``."""
+    curves = [Curve(log.step_N, _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N})) for log in logs]
+    records = detect(curves, config.model_copy(update={"early_stop": False}), wants_norm_rises=wants_norm_rises)
+    return [Replayed(log, record, judge(record, config)) for log, record in zip(logs, records, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTrial:
+    """A finished trial under other settings; its new outcome is unknown if it was stopped earlier."""
+
+    trial_id: str
+    cell: Mapping[str, Any]
+    seed: int
+    outcome: str
+    new_outcome: str
+    steps_done: int
+    new_steps_done: int
+    reason: str
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the new settings give another result."""
+        return self.outcome != self.new_outcome
+
+
+def replay_sweep(ledger: LedgerReader, config: StoppingConfig) -> list[ReplayedTrial]:
+    """Judge the finished trials of a sweep again, from their curves, under ``config``."""
+    rows = [row for row in ledger.trials() if row.outcome is not None]
+    return [trial for some in in_parts(rows) for trial in _replayed_trials(ledger, some, config)]
+
+
+def in_parts(rows: Iterable[TrialRow], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[TrialRow]]:
+    """Finished trials in batches with curves of at most ``max_steps`` together, or a single longer one."""
+    part: list[TrialRow] = []
+    num_steps = 0
+    for row in rows:
+        num_steps += row.steps_done or 0
+        if part and (num_steps > max_steps or len(part) == _AT_ONCE):
+            yield part
+            part, num_steps = [], row.steps_done or 0
+        part.append(row)
+    if part:
+        yield part
+
+
+def _replayed_trials(ledger: LedgerReader, rows: Sequence[TrialRow], config: StoppingConfig) -> Iterator[ReplayedTrial]:
+    was_stopping = json.loads(ledger.facts()["stopping"])["early_stop"]
+    curves = [_curve_of(row, ledger.trace(row.trial_id, JUDGED)) for row in rows]
+    for row, curve, record in zip(rows, curves, detect(curves, config), strict=True):
+        yield _replayed_trial(row, curve, record, config, was_stopping=was_stopping)
+
+
+def _curve_of(row: TrialRow, trace: Trace) -> Curve:
+    # A flag that is never set would waste memory.
+    columns = {
+        name: values
+        for name, values in trace.items()
+        if name in ("loss", "grad_norm") or (name != "step" and (values == 1).any())
+    }
+    if row.objective in CUSTOM_KINDS and "grad_norm" in columns:
+        # NaN is a norm that was not measured.
+        columns["grad_norm"] = np.nan_to_num(columns["grad_norm"], nan=1.0, posinf=np.inf, neginf=-np.inf)
+    return Curve(trace["step"].astype(np.int64), columns, is_audited=row.is_audited)
+
+
+def _replayed_trial(
+    row: TrialRow, curve: Curve, record: MemberRecord, config: StoppingConfig, *, was_stopping: bool
+) -> ReplayedTrial:
+    assert row.outcome is not None, "it has finished"
+    assert row.steps_done is not None, "it has finished"
+    verdict = judge(record, config)
+    outcome: str = verdict.outcome
+    reason = verdict.reason
+    # A custom trainer chooses its number of steps and its first step.
+    is_own = row.objective in CUSTOM_KINDS
+    last_step = int(curve.step_N[-1])
+    was_stopped = row.steps_done < row.steps
+    if is_own:
+        was_stopped = was_stopping and not row.is_audited and row.verdict_step == last_step
+    would_stop = record.lost is not None and (not record.is_finite or (config.early_stop and not curve.is_audited))
+    new_steps_done = row.steps_done - (last_step - int(curve.step_N[record.num_steps - 1]))
+    if not is_own and len(curve.step_N) < row.steps_done:
+        kept = f"{len(curve.step_N):,} of {row.steps_done:,}"
+        outcome, reason = UNKNOWN, f"only {kept} steps were kept (telemetry.curves), and a verdict needs them all"
+        new_steps_done = row.steps_done
+    elif row.outcome == PRUNED and not would_stop:
+        outcome, reason = PRUNED, row.reason or ""
+    elif was_stopped and not would_stop and row.plateau_step is None:
+        outcome, reason = UNKNOWN, f"would not stop by step {last_step}, where its training was stopped"
+    return ReplayedTrial(
+        trial_id=row.trial_id,
+        cell=row.cell,
+        seed=row.seed,
+        outcome=row.outcome,
+        new_outcome=outcome,
+        steps_done=row.steps_done,
+        new_steps_done=new_steps_done,
+        reason=reason,
+    )
+
+
+def detect(
+    curves: Sequence[Curve],
+    config: StoppingConfig,
+    points_at_once: int = _POINTS_AT_ONCE,
+    wants_norm_rises: bool | None = None,
+) -> list[MemberRecord]:
+    """The detector's record of each curve up to its end under ``config``, computed for many at a time.
+
+    Curves are padded to equal length in pieces of ``points_at_once``, so that a long one costs the others little.
+    """
+    records: dict[int, MemberRecord] = {}
+    longest_first = sorted(range(len(curves)), key=lambda i: -len(curves[i].step_N))
+    for start in range(0, len(curves), _AT_ONCE):
+        chosen = longest_first[start : start + _AT_ONCE]
+        there = [curves[i] for i in chosen]
+        records |= zip(chosen, _detect_together(there, config, points_at_once, wants_norm_rises), strict=True)
+    return [records[i] for i in range(len(curves))]
+
+
+def _detect_together(
+    curves: Sequence[Curve], config: StoppingConfig, points_at_once: int, wants_norm_rises: bool | None
+) -> list[MemberRecord]:
+    judging = Judging(config, [curve.is_audited for curve in curves], wants_norm_rises)
+    records: dict[int, MemberRecord] = {}
+    ongoing = list(range(len(curves)))
+    first = 0
+    while ongoing:
+        there = [curves[i] for i in ongoing]
+        left_K = np.array([len(curve.step_N) - first for curve in there])
+        step_TK, columns = _points(there, first, min(int(left_K.max()), points_at_once))
+        look = judging.look(columns, step_TK, np.minimum(left_K, len(step_TK)))
+        first += len(step_TK)
+        is_over_K = look.has_ended_K | (left_K <= len(step_TK))
+        records |= {ongoing[k]: judging.record(int(k)) for k in np.flatnonzero(is_over_K)}
+        kept = np.flatnonzero(~is_over_K).tolist()
+        ongoing = [ongoing[k] for k in kept]
+        judging.arrange(kept, [curves[i].is_audited for i in ongoing])
+    return [records[k] for k in range(len(curves))]
+
+
+def _points(curves: Sequence[Curve], first: int, num_points: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Steps and columns from point ``first`` on, (T, K) each; a missing column counts as healthy."""
+    part, shape = slice(first, first + num_points), (num_points, len(curves))
+    step_TK = np.zeros(shape, dtype=np.int64)
+    names = dict.fromkeys(name for curve in curves for name in curve.columns)
+    columns = {name: np.full(shape, 1.0 if name == "grad_norm" else np.nan) for name in names}
+    for k, curve in enumerate(curves):
+        length = len(curve.step_N[part])
+        step_TK[:length, k] = curve.step_N[part]
+        for name, values in curve.columns.items():
+            columns[name][:length, k] = values[part]
+    return step_TK, columns
+
+
+def _judged_columns(columns: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    return {name: values for name, values in columns.items() if values is not None}

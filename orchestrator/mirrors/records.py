@@ -1,0 +1,133 @@
+"""What a tracker gets of a trial, from the ledger, and the key of its cell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.base.columns import RESULTS
+from orchestrator.base.messages import CUSTOM_KINDS, Trace, TrialRow
+from orchestrator.base.space import Axis, Trial, canonical_json, format_value
+from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.curve_metrics import also_of, headlines
+from orchestrator.maps.related_cells import tied_settings, ties_of
+from orchestrator.mirrors.companions import on_scales, with_companions
+from orchestrator.mirrors.curve_points import SPIKY, complete_rows, curve_points, reading_points
+from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
+
+# Raised when a trial's record gets other content: then trackers write all trials once more.
+_VERSION = 4
+# Columns of telemetry that say the most, by the names that a tracker shows.
+_HEADLINES = {
+    "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
+    "attention_logit": "attention_logit", "noise_scale": "noise_scale",
+}  # fmt: skip
+_HEADLINE_BUCKETS = 5  # of which the lowest, the highest and the last reading are shown
+
+
+def version_of(row: TrialRow) -> str:
+    """What changes whenever a trial's record does."""
+    return f"{_VERSION}:{row.status}:{row.pack_id}"
+
+
+def attempt_of(trial: TrialRecord) -> str:
+    """Which attempt at training a record is of."""
+    return trial.version.rpartition(":")[2]
+
+
+def trial_record(
+    ledger: LedgerReader,
+    row: TrialRow,
+    every: int | str,
+    axes: Mapping[str, Axis],
+    sweep: str,
+    shares: Mapping[str, float] | None = None,
+) -> TrialRecord:
+    """The tracker's record of a trial of the ``sweep`` over ``axes``: points of its curves, results, ``shares``."""
+    is_finished, ties = row.status == "finished", ties_of(ledger)
+    tags = {"status": row.status, "outcome": row.outcome, "reason": row.reason}
+    tags |= {"audited": "true"} if row.is_audited else {}
+    return TrialRecord(
+        trial_id=row.trial_id,
+        name=Trial(row.trial_id, row.cell, row.seed, row.config).name,
+        version=version_of(row),
+        status=row.status,
+        cell=cell_key(row, axes, sweep, ties),
+        # Settings that do not vary are recorded on the sweep.
+        values={**_values(row, axes, ties), "seed": row.seed, "sweep": sweep},
+        tags={key: str(value) for key, value in tags.items() if value is not None},
+        points=_points(ledger, row, every) if is_finished else [],
+        shares=shares or {},
+        started_s=row.started_at,
+        finished_s=row.finished_at,
+        position=row.position or 0,
+    )
+
+
+def running_record(
+    ledger: LedgerReader, row: TrialRow, axes: Mapping[str, Axis], sweep: str, after: int
+) -> tuple[TrialRecord, int]:
+    """The record of a trial that still trains, with the points beyond its first ``after`` rows, and the next such."""
+    trace = ledger.trace(row.trial_id)
+    points, until = [], after
+    for name in set(SPIKY) & set(trace):
+        value_N = trace[name]
+        kept, until = complete_rows(trace["step"], value_N, row.steps, after)
+        points += [Point(name, float(value_N[i]), int(trace["step"][i])) for i in kept if math.isfinite(value_N[i])]
+    return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), until
+
+
+def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str, ties: Mapping[str, str]) -> CellKey:
+    """The cell of a trial. Trials of other settings that are no axes, or other ties, are of another cell."""
+    config = {key: value for key, value in row.config.items() if key not in row.cell}
+    config |= tied_settings(row, ties)
+    text = canonical_json([dict(row.cell), config])
+    return CellKey(
+        cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
+        name=" ".join(f"{key}={format_value(value)}" for key, value in row.cell.items()) or "all seeds",
+        values={**_values(row, axes, ties), "sweep": sweep},
+        started_s=row.started_at,
+        position=row.position or 0,
+    )
+
+
+def _values(row: TrialRow, axes: Mapping[str, Axis], ties: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a cell on the axes, and those that follow from them."""
+    return {**with_companions(row.cell, axes), **tied_settings(row, ties)}
+
+
+def shown_value(value: Any) -> str:
+    """The value of a field as text."""
+    return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
+
+
+def _points(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point]:
+    """A finished trial's curves, its results and the headline readings of its telemetry."""
+    trace, telemetry = ledger.trace(row.trial_id), ledger.telemetry(row.trial_id)
+    readings = [Point(name, value, 0) for name, value in headlines(telemetry, trace).items()]
+    return [*_curves(row, trace, telemetry, every), *_results(row), *readings]
+
+
+def _curves(row: TrialRow, trace: Trace, telemetry: Trace, every: int | str) -> list[Point]:
+    points = curve_points(trace, row.episodes, every)
+    if not telemetry:
+        return points
+    if "lambda_max" in telemetry:
+        ratio_N = telemetry["lambda_max"] / telemetry["curvature_threshold"]
+        telemetry = {**telemetry, "lambda_max_over_threshold": ratio_N}
+    if row.objective not in CUSTOM_KINDS:
+        points += reading_points(telemetry, _HEADLINES, _HEADLINE_BUCKETS)
+    own = {name: name for name in ("validation_loss", *also_of([row]))}
+    return points + reading_points(telemetry, own, SPIKY["loss"])
+
+
+def _results(row: TrialRow) -> list[Point]:
+    values = {name: value for name in RESULTS if (value := getattr(row, name)) is not None}
+    values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
+    values |= on_scales(row.final_loss, row.initial_loss, is_over=row.outcome == "diverged")
+    return [Point(name, float(value), 0) for name, value in values.items()]

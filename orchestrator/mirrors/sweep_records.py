@@ -1,0 +1,290 @@
+"""What a tracker gets of a sweep as a whole, and of each of its cells, from the ledger."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.messages import DEGRADED, OSCILLATING, RIGHT, TOO_SLOW, PackRow, TrialRow
+from orchestrator.base.space import Axis, format_value, is_number
+from orchestrator.detection.outcomes import OUTCOMES, cell_state
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.audit import Audit, audit
+from orchestrator.maps.boundary import boundary, distance_to_edge
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
+from orchestrator.maps.fitted import Fit, fit
+from orchestrator.maps.lr_curves import judged_trials
+from orchestrator.maps.recommendation import recommend
+from orchestrator.maps.related_cells import led, ties_of
+from orchestrator.maps.sensitivity import lr_sensitivity
+from orchestrator.maps.stability import MapCell, distinct_runs, map_cell, stability_map, sweep_axes
+from orchestrator.mirrors.companions import map_axes, on_scales
+from orchestrator.mirrors.records import cell_key, shown_value
+from orchestrator.mirrors.tracker import CellKey, CellRecord, SweepRecord, Text
+from orchestrator.sweepfile.settings import settings_of
+
+MAP_AXES = "sweep.map_axes"  # tag: the params of cells over which a map can be drawn, by commas
+_UNFINISHED = ("planned", "running", "interrupted", "lost")
+LR_WORDS = {"lr_too_slow": TOO_SLOW, "lr_oscillating": OSCILLATING, "lr_right": RIGHT}  # metrics: 1 where it is so
+_MEDIANS = (
+    "final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "lr_regret",
+    "onset_step", *OF_TELEMETRY,
+)  # fmt: skip
+_MOST_ROWS = 20  # whose edges are metrics of the sweep
+
+
+def sweep_record(ledger: LedgerReader) -> SweepRecord:
+    """The tracker's record of the sweep of ``ledger``."""
+    facts, packs, rows = ledger.facts(), ledger.packs(), judged_trials(ledger)
+    environment = packs[-1].environment if packs else {}
+    axes = sweep_axes(ledger)
+    ties = ties_of(ledger)
+    fixed = _fixed(rows, ties)
+    tags = {
+        "objective": facts.get("objective", ""),
+        "sweep_version": facts.get("sweep_version", ""),
+        MAP_AXES: ",".join(map_axes([axis for axis in axes if axis.name not in led(axes)])),
+        **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
+        **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
+    }
+    cells = _cells(ledger, rows, axes, ties)
+    return SweepRecord(
+        tags=tags,
+        git_commit=facts.get("git_commit", ""),
+        shares={row.trial_id: shares for row in rows if (shares := _shares(row))},
+        settings={
+            "sweep": facts.get("name", ""),
+            "objective": facts.get("objective", ""),
+            **{axis.name: _range_text(axis) for axis in axes},
+            **{f"tie.{name}": text for name, text in ties.items()},
+            **{key: shown_value(value) for key, value in fixed.items()},
+        },
+        metrics={**_counts(rows), **_of_map(ledger, rows, cells), **_costs(ledger, packs)},
+        cells=cells,
+        finished_s=max((row.finished_at or 0 for row in rows), default=0),
+        is_over=not any(row.status in _UNFINISHED for row in rows),
+        num_finished=sum(row.status == "finished" for row in rows),
+        texts=_texts(packs),
+    )
+
+
+def _shares(row: TrialRow) -> dict[str, float]:
+    """What other trials tell of this one."""
+    found: dict[str, float] = {}
+    if row.learned_share is not None:
+        found |= {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
+    if row.lr_regret is not None:
+        found["lr_regret"] = row.lr_regret
+    if row.lr_health is not None:
+        found |= {name: float(row.lr_health == word) for name, word in LR_WORDS.items()}
+    return found
+
+
+# --- cells -----------------------------------------------------------------------------------------
+
+
+def _cells(
+    ledger: LedgerReader, rows: Sequence[TrialRow], axes: Sequence[Axis], ties: Mapping[str, str]
+) -> list[CellRecord]:
+    by_name, name = {axis.name: axis for axis in axes}, ledger.facts().get("name", "")
+    members: dict[str, list[TrialRow]] = {}
+    keys: dict[str, CellKey] = {}
+    for row in rows:
+        key = cell_key(row, by_name, name, ties)
+        keys.setdefault(key.cell_id, key)
+        members.setdefault(key.cell_id, []).append(row)
+    readings = measured(ledger, OF_TELEMETRY, [row.trial_id for row in rows])
+    made = {cell_id: map_cell(None, None, trials, "final_loss", readings) for cell_id, trials in members.items()}
+    states = {tuple(trials[0].cell.values()): made[cell_id].state for cell_id, trials in members.items()}
+    sensitivity = _sensitivities(ledger)
+    return [
+        CellRecord(
+            key=keys[cell_id],
+            metrics={
+                **_cell_metrics(made[cell_id], trials, name),
+                **_distance(trials[0].cell, axes, states),
+                **sensitivity(trials[0].cell),
+            },
+            finished_s=max((row.finished_at or 0 for row in trials), default=0),
+            is_over=not any(row.status in _UNFINISHED for row in trials),
+        )
+        for cell_id, trials in members.items()
+        if any(row.status != "planned" for row in trials)
+    ]
+
+
+def _cell_metrics(cell: MapCell, rows: Sequence[TrialRow], sweep: str) -> dict[str, float]:
+    found: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
+    found["num_stable"] += cell.outcomes.get(DEGRADED, 0)
+    found |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
+    if cell.lr_health is not None:
+        found |= {name: float(cell.lr_health == word) for name, word in LR_WORDS.items()}
+    if cell.fraction_stable is not None and cell.interval is not None:
+        low, high = cell.interval
+        # Once more with the sweep's name: MLflow's charts show one metric of all runs that have it.
+        found |= {"stable_fraction": cell.fraction_stable, f"stable_fraction/{sweep}": cell.fraction_stable}
+        found |= {"stable_fraction_low": low, "stable_fraction_high": high}
+    found |= {name: value for name in _MEDIANS if (value := cell.medians[name]) is not None}
+    initial = [row.initial_loss for row in rows if row.initial_loss is not None]
+    is_over = cell.outcomes.get("diverged", 0) * 2 > cell.num_finished
+    return found | on_scales(cell.medians["final_loss"], median(initial) if initial else None, is_over=is_over)
+
+
+def _distance(cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> dict[str, float]:
+    distance = distance_to_edge(cell, axes, states)
+    return {} if distance is None else {"distance_to_edge": distance}
+
+
+def _sensitivities(ledger: LedgerReader) -> Callable[[Mapping[str, Any]], dict[str, float]]:
+    """The function from a cell to what a wrong learning rate costs at its other settings, where that is known."""
+    try:
+        settings = lr_sensitivity(ledger, "lr")
+    except InputError:
+        settings = []
+    found = {tuple(each.setting.items()): each.value for each in settings}
+    names = list(settings[0].setting) if settings else []
+
+    def of_cell(cell: Mapping[str, Any]) -> dict[str, float]:
+        value = found.get(tuple((name, cell[name]) for name in names))
+        return {} if value is None else {"lr_sensitivity": value}
+
+    return of_cell
+
+
+# --- the sweep -------------------------------------------------------------------------------------
+
+
+def _counts(rows: Sequence[TrialRow]) -> dict[str, float]:
+    counts: dict[str, float] = {f"num_{outcome}": sum(row.outcome == outcome for row in rows) for outcome in OUTCOMES}
+    counts[f"num_{DEGRADED}"] = sum(row.is_degraded for row in rows)
+    return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
+
+
+def _of_map(ledger: LedgerReader, rows: Sequence[TrialRow], cells: Sequence[CellRecord]) -> dict[str, float]:
+    """The size of the stable region, the edge, the setting to take, and what a wrong learning rate costs."""
+    found: dict[str, float] = {}
+    known = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
+    if known:
+        found["stable_fraction"] = sum(known) / len(known)
+        states = [cell_state([row.label for row in trials]) for trials in _by_cell(rows)]
+        found["stable_cells"] = sum(state == "stable" for state in states) / len(states)
+    found |= _edges(ledger)
+    try:
+        chosen = recommend(ledger).chosen
+    except InputError:
+        chosen = None
+    if chosen is not None:
+        found |= {f"recommended_{name}": float(v) for name, v in chosen.setting.items() if is_number(v)}
+        found["recommended_loss"] = chosen.loss
+        if math.isfinite(chosen.margin):
+            found["recommended_margin"] = chosen.margin
+    costs = [cell.metrics["lr_sensitivity"] for cell in cells if "lr_sensitivity" in cell.metrics]
+    return found | ({"lr_sensitivity": median(costs)} if costs else {})
+
+
+def _by_cell(rows: Iterable[TrialRow]) -> list[list[TrialRow]]:
+    cells: dict[tuple[Any, ...], list[TrialRow]] = {}
+    for row in distinct_runs(list(rows)):
+        cells.setdefault(tuple(row.cell.items()), []).append(row)
+    return list(cells.values())
+
+
+def _edges(ledger: LedgerReader) -> dict[str, float]:
+    """The bracket of each row's outermost edge along the first axis, and their medians on its scale.
+
+    Where cells are scattered, the median 95 % interval of the fitted edge.
+    """
+    try:
+        stability = stability_map(ledger)
+        if stability.is_sampled:
+            return _fitted_edges(fit(ledger))
+        rows = boundary(stability)
+    except InputError:
+        return {}
+    brackets = {
+        row.y: sorted((float(edge.stable), float(edge.not_stable)))
+        for row in rows
+        for edge in row.edges[-1:]
+        if is_number(edge.stable) and is_number(edge.not_stable)
+    }
+    if not brackets:
+        return {}
+    found = {}
+    for place, name in enumerate(("edge_low", "edge_high")):
+        found[name] = _middle([bracket[place] for bracket in brackets.values()], stability.x)
+        if stability.y is not None and len(brackets) <= _MOST_ROWS:
+            of_rows = {y: bracket[place] for y, bracket in brackets.items()}
+            found |= {f"{name}/{stability.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
+    return found
+
+
+def _plain(text: str) -> str:
+    """``text`` with the characters that MLflow takes in a name; interventions have commas and plus signs."""
+    return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
+
+
+def _fitted_edges(fitted: Fit) -> dict[str, float]:
+    last = [row.edges[-1] for row in fitted.rows() if row.edges]
+    ends = [(edge.low, edge.high) for edge in last if edge.at is not None]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    if not known:
+        return {}
+    low, high = (_middle(values, fitted.along) for values in zip(*known, strict=True))
+    return {"edge_low": low, "edge_high": high}
+
+
+def _middle(values: Sequence[float], axis: Axis) -> float:
+    """The median on the axis's scale: halfway between two values in the middle is so on that scale."""
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if low == high else axis.between(low, high) or (low + high) / 2
+
+
+def _costs(ledger: LedgerReader, packs: Sequence[PackRow]) -> dict[str, float]:
+    """Steps trained, seconds of all workers together, and seconds in which any worker trained."""
+    found = {"steps_trained": float(sum(pack.member_steps for pack in packs))}
+    found["worker_seconds"] = sum(pack.seconds for pack in packs)
+    return found | {"wall_seconds": ledger.training_seconds()}
+
+
+def _audit_counts(balance: Audit) -> dict[str, float]:
+    """What early stopping saved, and how often it was wrong, where known."""
+    counts: dict[str, float] = {
+        "num_audited": balance.num_judged,
+        "steps_saved": balance.steps_saved,
+        "steps_audited": balance.steps_audited,
+    }
+    if balance.slow is not None:
+        counts["num_pruned"] = balance.slow.num_pruned
+    if balance.wrong_rate is not None and balance.wrong_interval is not None:
+        counts |= {"num_wrong_stops": balance.num_wrong, "wrong_stop_rate": balance.wrong_rate}
+        counts |= dict(zip(("wrong_stop_rate_low", "wrong_stop_rate_high"), balance.wrong_interval, strict=True))
+    return counts
+
+
+def _texts(packs: Sequence[PackRow]) -> list[Text]:
+    """The texts that packs were trained on, as their workers found them."""
+    found = [pack.environment for pack in packs if "text_sha256" in pack.environment]
+    return list(dict.fromkeys(Text(e["text"], e["text_sha256"], int(e["text_bytes"])) for e in found))
+
+
+def _fixed(rows: Sequence[TrialRow], ties: Container[str]) -> dict[str, Any]:
+    """The settings that are neither axes nor tied and so equal in all trials."""
+    if not rows:
+        return {}
+    settings = settings_of(rows[0].objective, rows[0].config)
+    return {key: value for key, value in settings.items() if key not in rows[0].cell and key not in ties}
+
+
+def _range_text(axis: Axis) -> str:
+    """The values of an axis in short."""
+    values = axis.values
+    if not values:
+        return "" if axis.ends is None else f"{axis.ends[0]:g} .. {axis.ends[1]:g}"
+    if len(values) <= 3:
+        return ", ".join(map(format_value, values))
+    return f"{format_value(values[0])} .. {format_value(values[-1])} ({len(values)} values)"

@@ -1,0 +1,134 @@
+"""The curves of trials as the page draws them: thinned, float32 and int32 in base64."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.messages import TrialRow
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.curve_metrics import OF_TRACES, also_of, headlines, last_reading
+from orchestrator.render.thinning import thinned
+
+CURVES = {"loss": "loss", "grad_norm": "gradient norm"}
+VALIDATION = {"validation_loss": "validation loss"}  # shown where a trial was validated during training
+_VALIDATION = "validation_loss"
+# A page that is a file stays below 10 MB: the bytes for all curves, those for all readings of telemetry, and the
+# points of one of them. Readings that would have fewer points are left out.
+_BYTES_FOR_CURVES, _POINTS = 6_000_000, (24, 400)
+_BYTES_FOR_READINGS, _READING_POINTS = 1_500_000, (12, 100)
+_BYTES_PER_POINT = 8 * 4 / 3
+
+Between = tuple[int, int]  # the first and the last step
+
+
+def points_per_curve(num_curves: int) -> int:
+    """How many points of each of ``num_curves`` a page that is a file holds."""
+    low, high = _POINTS
+    return int(min(high, max(low, _BYTES_FOR_CURVES / (_BYTES_PER_POINT * max(1, num_curves)))))
+
+
+def points_per_reading(num_readings: int) -> int:
+    """The same of readings of telemetry; 0 where there are too many of them."""
+    low, high = _READING_POINTS
+    num = int(min(high, _BYTES_FOR_READINGS / (_BYTES_PER_POINT * max(1, num_readings))))
+    return num if num >= low else 0
+
+
+def reading_names(telemetry: Mapping[str, np.ndarray]) -> list[str]:
+    """What was read of a trial besides its validation loss, which has a curve of its own."""
+    return [name for name, values in telemetry.items() if name not in ("step", _VALIDATION) and _is_curve(values)]
+
+
+def curves_and_readings(
+    ledger: LedgerReader, row: TrialRow, num_points: int, points_of_reading: int = 0
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """The thinned curves of a trial, and the metrics of maps that follow from its curves.
+
+    With ``points_of_reading`` also its readings of telemetry.
+    """
+    trace = ledger.trace(row.trial_id, (*CURVES, "lr")) if row.outcome else {}
+    telemetry = ledger.telemetry(row.trial_id) if row.outcome else {}
+    found = {name: metric(trace) for name, metric in OF_TRACES.items()} | headlines(telemetry, trace)
+    found |= {name: last_reading(telemetry, name) for name in also_of([row])}
+    metrics = {name: value for name, value in found.items() if value is not None}
+    readings = reading_names(telemetry) if points_of_reading else []
+    curves = _curves(trace, num_points) | _of_telemetry(telemetry, [_VALIDATION], num_points)
+    if readings:
+        curves |= {"readings": readings} | _of_telemetry(telemetry, readings, points_of_reading)
+    return curves, metrics
+
+
+def curves_so_far(
+    ledger: LedgerReader,
+    trial_id: str,
+    num_points: int,
+    reading: str | None = None,
+    between: Between | None = None,
+) -> dict[str, Any]:
+    """The thinned curves of a trial, of one in training up to its last report, with the names of its readings.
+
+    With ``reading`` also that one; with ``between`` only these steps, so that they have all points.
+    """
+    trace, telemetry = ledger.trace(trial_id, CURVES), ledger.telemetry(trial_id)
+    names = reading_names(telemetry)
+    shown = [_VALIDATION, *([reading] if reading in names else [])]
+    last = {"last": int(trace["step"][-1])} if trace else {}
+    if between is not None:
+        trace, telemetry = _part(trace, between), _part(telemetry, between)
+    found = _curves(trace, num_points) | _of_telemetry(telemetry, shown, num_points) | last
+    return {**found, "readings": names} if names else found
+
+
+def _part(curve: Mapping[str, np.ndarray], between: Between) -> dict[str, np.ndarray]:
+    """The points between two steps, and the ones before and after them, so that lines leave the picture."""
+    if not curve:
+        return {}
+    first, end = np.searchsorted(curve["step"], between[0]), np.searchsorted(curve["step"], between[1], side="right")
+    return {name: values[max(0, first - 1) : end + 1] for name, values in curve.items()}
+
+
+def _curves(trace: Mapping[str, np.ndarray], num_points: int) -> dict[str, Any]:
+    if not trace or not len(trace["step"]):
+        return {}
+    found: dict[str, Any] = {"last": int(trace["step"][-1])}
+    for name in CURVES:
+        if name not in trace:
+            continue
+        values = trace[name]
+        found[name] = _thinned(trace["step"], values, num_points)
+        is_finite_N = np.isfinite(values)
+        if not is_finite_N.all():
+            found[f"{name}_broken"] = int(trace["step"][np.flatnonzero(~is_finite_N)[0]])
+    return found
+
+
+def _of_telemetry(telemetry: Mapping[str, np.ndarray], names: list[str], num_points: int) -> dict[str, Any]:
+    """The curves of readings, of those of which there are two or more."""
+    return {
+        name: _thinned(telemetry["step"], telemetry[name], num_points)
+        for name in names
+        if name in telemetry and _is_curve(telemetry[name])
+    }
+
+
+def _is_curve(values: np.ndarray) -> bool:
+    return bool(np.isfinite(values).sum() > 1)
+
+
+def _thinned(step_N: np.ndarray, value_N: np.ndarray, num_points: int) -> list[str]:
+    finite = np.flatnonzero(np.isfinite(value_N))
+    kept = finite[thinned(value_N[finite], num_points)] if len(finite) else finite
+    return [_packed(step_N[kept], "<i4"), _packed(value_N[kept], "<f4")]
+
+
+def _packed(values: np.ndarray, dtype: str) -> str:
+    with np.errstate(over="ignore"):
+        numbers = values.astype(dtype)
+    if dtype == "<f4":
+        # A finite double may exceed float32; the largest float32 is drawn at the same place, the top.
+        numbers = np.clip(numbers, np.finfo(np.float32).min, np.finfo(np.float32).max)
+    return base64.b64encode(numbers.tobytes()).decode()

@@ -1,0 +1,120 @@
+"""The edge against another axis as the page draws it: places on the axes' scales, and texts."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from orchestrator.base.errors import InputError
+from orchestrator.base.space import Axis, number_text
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.axis_values import value_label
+from orchestrator.maps.edge_line import EdgeLines, EdgePoint, edge_lines, edge_table
+from orchestrator.pages.tables import frame_html
+from orchestrator.render.axis_scale import AxisScale
+from orchestrator.render.labels import scale_label, tick_texts
+from orchestrator.render.style import GREY, SEED_COLOURS
+
+_MOST_TICKS = 8
+_TICKS_OF_A_RANGE = 6
+_MOST_ROWS = 400  # of the table
+_DIGITS = 3
+
+
+def edge_section(ledger: LedgerReader) -> str:
+    """The edge as HTML: what the page's script draws, and its numbers as a table; empty where there is no edge.
+
+    There is none with one axis, without a row that crosses it, and where a further axis has too many values to be
+    drawn.
+    """
+    try:
+        found = edge_lines(ledger)
+    except InputError:
+        return ""
+    if not found.sides:
+        return ""
+    content = html.escape(json.dumps(edge_data(found), allow_nan=False, separators=(",", ":")))
+    table = edge_table(found)
+    every = math.ceil(len(table) / _MOST_ROWS)
+    return (
+        f"<h2>{html.escape(_title(found))}</h2>\n"
+        f'<figure class="edge" id="edge" data-edge="{content}"></figure>\n'
+        '<details><summary>The edge as a table</summary><div class="wide">'
+        f"{frame_html(table.iloc[::every])}</div></details>"
+    )
+
+
+def _title(found: EdgeLines) -> str:
+    notes = f" ({'; '.join(found.notes)})" if found.notes else ""
+    return f"Edge along {found.along.name} against {found.across.name}{notes}"
+
+
+def edge_data(found: EdgeLines) -> dict[str, Any]:
+    """The lines of ``found`` with their places on both axes; every number is finite or null."""
+    across, along = AxisScale.of(found.across), AxisScale.of(found.along)
+    points = [point for line in found.lines for point in line.points]
+    directions = [point.is_stable_below for point in points if point.is_stable_below is not None]
+    is_stable_low = 2 * sum(directions) >= len(directions)
+    colours = [SEED_COLOURS[i % len(SEED_COLOURS)] if len(found.lines) > 1 else GREY for i in range(len(found.lines))]
+    return {
+        "is_curve": found.is_curve,
+        "is_fitted": found.is_fitted,
+        "across": _axis(across),
+        "along": _axis(along),
+        "lines": [
+            {
+                "label": line.label,
+                "colour": colour,
+                "points": [_point(point, found, across, along, is_stable_low) for point in line.points],
+            }
+            for line, colour in zip(found.lines, colours, strict=True)
+        ],
+    }
+
+
+def _axis(scale: AxisScale) -> dict[str, Any]:
+    """Name, ends and ticks of an axis."""
+    axis = scale.axis
+    values = axis.values or tuple(axis.at(float(unit)) for unit in np.linspace(0, 1, _TICKS_OF_A_RANGE))
+    values = values[:: math.ceil(len(values) / _MOST_TICKS)]
+    low, high = scale.ends
+    texts = tick_texts(axis, values)
+    ticks = [[scale.place(value), text] for value, text in zip(values, texts, strict=True)]
+    return {"name": scale_label(axis), "low": low, "high": high, "ticks": ticks}
+
+
+def _point(
+    point: EdgePoint, found: EdgeLines, across: AxisScale, along: AxisScale, is_stable_low: bool
+) -> dict[str, Any]:
+    """One edge with its bracket or interval; without one, on which side of the axis it lies, if that is known."""
+    low, high = along.ends
+    where = f"{found.across.name} {_text(found.across, point.across)}"
+    if point.is_stable_below is None:
+        beyond = {"stable throughout": is_stable_low, "not stable throughout": not is_stable_low}.get(point.kind)
+        return {"x": across.place(point.across), "is_beyond_high": beyond, "words": f"{where}: {point.kind}"}
+    ends = [
+        end if found.is_fitted and value is None else along.place(value)
+        for end, value in ((low, point.low), (high, point.high))
+    ]
+    middle = None if point.at is None and found.is_fitted else sum(ends) / 2
+    text = "" if point.at is None else f" {point.at:.3g}"
+    bounds = (
+        "the end" if found.is_fitted and end is None else _text(found.along, end) for end in (point.low, point.high)
+    )
+    words = f"{where}: edge{text} ({' to '.join(bounds)}), {point.kind}"
+    return {
+        "x": across.place(point.across),
+        "at": middle if point.at is None else along.place(point.at),
+        "low": ends[0],
+        "high": ends[1],
+        "words": words,
+    }
+
+
+def _text(axis: Axis, value: Any) -> str:
+    """A value of an axis, which need not be one of those that are listed."""
+    return value_label(axis, value) if value in axis.values else number_text(value, _DIGITS)

@@ -1,0 +1,148 @@
+"""The page of a sweep while it runs, from its ledger: what has changed is read again, the rest is kept."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.base.files import LEDGER, frozen_text
+from orchestrator.base.messages import TrialRow
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of
+from orchestrator.maps.lr_curves import KnownNoise, judged_trials
+from orchestrator.maps.stability import stability_map, sweep_axes
+from orchestrator.pages.answers import answers_html
+from orchestrator.pages.asked import POINTS
+from orchestrator.pages.cells import KnownCells
+from orchestrator.pages.changes import changes
+from orchestrator.pages.curves import CURVES, VALIDATION, curves_and_readings
+from orchestrator.pages.data import table_data
+from orchestrator.pages.report import page_html
+from orchestrator.pages.summary import summary_html
+
+_SHORTEST_REST_S = 1.0
+_REST = 0.5  # the data rest so many times as long as they took
+_REST_OF_ANSWERS = 4  # they take longer, and the trials need the processor
+_COMING = "<p>Explanation, boundary and recommendation are being computed.</p>"
+_KEPT = 4  # versions of the data to which a page may have the newest changes
+
+
+class LivePage:
+    """The page of the sweep in ``folder``, what is new on it, and what follows from it. Any thread may ask."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read nothing yet; ``clock`` measures how long to rest, in seconds."""
+        self._folder, self._clock = folder, clock
+        self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()
+        self._metrics: dict[tuple[str, str | None], dict[str, float]] = {}  # of a trial's attempt with a result
+        self._noise: KnownNoise = {}
+        self._cells: KnownCells = {}
+        self._rows: list[TrialRow] = []
+        self._mark: Any = None  # what the trials were when the data was made
+        self._name, self._summary = folder.name, ""
+        self._origin, self._number = secrets.token_hex(4), 0  # pages may outlive a server
+        self._versions: dict[str, dict[str, Any] | None] = {}
+        self._due = 0.0
+        self._answers, self._state_of_answers, self._answers_due = "", "", 0.0
+
+    def page(self) -> str:
+        """The whole page as of now, or of the moment before. Raises StorageError, InputError."""
+        with self._lock:
+            self._refresh()
+            name, data, summary, version = self._name, self._newest(), self._summary, self._version
+        sections = {
+            "summary": summary,
+            "answers": self._answers or _COMING,
+        }  # it asks for them
+        return page_html(name, data, sections, version=version)
+
+    def news(self, since: str) -> dict[str, Any]:
+        """What has changed on a page of the version ``since``, or all of its data where that is not known any more.
+
+        Raises StorageError, InputError.
+        """
+        with self._lock:
+            self._refresh()
+            found: dict[str, Any] = {"version": self._version, "summary": self._summary}
+            newest = self._newest()
+            if since == self._version:
+                return found
+            before = self._versions.get(since)
+            if before is not None and newest is not None:
+                return found | {"changes": list(changes(before, newest))}
+            return found | {"data": newest}
+
+    def answers(self) -> str:
+        """What follows from the map, as HTML; of a moment before. Raises StorageError, InputError."""
+        with self._lock_of_answers:
+            if not self._answers or self._clock() >= self._answers_due:
+                began = self._clock()
+                with LedgerReader(self._folder / LEDGER) as ledger:
+                    state = ledger.state()
+                    if state != self._state_of_answers:
+                        self._answers, self._state_of_answers = self._answers_of(ledger), state
+                self._answers_due = self._next(began, _REST_OF_ANSWERS)
+            return self._answers
+
+    @property
+    def _version(self) -> str:
+        return f"{self._origin}.{self._number}"
+
+    def _newest(self) -> dict[str, Any] | None:
+        return self._versions[self._version]
+
+    def _next(self, began: float, rest: float) -> float:
+        now = self._clock()
+        return now + max(_SHORTEST_REST_S, rest * (now - began))
+
+    def _refresh(self) -> None:
+        """Read what is new in the ledger, unless it was read a moment ago."""
+        if self._versions and self._clock() < self._due:
+            return
+        began = self._clock()
+        with LedgerReader(self._folder / LEDGER) as ledger:
+            mark = (ledger.statuses(), ledger.facts())
+            if mark != self._mark:
+                self._remake(ledger, mark[1])
+                self._mark = mark
+            self._summary = summary_html(self._folder, ledger, self._rows)
+        self._due = self._next(began, _REST)
+
+    def _remake(self, ledger: LedgerReader, facts: dict[str, str]) -> None:
+        """Make the data of the page anew, as the next version of it."""
+        self._rows, self._name = judged_trials(ledger, self._noise), facts.get("name", self._folder.name)
+        axes = sweep_axes(ledger, self._rows)
+        data = None
+        if axes and self._rows:
+            metrics = [self._metrics_of(ledger, row) for row in self._rows]
+            data = table_data(facts, self._rows, axes, metrics, self._cells)
+            data |= {"curves": None, "curve_titles": CURVES | VALIDATION, "num_points": POINTS, "diagnoses": None}
+        self._number += 1
+        self._versions[self._version] = data
+        for version in list(self._versions)[:-_KEPT]:
+            del self._versions[version]
+
+    def _metrics_of(self, ledger: LedgerReader, row: TrialRow) -> dict[str, float]:
+        """The metrics from a trial's curves, which are read once."""
+        if row.outcome is None:
+            return {}
+        attempt = (row.trial_id, row.pack_id)
+        if attempt not in self._metrics:
+            _, self._metrics[attempt] = curves_and_readings(ledger, row, POINTS)
+        return self._metrics[attempt]
+
+    def _answers_of(self, ledger: LedgerReader) -> str:
+        rows: Sequence[TrialRow] = ledger.trials()
+        stability = None
+        if sweep_axes(ledger, rows):
+            measured: dict[str, dict[str, float]] = {name: {} for name in (*OF_TELEMETRY, *also_of(rows))}
+            for row in rows:
+                of_row = self._metrics_of(ledger, row)
+                for name in measured.keys() & of_row.keys():
+                    measured[name][row.trial_id] = of_row[name]
+            stability = stability_map(ledger, measured=measured)
+        return answers_html(ledger, stability, frozen_text(self._folder))

@@ -1,0 +1,183 @@
+"""Serves the pages of the sweeps under results/ on this machine, to this machine alone. It only reads."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from orchestrator.base.errors import InputError, Problem, SweepError
+from orchestrator.base.files import LEDGER
+from orchestrator.pages import asked
+from orchestrator.pages.data import as_script
+from orchestrator.pages.index import index_html
+from orchestrator.pages.live import LivePage
+
+HOST = "127.0.0.1"
+_MOST_CURVES = 1000  # asked for at a time
+_MOST_DIGITS = 15  # of a step
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def listening_socket(port: int | None) -> socket.socket:
+    """A socket on loopback, on ``port`` or else a free one. Raises InputError where the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port or 0))
+        listener.listen(16)
+    except OSError as error:
+        listener.close()
+        remedy = "choose another, or leave the option out for one that is free"
+        raise InputError(Problem("--port", str(port), error.strerror or str(error), remedy)) from None
+    return listener
+
+
+def address_of(listener: socket.socket, name: str | None = None) -> str:
+    """The address of the page of the sweep ``name``, or of the index."""
+    return f"http://{HOST}:{listener.getsockname()[1]}/" + (f"{quote(name, safe='')}/" if name is not None else "")
+
+
+class PageServer(ThreadingHTTPServer):
+    """The pages of the sweeps in the folder ``results``."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, results: Path) -> None:
+        """Take over ``listener``."""
+        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self._results = results
+        self._pages: dict[str, LivePage] = {}
+        self._lock, self._lock_of_answers = threading.Lock(), threading.Lock()  # several browsers may ask
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that left before it had its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    def answer(self, target: str) -> tuple[str, str] | None:
+        """Type and text of what is at ``target``, the path and query of a request; None if nothing is.
+
+        Raises SweepError where a ledger cannot be read.
+        """
+        parts = urlsplit(target)
+        if parts.path == "/":
+            with self._lock:
+                return "text/html", index_html(self._results)
+        name, slash, rest = parts.path.removeprefix("/").partition("/")
+        # Only the name of a folder that is there can be asked for, so no path leads out of the results.
+        name, names = unquote(name), sweep_names(self._results)
+        if not slash or name not in names:
+            return None
+        with self._lock:
+            page = self._pages.setdefault(name, LivePage(self._results / name))
+        words = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        if rest == "":
+            return "text/html", page.page()
+        if rest == "answers":
+            return "text/html", page.answers()
+        found = self._json(page, name, names, rest, words)
+        return None if found is None else ("application/json", as_script(found))
+
+    def _json(
+        self, page: LivePage, name: str, names: Sequence[str], rest: str, words: Mapping[str, str]
+    ) -> dict[str, Any] | list[Any] | None:
+        """What the page of the sweep ``name`` asks for at ``rest`` with ``words``; None if there is no such thing."""
+        folder = self._results / name
+        if rest == "news":
+            return page.news(words.get("since", ""))
+        if rest == "curves":
+            trial_ids = words.get("trials", "").split(",")[:_MOST_CURVES]
+            return asked.curves(folder, trial_ids, words.get("reading"), _between(words.get("steps", "")))
+        if rest == "others":
+            return [other for other in names if other != name]
+        with self._lock_of_answers:  # one at a time: the trials need the processor
+            if rest == "diagnosis":
+                return asked.diagnosis(folder, words.get("trial", ""))
+            if rest == "comparison" and words.get("with") in names:
+                return asked.comparison(folder, self._results / words["with"])
+        return None
+
+
+def _between(text: str) -> tuple[int, int] | None:
+    """The steps of FIRST:LAST; None for anything else."""
+    first, _, last = text.partition(":")
+    return (int(first), int(last)) if _is_step(first) and _is_step(last) else None
+
+
+def _is_step(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def sweep_names(results: Path) -> list[str]:
+    """The folders in ``results`` that hold a sweep."""
+    return sorted(path.parent.name for path in results.glob(f"*/{LEDGER}"))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version, sys_version = "sweep", ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        port = self.server.server_address[1]
+        # A page of another site may have its name resolved to this machine, and must not read what is here.
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this server answers to this machine alone\n")
+            return
+        try:
+            found = self.server.answer(self.path)
+        except SweepError as error:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
+            return
+        if found is None:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", "there is no such page yet\n")
+            return
+        self._send(HTTPStatus.OK, *found)
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        content = text.encode()
+        tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        is_known = status == HTTPStatus.OK and self.headers.get("If-None-Match") == tag
+        self.send_response(HTTPStatus.NOT_MODIFIED if is_known else status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        if status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE):
+            self.send_header("Refresh", "2")  # a run that has just been started makes its ledger
+        self.send_header("ETag", tag)
+        if not is_known:
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if not is_known:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of requests: the terminal is the run's."""
+
+
+def serve(listener: socket.socket, results: Path, until: Callable[[], object] | None = None) -> None:
+    """Serve the pages of ``results`` until ``until`` returns, or for ever. Closes ``listener``."""
+    with PageServer(listener, results) as server:
+        if until is None:
+            server.serve_forever()
+            return
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        until()
+        server.shutdown()

@@ -1,0 +1,62 @@
+"""The picture of an explanation: a map whose cells have the colour and label of the mechanism that rules them."""
+
+from __future__ import annotations
+
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from orchestrator.causes.explanation import UNEXPLAINED, Explanation
+from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+from orchestrator.maps.stability import MapCell
+from orchestrator.render.legend import legend_below
+from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
+from orchestrator.render.saving import saved
+from orchestrator.render.style import DPI, FRACTION_COLOURS, HATCH_WIDTH
+
+_STABLE = FRACTION_COLOURS[-1]
+# Cells that no mechanism rules: colour, label and title.
+_UNEXPLAINED_LOOK = ("#BBBBBB", "?", UNEXPLAINED)
+
+
+def looks() -> dict[str, tuple[str, str, str]]:
+    """For each mechanism: the colour of its cells, their label, and its title in the legend."""
+    known = {key: (mechanism.colour, mechanism.label, mechanism.title) for key, mechanism in MECHANISMS.items()}
+    return {**known, UNEXPLAINED: _UNEXPLAINED_LOOK}
+
+
+def explanation_figure(found: Explanation, file_format: str) -> bytes:
+    """The map with the edge of stability, and cells coloured by mechanism.
+
+    The same ledger gives the same bytes. Raises ValueError for an unknown format.
+    """
+    return saved(lambda: _draw(found), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+
+
+def _draw(found: Explanation) -> Figure:
+    stability, look_of = found.stability, looks()
+    places = {key: place + 1 for place, key in enumerate(look_of)}
+    width, height = panel_size(stability)
+    figure = Figure(figsize=(max(1.25 * width + 0.6, 5.0), height + 2.0), layout="constrained")
+    axes = figure.subplots()
+
+    def place(cell: MapCell) -> float | None:
+        ruling = found.ruling((cell.x, cell.y))
+        if ruling is not None:
+            return places[ruling]
+        return 0.0 if cell.state == "stable" else None
+
+    def text(cell: MapCell) -> str:
+        ruling = found.ruling((cell.x, cell.y))
+        return "" if ruling is None else look_of[ruling][1]
+
+    colours = ListedColormap([_STABLE, *(colour for colour, _, _ in look_of.values())])
+    norm = BoundaryNorm([place - 0.5 for place in range(len(look_of) + 2)], len(look_of) + 1)
+    draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
+    note = f"; {stability.note}" if stability.note else ""
+    figure.suptitle(f"{stability.name}: what rules where it is not stable{note}", fontsize=11, wrap=True)
+    there = [mechanism for mechanism in look_of if any(found.ruling(key) == mechanism for key in found.rulings)]
+    shown = [look_of[mechanism] for mechanism in there]
+    patches = [Patch(facecolor=colour, label=f"{label}: {title}") for colour, label, title in shown]
+    legend_below(figure, [*patches, *outcome_legend([stability])], most_columns=2)
+    return figure

@@ -1,0 +1,93 @@
+"""The picture of a trial's remedies: a square for each remedy and fork step, coloured by the fraction saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from orchestrator.base.space import format_value
+from orchestrator.causes.mechanisms.catalogue import title_of
+from orchestrator.causes.remedies.answer import Remedies
+from orchestrator.causes.remedies.answer_text import alone_name, short_loss
+from orchestrator.causes.remedies.tallies import Tally
+from orchestrator.render.colours import fraction_colours, ink
+from orchestrator.render.labels import plain
+from orchestrator.render.legend import legend_below
+from orchestrator.render.saving import saved
+from orchestrator.render.style import BLANK, DPI, HATCH, HATCH_COLOUR, HATCH_WIDTH
+
+_COLOURS = fraction_colours()
+_ROW, _COLUMN = 0.34, 1.0  # inches
+
+
+def remedies_figure(found: Remedies, file_format: str) -> bytes:
+    """Remedies by fork step, with saved replicates and final loss written in, and the cheapest that saves all framed.
+
+    The same ledgers give the same bytes. Raises ValueError for an unknown format.
+    """
+    return saved(lambda: _draw(found), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+
+
+def _draw(found: Remedies) -> Figure:
+    steps, names = found.fork_steps, found.names
+    alone = {one.fork_step: one for one in found.unchanged}
+    rows: list[tuple[str, dict[int, Tally]]] = [(alone_name(found), alone)] if alone else []
+    rows += [(name, {one.fork_step: one for one in found.tallies if one.remedy.name == name}) for name in names]
+    longest = max((len(name) for name, _ in rows), default=10)
+    size = (max(6.0, 1.9 + 0.07 * longest + _COLUMN * len(steps)), 2.2 + _ROW * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    best = found.cheapest
+    for place, (name, by_step) in enumerate(rows):
+        for column, step in enumerate(steps):
+            _square(axes, column, place, by_step.get(step))
+            if best is not None and (best.remedy.name, best.fork_step) == (name, step):
+                frame = Rectangle(
+                    (column - 0.5, place - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=2, zorder=3
+                )
+                axes.add_patch(frame)
+    axes.set_xlim(-0.5, len(steps) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), [plain(name) for name, _ in rows])
+    axes.set_xticks(range(len(steps)), [_head(found, step) for step in steps])
+    axes.set_xlabel("step of the fork" + ("" if found.onset is None else ", and from the onset"))
+    axes.tick_params(length=0)
+    figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), ax=axes, label="fraction of replicates saved")
+    figure.suptitle(plain(_title(found)), fontsize=10)
+    looks: dict[str, Any] = {"facecolor": BLANK, "edgecolor": HATCH_COLOUR, "hatch": HATCH}
+    handles = [Patch(**looks, label="not tried")] if any(set(steps) - by_step.keys() for _, by_step in rows) else []
+    if best is not None:
+        handles.append(Patch(facecolor="none", edgecolor="black", linewidth=2, label="cheapest that saves all"))
+    if any(one.recovered for one in (*found.tallies, *found.unchanged)):
+        handles.append(Patch(facecolor="none", edgecolor="none", label="+N: left the trend and came back"))
+    legend_below(figure, handles)
+    return figure
+
+
+def _square(axes: Axes, column: int, place: int, tally: Tally | None) -> None:
+    corner = (column - 0.5, place - 0.5)
+    if tally is None:
+        axes.add_patch(Rectangle(corner, 1, 1, facecolor=BLANK, edgecolor=HATCH_COLOUR, hatch=HATCH, linewidth=0))
+        return
+    colour = _COLOURS(tally.share)
+    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
+    loss = "" if tally.final_loss is None else f"\n{short_loss(tally.final_loss)}"
+    text = tally.counts + loss
+    axes.text(column, place, text, ha="center", va="center", fontsize=6.5, color=ink(colour), linespacing=0.95)
+
+
+def _head(found: Remedies, step: int) -> str:
+    return str(step) if found.onset is None else f"{step}\n({step - found.onset:+d})"
+
+
+def _title(found: Remedies) -> str:
+    trial = found.trial
+    setting = " ".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
+    cause = "no cause is named" if found.cause is None else title_of(found.cause)
+    outcome = trial.outcome if found.onset is None else f"{trial.outcome}, onset at step {found.onset}"
+    return f"{found.sweep} {setting} seed={trial.seed}: {outcome}\n{cause}: what saves it"

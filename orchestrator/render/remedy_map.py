@@ -1,0 +1,137 @@
+"""The stability map with the cheapest remedy in each cell that is not stable, coloured by its kind."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from orchestrator.causes.remedies.answer import loss_of
+from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy
+from orchestrator.causes.remedies.kinds import KINDS
+from orchestrator.maps.stability import MapCell, StabilityMap
+from orchestrator.render.labels import plain
+from orchestrator.render.legend import legend_below
+from orchestrator.render.maps import Panel, draw_panel, outcome_legend, panel_size
+from orchestrator.render.saving import saved
+from orchestrator.render.style import (
+    BLUE,
+    DPI,
+    EDGE_LABEL,
+    GREEN,
+    HATCH_WIDTH,
+    ORANGE,
+    PURPLE,
+    SKY,
+    STATES,
+    TEXT_ROOM,
+    VERMILION,
+    YELLOW,
+)
+
+NONE = "none"
+_STABLE = "#EDF1F4"
+_COLOURS = {
+    "lr": BLUE,
+    "beta1": SKY,
+    "beta2": GREEN,
+    "eps": YELLOW,
+    "clip": ORANGE,
+    "skip": PURPLE,
+    "reset": VERMILION,
+    "other": "#BBBBBB",
+    NONE: "#333333",
+}
+_WIDER, _HIGHER = 1.7, 1.5  # than the cells of other maps, for a remedy and a step
+_LETTERS = 13  # of a line in a cell
+Key = tuple[Any, Any]
+
+
+def remedy_map_figure(found: CellRemedies, stability: StabilityMap, file_format: str) -> bytes:
+    """The map with the edge of stability, and cells coloured by the kind of their cheapest remedy.
+
+    Of several cells that fall together on the map it shows the hardest to save. The same ledgers give the same bytes.
+    Raises ValueError for an unknown format.
+    """
+    return saved(lambda: _draw(found, stability), file_format, DPI["map"], hatch_linewidth=HATCH_WIDTH)
+
+
+def hardest_of_each(found: CellRemedies, stability: StabilityMap) -> dict[Key, CellRemedy]:
+    """For each place on the map the cell there that is hardest to save.
+
+    One that nothing saves, or else that which has to be forked earliest before its onset.
+    """
+    places: dict[Key, CellRemedy] = {}
+    for one in found.cells:
+        cell = one.trial.cell
+        key = (cell[stability.x.name], cell[stability.y.name] if stability.y else None)
+        if key not in places or _hardness(one) > _hardness(places[key]):
+            places[key] = one
+    return places
+
+
+def _hardness(one: CellRemedy) -> tuple[bool, int, float]:
+    if one.cheapest is None:
+        return True, -(one.most.saved if one.most else 0), 0.0
+    return False, (one.onset or 0) - one.cheapest.fork_step, loss_of(one.cheapest)
+
+
+def _draw(found: CellRemedies, stability: StabilityMap) -> Figure:
+    cells = hardest_of_each(found, stability)
+    places = {kind: place + 1 for place, kind in enumerate(_COLOURS)}
+    width, height = panel_size(stability)
+    scale = (1.0, 1.0) if stability.is_sampled else (_WIDER, _HIGHER)
+    figure = Figure(figsize=(max(scale[0] * width, 6.5), scale[1] * height + 2.2), layout="constrained")
+    axes = figure.subplots()
+
+    def place(cell: MapCell) -> float | None:
+        one = cells.get((cell.x, cell.y))
+        if one is not None:
+            return places[_kind(one)]
+        return 0.0 if cell.state in ("stable", "degraded") else None
+
+    def text(cell: MapCell) -> str:
+        one = cells.get((cell.x, cell.y))
+        return "" if one is None else _words(one)
+
+    colours = ListedColormap([_STABLE, *_COLOURS.values()])
+    norm = BoundaryNorm([place - 0.5 for place in range(len(_COLOURS) + 2)], len(_COLOURS) + 1)
+    draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
+    note = f"; {stability.note}" if stability.note else ""
+    title = f"{stability.name}: the cheapest remedy of {len(found.cells)} cells that are not stable{note}"
+    figure.suptitle(plain(textwrap.fill(title, max(30, int(13 * figure.get_figwidth())))), fontsize=11)
+    legend_below(figure, _legend(cells, stability), most_columns=2)
+    return figure
+
+
+def _kind(one: CellRemedy) -> str:
+    return one.kind or NONE
+
+
+def _words(one: CellRemedy) -> str:
+    """The remedy in a line or two, and the step of its fork."""
+    if one.cheapest is None:
+        return f"none\n{one.most.saved}/{one.most.tried}" if one.most else "none"
+    lines = textwrap.wrap(one.cheapest.remedy.name, _LETTERS)[:2]
+    step = f"at {one.cheapest.fork_step}" if one.from_onset is None else f"{one.from_onset:+d}"
+    return plain("\n".join([*lines, step]))
+
+
+def _legend(cells: Mapping[Key, CellRemedy], stability: StabilityMap) -> list[Any]:
+    counts = {kind: sum(_kind(one) == kind for one in cells.values()) for kind in _COLOURS}
+    titles = {**KINDS, NONE: "no remedy saves every replicate (saved/tried by the best)"}
+    patches = [
+        Patch(facecolor=_COLOURS[kind], label=f"{titles[kind]}: {num} cell{'s' if num > 1 else ''}")
+        for kind, num in counts.items()
+        if num
+    ]
+    has_words = not stability.is_sampled and len(stability.cells) <= TEXT_ROOM
+    if has_words and any(one.from_onset is not None and one.cheapest for one in cells.values()):
+        patches.append(Patch(facecolor="none", edgecolor="none", label="-50: forked 50 steps before the onset"))
+    drawn = {EDGE_LABEL, STATES["not_run"].label, *(look.label for look in STATES.values() if look.marker)}
+    marks = [one for one in outcome_legend([stability]) if one.get_label() in drawn]
+    return [*patches, Patch(facecolor=_STABLE, label="stable: nothing to remedy"), *marks]

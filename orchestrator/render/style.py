@@ -1,0 +1,87 @@
+"""How states, curves and panels look on figures, on the page and on a terminal: colours, marks, hatches and words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.base.messages import OSCILLATING, TOO_SLOW
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+SKY, ORANGE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#F0E442", "#000000"
+GREY, PALE, WHITE = "#999999", "#F6E8C3", "#ffffff"
+
+
+@dataclass(frozen=True, slots=True)
+class StateLook:
+    """How one state of a cell is shown.
+
+    ``label`` is for the key of figures and page, ``marker`` is matplotlib's, ``sign`` a character on the page;
+    ``letter`` (ASCII), ``colour`` and ``word`` are for a terminal. Marks differ without colour. A state that
+    ``sets_colours`` counts for a metric's colour range: values of diverged cells would flatten the differences of the
+    others. A state that is not ``is_painted`` has no result to colour.
+    """
+
+    label: str
+    marker: str = ""
+    sign: str = ""
+    letter: str = ""
+    colour: str = "default"
+    word: str = ""
+    is_hatched: bool = False
+    sets_colours: bool = False
+    is_painted: bool = True
+
+
+# In the order of the key.
+STATES: Mapping[str, StateLook] = {
+    "stable": StateLook("no mark: all seeds stable", "", "", "o", "blue", "all stable", sets_colours=True),
+    "diverged": StateLook("diverged (never came back, or not finite)", "x", "✕", "X", "red", "diverged"),
+    "spiked": StateLook(
+        "spiked (left its trend and recovered)", "^", "△", "^", "yellow", "spiked", sets_colours=True
+    ),
+    "stalled": StateLook("stalled (never learned)", "_", "▬", "-", "magenta", "stalled", sets_colours=True),
+    "degraded": StateLook(
+        "degraded (stable, but learned less than half of what the best did)",
+        "v", "▽", "v", "cyan", "degraded", sets_colours=True,
+    ),
+    "pruned": StateLook("pruned (stopped since it was slow beside others)", "$s$", "s", "s", "default", "pruned"),
+    "errored": StateLook("errored (a fault, not a result)", "$!$", "!", "!", "red", "errored"),
+    "unknown": StateLook(
+        "unknown (seeds without a result, or whose losses cannot be judged)",
+        "$?$", "?", "?", "default", "not known", is_hatched=True,
+    ),
+    "not_run": StateLook("not run", "", "", ".", "bright_black", "not run", is_hatched=True, is_painted=False),
+    "running": StateLook("running", "", "", ":", "default", "running"),  # on a terminal only
+}  # fmt: skip
+
+# The colours of a panel from its lowest to its highest value; names are matplotlib's.
+FRACTION_COLOURS = (VERMILION, PALE, BLUE)
+VALUE_COLOURS = "viridis_r"
+NUM_COLOURS = 256
+LOG_COLOURS_FROM = 30.0  # ratio of the highest to the lowest value from which colours are logarithmic
+PADDING = 0.5  # on either side of a range that is a single value
+BLANK = WHITE  # a cell without a value
+EDGE_LABEL = "edge of stability"
+EDGE_LINE: Mapping[str, Any] = {"color": "black", "linewidth": 1.8, "solid_capstyle": "projecting"}
+# After the fraction of a cell with a slow rise.
+RISE_SIGN, RISE_LABEL = "↗", "a seed slowly gave up over a quarter of what it had learned"
+# After the fraction of a cell whose learning rate is not right: a sign, and what it means.
+LR_SIGNS: Mapping[str, tuple[str, str]] = {
+    TOO_SLOW: ("↑", "too slow: a higher learning rate ends lower"),
+    OSCILLATING: ("↓", "oscillating: a lower learning rate ends as low or lower"),
+}
+HATCH, HATCH_COLOUR, HATCH_WIDTH = "////", GREY, 0.5
+TEXT_ROOM = 400  # largest number of cells for which numbers are written into them
+
+# Curves of runs.
+LINE, SECOND_LINE, EPISODE, LIMIT, BROKEN = BLUE, GREEN, ORANGE, VERMILION, BLACK
+SEED_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, "#8a8a8a")
+SEED_DASHES = ("", "6 3", "2 2", "8 3 2 3")  # SVG dashes on the page; one pattern for each round of the colours
+LOG_CURVES_FROM = 20.0  # ratio of the highest to the lowest value from which a curve's axis is logarithmic
+MAX_POINTS = 4000  # of a drawn line; more are not visible
+
+FONT_SIZE = 9
+DPI = {"map": 160, "curves": 120}

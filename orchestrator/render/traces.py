@@ -1,0 +1,87 @@
+"""Matplotlib figures of single runs: loss and gradient norm over steps, with episodes shaded."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from orchestrator.maps.replay import Replayed
+from orchestrator.render.labels import plain
+from orchestrator.render.saving import saved
+from orchestrator.render.style import BROKEN, DPI, EPISODE, LIMIT, LINE, LOG_CURVES_FROM, MAX_POINTS, SECOND_LINE
+from orchestrator.render.thinning import thinned
+
+
+def trace_figure(replayed: Replayed) -> bytes:
+    """The run as a PNG picture: shaded episodes, and a line where it would have been stopped."""
+    return saved(lambda: _draw(replayed), "png", DPI["curves"])
+
+
+def _draw(replayed: Replayed) -> Figure:
+    log = replayed.log
+    norms = log.grad_norm_N
+    has_norms = norms is not None and bool(np.isfinite(norms).any())
+    figure = Figure(figsize=(9, 5.2 if has_norms else 3.6), layout="constrained")
+    panels = figure.subplots(2 if has_norms else 1, 1, sharex=True, squeeze=False)[:, 0]
+    _curve(panels[0], log.step_N, log.loss_N, log.columns.loss or "loss")
+    if norms is not None and has_norms:
+        _curve(panels[1], log.step_N, norms, log.columns.grad_norm or "gradient norm")
+        _norm_rises(panels[1], replayed)
+    for panel in panels:
+        _episodes(panel, replayed)
+    panels[-1].set_xlabel("step")
+    title = f"{PurePath(log.name).name}: {replayed.verdict.outcome}, {replayed.verdict.reason}"
+    figure.suptitle(plain(title), fontsize=10)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        panels[0].legend(handles, labels, loc="best", fontsize=8, framealpha=0.8)
+    return figure
+
+
+def _curve(axes: Axes, step_N: np.ndarray, value_N: np.ndarray, label: str) -> None:
+    finite_N = np.isfinite(value_N)
+    kept = thinned(np.where(finite_N, value_N, np.nan), MAX_POINTS)
+    axes.plot(step_N[kept], np.where(finite_N, value_N, np.nan)[kept], color=LINE, linewidth=0.8)
+    low, high = np.min(value_N[finite_N], initial=np.inf), np.max(value_N[finite_N], initial=-np.inf)
+    if 0 < low < high and high / low > LOG_CURVES_FROM:
+        axes.set_yscale("log")
+    if not finite_N.all():
+        broken = step_N[~finite_N]
+        axes.plot(
+            broken, np.ones(len(broken)), "x", color=BROKEN, transform=axes.get_xaxis_transform(), clip_on=False,
+            markersize=5, label="not finite",
+        )  # fmt: skip
+    axes.set_ylabel(plain(label))
+    axes.grid(alpha=0.25)
+
+
+def _norm_rises(axes: Axes, replayed: Replayed) -> None:
+    steps = replayed.record.norm_rises
+    if steps:
+        axes.plot(
+            steps, np.zeros(len(steps)), "^", color=SECOND_LINE, transform=axes.get_xaxis_transform(), clip_on=False,
+            markersize=6, label="up by half against the last 128 points",
+        )  # fmt: skip
+        axes.legend(loc="best", fontsize=8, framealpha=0.8)
+
+
+def _episodes(axes: Axes, replayed: Replayed) -> None:
+    last_step = int(replayed.log.step_N[-1])
+    for i, episode in enumerate(replayed.record.episodes):
+        end = last_step if episode.recovery_step is None else episode.recovery_step
+        axes.axvspan(
+            episode.onset_step, end, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None
+        )
+    onset = replayed.verdict.onset_step
+    if replayed.verdict.outcome == "diverged" and onset is not None:
+        axes.axvspan(
+            onset, last_step, facecolor="none", edgecolor=LIMIT, hatch="///", alpha=0.3, label="never came back"
+        )
+    if replayed.record.lost_step is not None:
+        wrong = ", wrongly" if replayed.is_wrong_stop else ""
+        axes.axvline(
+            replayed.record.lost_step, color=LIMIT, linestyle="--", linewidth=1.2, label=f"would stop here{wrong}"
+        )

@@ -1,1 +1,0 @@
-"""The detector over existing curves, and how often early stopping was wrong."""

@@ -1,0 +1,30 @@
+"""What is imported ahead is all of the heavy that the files of a finished sweep need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from sweep_cases import ledger_at, record, sweep_of
+
+GRID = "seeds: [0, 1]\naxes:\n  lr: {values: [0.1, 0.2]}\n  clip: {values: [1.0, null]}\n"
+CODE = """
+import sys
+from pathlib import Path
+from orchestrator.render.ahead import import_ahead
+import_ahead().join()
+before = set(sys.modules)
+from orchestrator.pages.exports import export_all
+export_all(Path(sys.argv[1]))
+new = {name.split(".")[0] for name in set(sys.modules) - before} - {name.split(".")[0] for name in before}
+print(*sorted(new & {"matplotlib", "pandas", "scipy", "sklearn", "optuna", "pyarrow", "PIL"}))
+"""
+
+
+def test_after_the_imports_ahead_the_files_need_no_heavy_library_more(tmp_path: Path) -> None:
+    with ledger_at(tmp_path / "grid") as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged"] * 4)
+    done = subprocess.run([sys.executable, "-c", CODE, str(tmp_path / "grid")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
+    assert (tmp_path / "grid" / "report.html").exists()

@@ -1,0 +1,80 @@
+"""`orchestrator.run`: a sweep trained from Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from sweep_cases import QUADRATIC
+
+import orchestrator
+from orchestrator.base.errors import InputError
+from orchestrator.executors.inline import InlineExecutor
+
+SMALL = {
+    "name": "small",
+    "objective": "quadratic",
+    "steps": 20,
+    "axes": {"lr": {"values": [0.01, 100.0]}},
+    "fixed": {"optimizer": "sgd"},
+    "tracking": {"enabled": False},
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_dictionary_and_a_file_that_says_the_same_are_one_sweep() -> None:
+    found = orchestrator.run(SMALL, executor="inline")
+    assert found.trials.outcome.tolist() == ["stable", "diverged"]
+    lines = "\n".join(f"{key}: {value}" for key, value in SMALL.items())
+    Path("small.yaml").write_text(lines.replace("False", "false"))
+    again = orchestrator.run("small.yaml", executor="inline")
+    assert again.trials.trial_id.tolist() == found.trials.trial_id.tolist()
+    assert again.trials.num_attempts.tolist() == [1, 1], "nothing was trained a second time"
+    assert orchestrator.load("small").trials.trial_id.tolist() == found.trials.trial_id.tolist()
+
+
+def test_the_options_are_those_of_the_command_line_and_seeds_may_be_a_number() -> None:
+    Path("edge.yaml").write_text(QUADRATIC)
+    found = orchestrator.run(
+        "edge.yaml",
+        axis=["lr=values:0.1,0.2"],
+        set=["tracking.enabled=false"],
+        seeds=3,
+        steps=10,
+        name="other",
+        results="elsewhere",
+        executor="inline",
+    )
+    assert found.folder == Path("elsewhere/other")
+    assert set(found.trials.seed) == {0, 1, 2}
+    assert set(found.trials.lr) == {0.1, 0.2}
+    assert set(found.trials.steps) == {10}
+    assert set(orchestrator.run(SMALL, seeds=[7], executor="inline").trials.seed) == {7}
+
+
+def test_what_a_file_may_not_say_a_dictionary_may_not_either() -> None:
+    with pytest.raises(InputError, match="lrr"):
+        orchestrator.run({**SMALL, "fixed": {"lrr": 1.0}}, executor="inline")
+    with pytest.raises(InputError, match="unknown"):
+        orchestrator.run(SMALL, executor="abacus")
+
+
+def test_a_signal_is_an_interrupt_and_the_same_call_goes_on(monkeypatch) -> None:
+    poll = InlineExecutor.poll
+
+    def interrupted(self: InlineExecutor, timeout_s: float):
+        os.kill(os.getpid(), signal.SIGINT)
+        return poll(self, timeout_s)
+
+    monkeypatch.setattr(InlineExecutor, "poll", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        orchestrator.run(SMALL, executor="inline")
+    monkeypatch.setattr(InlineExecutor, "poll", poll)
+    assert orchestrator.run(SMALL, executor="inline").trials.outcome.tolist() == ["stable", "diverged"]

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.base.errors import InputError, StorageError
+from orchestrator.base.files import (
+    LEDGER,
+    atomic_write,
+    check_output,
+    frozen_text,
+    make_folder,
+    make_private,
+    open_private,
+    output_format,
+    sweep_folder,
+    sweep_lock,
+    write_if_changed,
+    write_output,
+)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "map.csv"
+    atomic_write(path, "old")
+
+    def fail(*arguments) -> None:
+        raise OSError(28, "No space left on device")
+
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, fail)
+            with pytest.raises(StorageError, match=r"map\.csv: No space left on device .*MiB free"):
+                atomic_write(path, "new")
+        assert path.read_text() == "old"
+        assert os.listdir(tmp_path) == ["map.csv"]
+
+
+def test_content_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    write_if_changed(path, "a")
+    before = path.stat().st_mtime_ns
+    write_if_changed(path, "a")
+    assert path.stat().st_mtime_ns == before
+    write_if_changed(path, "b")
+    assert path.read_text() == "b"
+
+
+def test_a_sweep_is_found_by_name_or_folder_and_a_wrong_name_lists_what_there_is(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "ledger.db").touch()
+    assert sweep_folder("mine", tmp_path) == sweep_folder(str(folder), Path("elsewhere")) == folder
+    with pytest.raises(InputError, match="there are: mine"):
+        sweep_folder("other", tmp_path)
+
+
+# --- who may read what -----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0, 0o022, 0o077], ids=oct)
+def umask(request) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_is_written_under_results_is_for_its_owner_alone(umask: int, tmp_path: Path) -> None:
+    atomic_write(tmp_path / "results" / "edge" / "diagnosis" / "a.png", b"a")
+    make_folder(tmp_path / "results" / "edge" / "trials" / "b")
+    make_private(tmp_path / "results" / "c.db")
+    with open_private(tmp_path / "results" / "d.log", "ab") as file:
+        file.write(b"d")
+    with sweep_lock(tmp_path / "results" / "edge"):
+        pass
+    found = list((tmp_path / "results").rglob("*"))
+    assert len(found) == 8
+    assert {path.name: mode_of(path) for path in [tmp_path / "results", *found] if path.is_dir()} == dict.fromkeys(
+        ("results", "edge", "diagnosis", "trials", "b"), 0o700
+    )
+    assert {path.name: mode_of(path) for path in found if path.is_file()} == dict.fromkeys(
+        ("a.png", "c.db", "d.log", "lock"), 0o600
+    )
+
+
+def test_a_file_that_a_person_named_is_for_whom_the_umask_says(umask: int, tmp_path: Path) -> None:
+    write_output(tmp_path / "map.csv", "a")
+    assert mode_of(tmp_path / "map.csv") == 0o666 & ~umask
+
+
+def test_what_is_there_is_not_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_text("a")
+    make_private(tmp_path / "ledger.db")
+    assert (tmp_path / "ledger.db").read_text() == "a"
+
+
+def test_nothing_is_written_through_a_link_in_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "compare").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="is a link to"):
+        atomic_write(tmp_path / "compare" / "a.png", b"a")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- files that a person names -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "expected"),
+    [
+        (None, None, "png"), (None, "svg", "svg"), ("a.svg", None, "svg"), ("a.b.pdf", "pdf", "pdf"),
+        ("A.PNG", None, "png"), ("a.csv", None, "csv"),
+    ],
+)  # fmt: skip
+def test_the_ending_of_a_file_is_its_format(tmp_path: Path, name, asked, expected) -> None:
+    assert output_format(tmp_path / name if name else None, ("png", "svg", "pdf", "csv"), asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "says"),
+    [
+        ("a.jpg", None, "end it in .png, .svg or .pdf"),
+        ("a", "png", "end it in .png, .svg or .pdf"),
+        (".png", None, "end it in .png, .svg or .pdf"),
+        ("a.png", "svg", "leave out --format, or end it in .svg"),
+        ("a.png", "gif", "choose png, svg or pdf"),
+        (None, "gif", "choose png, svg or pdf"),
+    ],
+)
+def test_an_ending_that_is_no_format_or_another_is_refused(tmp_path: Path, name, asked, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        output_format(tmp_path / name if name else None, asked=asked)
+
+
+def test_no_folder_is_made_for_a_file_that_a_person_names(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "a.png"
+    with pytest.raises(InputError, match=r"mkdir -p '.*new folder'"):
+        output_format(path)
+    with pytest.raises(InputError, match=r"--json: .*no folder"):
+        check_output(path, "--json")
+    (tmp_path / "b.png").mkdir()
+    for other in (tmp_path / "b.png", Path("/dev/null")):
+        with pytest.raises(InputError, match="is no plain file"):
+            check_output(other)
+    assert [each.name for each in tmp_path.iterdir()] == ["b.png"]
+    check_output(Path("in this folder.png"))
+    check_output(None)
+
+
+def test_the_sweep_file_of_a_folder_is_empty_where_there_is_none(tmp_path: Path) -> None:
+    assert frozen_text(tmp_path) == ""
+    (tmp_path / "sweep.yaml").write_text("name: case\n")
+    assert frozen_text(tmp_path) == "name: case\n"
+
+
+def test_the_file_of_a_sweep_in_place_of_its_name_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "edge").mkdir()
+    (tmp_path / "edge" / LEDGER).touch()
+    for given in ("edge.yaml", "sweeps/edge.yaml"):
+        with pytest.raises(InputError, match="did you mean `edge`\\? there are: edge"):
+            sweep_folder(given, tmp_path)
+    with pytest.raises(InputError) as refused:
+        sweep_folder("other.yaml", tmp_path)
+    assert "did you mean" not in str(refused.value)

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from custom_cases import SWEEP as OWN_SWEEP
+from custom_cases import TRAIN
+from diagnosis_cases import (
+    PLANTED,
+    SWEEP,
+    calm,
+    over_the_edge,
+    planted_sweep,
+    preconditioner_decay,
+    risen,
+    row_of,
+    short_memory,
+    sweep_of_text,
+    warmup_too_short,
+)
+
+from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.causes.advice import advice_lines, advise, check
+from orchestrator.causes.mechanisms.catalogue import MECHANISMS
+from orchestrator.causes.mechanisms.moves import Move
+from orchestrator.causes.small_sweep import small_sweep
+from orchestrator.sweepfile.spec import build_sweep, read_document
+
+NOWHERE = Path("nowhere")
+
+
+def said(case, mechanism: str, folder: Path = NOWHERE) -> list[str]:
+    return advice_lines(advise(case.evidence(), mechanism, folder), case.row.outcome)
+
+
+def test_every_mechanism_has_advice_with_setting_direction_and_reason() -> None:
+    for mechanism in MECHANISMS.values():
+        assert mechanism.moves
+        for move in mechanism.moves:
+            assert move.setting
+            assert move.reason
+            assert move.direction in ("lower", "raise", "switch")
+
+
+def test_advice_is_checked_against_the_nearest_cell_of_the_sweep() -> None:
+    case = preconditioner_decay()
+    for seed in range(3):
+        case = case.sister("stable", seed=seed, beta2=0.99)
+    lines = said(case, "preconditioner_decay")
+    assert lines[0].startswith("lower beta2: ")
+    assert lines[1] == "  beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable here, final loss 2.6 -> 2.6"
+
+
+def test_where_the_nearest_cell_is_not_stable_the_nearest_that_is_comes_after_it() -> None:
+    case = preconditioner_decay().sister("spiked", 50, beta2=0.99).sister("stable", beta2=0.95)
+    assert [line.split(" at ")[0] for line in said(case, "preconditioner_decay")[1:3]] == [
+        "  beta2 0.999 -> 0.99",
+        "  beta2 0.999 -> 0.95",
+    ]
+    none = preconditioner_decay().sister("spiked", 50, beta2=0.99)
+    against = "  no cell of this sweep is stable in this direction of beta2: its cells speak against this advice"
+    assert against in said(none, "preconditioner_decay")
+
+
+@pytest.mark.parametrize(("loss", "is_said"), [(3.0, True), (2.0, False)])
+def test_a_spike_is_no_failure_where_the_spiked_cell_has_the_lower_loss(loss: float, is_said: bool) -> None:
+    case = preconditioner_decay().sister("stable", beta2=0.95)
+    case = replace(case, sisters=(replace(case.sisters[0], final_loss=loss),))
+    text = "  a spike is not a failure: the cell that spikes has the lower final loss"
+    assert (text in said(case, "preconditioner_decay")) is is_said
+    assert text not in said(replace(case, row=replace(case.row, outcome="diverged")), "preconditioner_decay")
+
+
+def test_a_loss_that_is_not_finite_is_told_so() -> None:
+    case = over_the_edge()
+    case = replace(case, row=replace(case.row, final_loss=None))
+    assert "final loss not finite -> 2.6" in said(case, "over_the_edge")[1]
+
+
+def test_eps_is_advised_on_in_both_directions_and_never_as_a_rule() -> None:
+    case = preconditioner_decay().sister("stable", eps=1e-4).sister("diverged", 9, eps=1e-12)
+    lines = " ".join(said(case, "preconditioner_decay"))
+    assert "raise eps" in lines
+    assert "lower eps" in lines
+    assert "papers disagree" in lines
+    assert "eps 1e-8 -> 0.0001 at these settings: 1 of 1 seeds stable" in lines
+    assert "eps 1e-8 -> 1e-12 at these settings: 0 of 1 seeds stable" in lines
+
+
+def test_settings_that_a_trial_does_not_have_and_moves_that_are_made_are_left_out() -> None:
+    evidence = calm("diverged", 300, {"corrupted": 0.0, "qk_norm": True, "z_loss": 1e-4}).evidence()
+    assert [one.move.setting for one in advise(evidence, "bad_batch", NOWHERE)] == ["clip", "batch_size"]
+    assert [one.move.setting for one in advise(evidence, "logit_growth", NOWHERE)] == ["lr"]
+    quadratic = replace(calm("diverged", 300), row=replace(row_of("diverged", 300), config={"steps": 400, "lr": 0.1}))
+    assert [one.move.setting for one in advise(quadratic.evidence(), "over_the_edge", NOWHERE)] == ["lr"]
+
+
+# --- the small sweep that would tell -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_every_small_sweep_that_is_printed_is_one_that_runs(name: str, tmp_path: Path) -> None:
+    case = replace(PLANTED[name](), sisters=())
+    shown = advise(case.evidence(), name, planted_sweep(tmp_path / "planted"))
+    assert shown, "there is something to try"
+    for one in shown:
+        assert one.sweep_file is not None, one.move.setting
+        sweep = sweep_of_text(one.sweep_file)
+        (axis,) = sweep.axes
+        own = case.evidence().config[one.move.setting]
+        assert axis.name == one.move.setting
+        assert own in axis.values, "the trial's own cell is there to compare with"
+        others = [value for value in axis.values if value != own]
+        if one.move.direction == "lower":
+            assert all(own is None or value < own for value in others)
+        elif one.move.direction == "raise":
+            assert all(value > own for value in others)
+        assert (sweep.seeds, sweep.telemetry.curvature) == ((0, 1), 20)
+        assert sweep.name == f"planted_{one.move.direction}_{one.move.setting}_012345"
+
+
+def test_the_small_sweep_has_the_trials_own_cell_at_every_other_setting(tmp_path: Path) -> None:
+    folder = planted_sweep(tmp_path / "planted")
+    trial = row_of("diverged", 3)
+    cell = {"lr": 3.0, "warmup": 150}
+    trial = replace(trial, cell=cell, config={**trial.config, **cell})
+    sweep = sweep_of_text(small_sweep(folder, trial, "lower", "beta2", [0.9]))
+    assert (dict(sweep.fixed), sweep.axes[0].values) == ({"lr": 3.0, "warmup": 150}, (0.95, 0.9))
+    assert {trial.config["warmup"] for trial in sweep.trials} == {150}
+    again = sweep_of_text(small_sweep(folder, trial, "again", None, []))
+    assert (again.axes, again.name, len(again.trials)) == ((), "planted_again_012345", 2)
+
+
+def test_only_the_first_small_sweep_is_printed_whole(tmp_path: Path) -> None:
+    case = replace(warmup_too_short(), sisters=())
+    lines = said(case, "warmup_too_short", planted_sweep(tmp_path / "planted"))
+    assert lines.count("  no cell of this sweep tells; this sweep would:") == 1
+    assert lines.count("  no cell of this sweep shows whether it helps; a small sweep would") == 2
+
+
+def test_a_longer_warmup_is_tried_up_to_the_rule_and_never_beyond_half_of_the_run(tmp_path: Path) -> None:
+    case = replace(warmup_too_short(), sisters=())
+    (first, *_) = advise(case.evidence(), "warmup_too_short", planted_sweep(tmp_path / "planted"))
+    assert sweep_of_text(first.sweep_file).axes[0].values == (0, 50, 100)
+    long_memory = replace(case, row=replace(case.row, config={**case.row.config, "beta2": 0.9999}))
+    (first, *_) = advise(long_memory.evidence(), "warmup_too_short", tmp_path / "planted")
+    assert sweep_of_text(first.sweep_file).axes[0].values == (0, 200)
+
+
+def test_without_the_sweep_file_a_built_in_objective_is_written_from_its_trial() -> None:
+    trial = replace(row_of("diverged", 3, {"lr": 3.0}), objective="gpt", seed=4)
+    del trial.config["context"]
+    sweep = sweep_of_text(small_sweep(NOWHERE, trial, "lower", "lr", [1.0]))
+    assert (sweep.seeds, sweep.axes[0].values, sweep.steps) == ((4,), (3.0, 1.0), 400)
+
+
+def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "mine.yaml").write_text(OWN_SWEEP)
+    sweep = build_sweep(read_document(tmp_path / "mine.yaml"))
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    config = {"steps": 60, "lr": 3.0, "warmup": 0}
+    trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
+    text = small_sweep(tmp_path, trial, "lower", "lr", [1.0])
+    assert sweep_of_text(text).objective.folder == str(tmp_path)
+    assert "telemetry" not in text, "nothing is read of such a trainer"
+    assert small_sweep(tmp_path, trial, "raise", "warmup", [50]) is None
+    evidence = replace(calm("diverged", 3), row=trial).evidence()
+    lines = advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged")
+    assert "small sweep would be refused: axes.warmup: no part of the command uses {warmup}" in " ".join(lines)
+
+
+def test_a_setting_of_the_sweep_file_is_never_said_not_to_be_taken(tmp_path: Path) -> None:
+    """What is refused is refused for another reason, such as a script that is no longer there."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "mine.yaml").write_text(OWN_SWEEP)
+    config = {"steps": 60, "lr": 3.0}
+    trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
+    evidence = replace(calm("diverged", 3), row=trial).evidence()
+    lines = " ".join(advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged"))
+    assert "takes no such setting" not in lines
+    assert "would be refused: " in lines
+
+
+def test_without_a_cause_a_lower_learning_rate_is_advised_where_it_is_stable() -> None:
+    case = risen(calm("diverged", 200), 200, 9.0)
+    assert advise(case.evidence(), None, NOWHERE) == []
+    (one,) = advise(case.sister("stable", lr=0.001).evidence(), None, NOWHERE)
+    assert (one.move.setting, one.move.direction, one.stable.value) == ("lr", "lower", 0.001)
+
+
+def test_a_frozen_file_that_is_no_sweep_is_no_fault(tmp_path: Path) -> None:
+    for text in ("[1, 2]", "name: x\n", "fixed: 3\n", SWEEP.replace("gpt", "nonsense"), "\0"):
+        (tmp_path / FROZEN_SWEEP).write_text(text)
+        assert small_sweep(tmp_path, row_of("diverged", 3), "lower", "lr", [1.0]) is None
+
+
+def test_a_move_without_a_value_to_try_is_no_advice() -> None:
+    evidence = calm("diverged", 3).evidence()
+    assert check(evidence, Move("lr", "raise", "because", lambda evidence: [1e-9]), NOWHERE) is None
+
+
+def test_a_half_life_is_moved_in_place_of_the_beta2_that_it_takes_the_place_of() -> None:
+    for planted, direction in ((short_memory, "raise"), (preconditioner_decay, "lower")):
+        plain, key = planted(), planted.__name__
+        settings = [one.move.setting for one in advise(plain.evidence(), key, NOWHERE)]
+        assert settings[0] == "beta2"
+        assert "beta2_half_life" not in settings
+        config = {**plain.row.config, "beta2_half_life": 1000.0}
+        timed = advise(replace(plain, row=replace(plain.row, config=config)).evidence(), key, NOWHERE)
+        assert (timed[0].move.setting, timed[0].move.direction) == ("beta2_half_life", direction)
+        assert "beta2" not in [one.move.setting for one in timed]
+
+
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.3), (0.9, 0.7), (0.95, 0.9), (0.8, 0.6), (0.9999, 0.9)])
+def test_what_is_advised_against_a_short_memory_is_on_the_other_side_of_the_rule(
+    beta1: float, beta2: float, tmp_path: Path
+) -> None:
+    case = short_memory()
+    case = replace(case, row=replace(case.row, config={**case.row.config, "beta1": beta1, "beta2": beta2}))
+    folder = planted_sweep(tmp_path / "planted")
+    longer, less, _ = advise(replace(case, sisters=()).evidence(), "short_memory", folder)
+    (_, *longer_memories), (_, *less_momenta) = (sweep_of_text(one.sweep_file).axes[0].values for one in (longer, less))
+    assert len(longer_memories) == len(less_momenta) == 2
+    assert all(value > beta1**2 for value in longer_memories)
+    assert all(value**2 < beta2 for value in less_momenta)
+
+
+def test_a_small_sweep_of_related_axes_has_the_values_that_the_trial_was_trained_with(tmp_path: Path) -> None:
+    body = (
+        "name: tied\nobjective: quadratic\nsteps: 20\n"
+        "axes:\n  lr: {values: [0.1, 0.2]}\n  curvature: {values: [1, 4]}\n  optimizer: {values: [sgd, adamw]}\n"
+        "  beta2: {values: [0.9, 0.99], when: {optimizer: adamw}}\n"
+        "zip: [[lr, curvature]]\ntie: {lr: lr / curvature, warmup: curvature}\n"
+    )
+    sweep = sweep_of_text(body)
+    (tmp_path / FROZEN_SWEEP).write_text(sweep.text)
+    trial = next(each for each in sweep.trials if dict(each.cell) == {**each.cell, "curvature": 4, "optimizer": "sgd"})
+    row = replace(row_of("diverged", 3), objective="quadratic", cell=trial.cell, config=trial.config)
+    again = sweep_of_text(small_sweep(tmp_path, row, "again", None, []))
+    assert dict(again.fixed) == {"curvature": 4.0, "lr": 0.05, "optimizer": "sgd", "warmup": 4}
+    lower = sweep_of_text(small_sweep(tmp_path, row, "lower", "lr", [0.01]))
+    assert [each.config["lr"] for each in lower.trials if each.seed == 0] == [0.05, 0.01]
+    assert again.trials[0].config == trial.config

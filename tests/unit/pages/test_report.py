@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from sweep_cases import finished, ledger_at, record, sweep_of
+
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
+from orchestrator.base.messages import Completed, Report
+from orchestrator.driver.packing import make_packs
+from orchestrator.driver.provenance import driver_facts
+from orchestrator.ledger.writer import LedgerWriter
+from orchestrator.maps.audit import audit, audit_lines
+from orchestrator.maps.stability import stability_map
+from orchestrator.pages.exports import are_current, existing_exports, export_all, export_heatmap
+from orchestrator.pages.report import report_html
+
+GRID = "axes: {lr: {values: [0.1, 0.2]}, eps: {values: [1e-8, 1e-4]}}\n"
+HOSTILE = '<script>alert("x")</script>'
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs) -> None:
+        self.names.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href") and not (value or "").startswith("#")]
+
+
+def page(folder: Path, sweep_text: str = "name: case\n") -> str:
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged", "errored", "planned"])
+        ledger.give_up([ledger.trials()[2].trial_id], HOSTILE)
+        return report_html(ledger, stability_map(ledger), sweep_text)
+
+
+def test_the_page_loads_nothing_and_has_the_map_and_the_failures(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.links == []
+    assert tags.names.count("script") == 2, "the data, and what draws it"
+    assert "default-src 'none'" in text
+    for title in ("Boundary along lr", "Recommended setting", "Learning-rate sensitivity", "Early stopping"):
+        assert f"<h2>{title}</h2>" in text
+    assert "Trials without a result" in text
+    assert "lr=0.2 eps=1e-8 seed=0" in text
+
+
+def test_text_from_configs_and_errors_is_escaped(tmp_path: Path) -> None:
+    text = page(tmp_path, f"# {HOSTILE}\n")
+    assert HOSTILE not in text
+    assert text.count("&lt;script&gt;") == 2
+    assert text.count("\\u003cscript\\u003e") == 1, "in the data that scripts read"
+
+
+def test_the_page_says_what_stopping_early_saved_and_how_often_it_was_wrong(tmp_path: Path) -> None:
+    sweep = sweep_of(GRID + "stopping: {audit: 0.5}\n")
+    results = {
+        "stable": {},
+        "diverged": {"steps_done": 8, "verdict_step": 7},
+        "spiked": {"verdict_step": 4, "is_audited": True},
+        "stalled": {},
+    }
+    with ledger_at(tmp_path) as ledger:
+        ledger.plan("quadratic", sweep.trials, driver_facts(sweep))
+        (pack,) = make_packs(sweep, sweep.trials, 1)
+        ledger.start_pack(pack, "test")
+        done = tuple(finished(t, *case[:1], **case[1]) for t, case in zip(pack.trial_ids, results.items(), strict=True))
+        ledger.record(Report(pack.pack_id, 60, 0, 2.0, finished=done, ending=Completed()))
+        text = report_html(ledger, stability_map(ledger), "name: case\n")
+        lines = audit_lines(audit(ledger.trials(), 30.0))
+    section = re.search("<h2>Early stopping</h2>\n(.*?)<h2>", text, re.DOTALL).group(1)
+    assert re.findall("<p>(.*?)</p>", section) == lines
+    assert "1 of 4 finished trials, which saved 12 of 80 member-steps (15%)" in lines[0]
+    assert "1 of them came back: 100% (95 % interval 21% to 100%)" in lines[2]
+
+
+def test_a_page_without_audit_says_how_to_have_one(tmp_path: Path) -> None:
+    assert "none was chosen (stopping.audit)" in page(tmp_path)
+
+
+EXPORTS = ["heatmap.png", "map.csv", "trials.csv", "report.html"]
+
+
+def exported(folder: Path) -> list[Path]:
+    with ledger_at(folder) as ledger:
+        record(ledger, sweep_of(GRID), ["stable", "diverged", "stable", "stable"])
+    (folder / FROZEN_SWEEP).write_text(sweep_of(GRID).text)
+    return export_all(folder)
+
+
+def test_exports_are_made_again_only_after_something_changed(tmp_path: Path) -> None:
+    assert [path.name for path in exported(tmp_path)] == EXPORTS
+    assert existing_exports(tmp_path) == [tmp_path / name for name in EXPORTS]
+    assert are_current(tmp_path)
+    with LedgerWriter(tmp_path / LEDGER) as ledger:
+        record(ledger, sweep_of(GRID + "seeds: [1]\n"), ["stable"] * 4)
+    assert not are_current(tmp_path)
+
+
+def test_exports_of_one_ledger_are_the_same_bytes(tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in exported(tmp_path)}
+    assert {path.name: path.read_bytes() for path in export_all(tmp_path)} == before
+
+
+def test_the_map_as_csv_goes_where_it_is_asked(tmp_path: Path) -> None:
+    exported(tmp_path)
+    path = export_heatmap(tmp_path, "csv", output=tmp_path / "map of mine.csv")
+    rows = path.read_text().splitlines()
+    assert re.match("lr,eps,num_seeds", rows[0])
+    assert len(rows) == 5
+
+
+def test_a_sweep_without_axes_has_a_report_and_no_map(tmp_path: Path) -> None:
+    with ledger_at(tmp_path) as ledger:
+        record(ledger, sweep_of("seeds: [0, 1]\n"), ["stable", "diverged"])
+    (tmp_path / FROZEN_SWEEP).write_text("name: case\n")
+    assert [path.name for path in export_all(tmp_path)] == ["trials.csv", "report.html"]

@@ -1,0 +1,83 @@
+"""The map of remedies: a colour for each kind, the remedy and its step in each cell, and a legend of what is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+from remedy_cases import CLIP, LOWER, answer, forked, in_cell, told
+from sweep_cases import ledger_at, map_ledger, sweep_of
+
+from orchestrator.base.files import LEDGER
+from orchestrator.causes.remedies.cells import CellRemedies
+from orchestrator.causes.remedies.kinds import KINDS
+from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.stability import StabilityMap, stability_map
+from orchestrator.render.remedy_map import _COLOURS, _draw, hardest_of_each, remedy_map_figure
+
+GRID = "axes: {lr: {values: [0.1, 1.0, 2.0, 3.0]}, beta1: {values: [0.0, 0.5]}}\nfixed: {optimizer: sgd}\n"
+ALL, NONE = ["stable"] * 3, ["diverged"] * 3
+
+
+@pytest.fixture
+def stability(tmp_path: Path) -> StabilityMap:
+    """A map of two rows with stable cells at 0.1, and others above."""
+    sweep = sweep_of(GRID)
+    with ledger_at(tmp_path) as ledger:
+        map_ledger(ledger, sweep, ["stable" if trial.cell["lr"] < 1 else "diverged" for trial in sweep.trials])
+    with LedgerReader(tmp_path / LEDGER) as ledger:
+        return stability_map(ledger)
+
+
+@pytest.fixture
+def found() -> CellRemedies:
+    """Clipping saves one cell, a lower rate another, and nothing saves the third."""
+    answers = [forked(CLIP, 100, ALL), forked(LOWER, 50, ALL), forked(LOWER, 50, ["stable", *NONE[1:]])]
+    cells = [in_cell(answer(rows), lr) for lr, rows in zip((1.0, 2.0, 3.0), answers, strict=True)]
+    return told([replace(one, trial=replace(one.trial, cell={**one.trial.cell, "beta1": 0.5})) for one in cells])
+
+
+def test_each_cell_has_the_colour_of_its_kind_and_says_remedy_and_step(
+    found: CellRemedies, stability: StabilityMap
+) -> None:
+    figure = _draw(found, stability)
+    axes = figure.axes[0]
+    assert {text.get_text() for text in axes.texts} == {"clip 0.3\n+0", "lr x0.5\n-50", "none\n1/3"}
+    drawn = [to_hex(colour).upper() for part in axes.collections for colour in part.get_facecolor()]
+    assert [drawn.count(_COLOURS[kind].upper()) for kind in ("clip", "lr", "none", "beta2")] == [1, 1, 1, 0]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:3] == [
+        "learning rate: 1 cell",
+        "clipping: 1 cell",
+        "no remedy saves every replicate (saved/tried by the best): 1 cell",
+    ]
+    assert "stable: nothing to remedy" in labels
+    assert "edge of stability" in labels
+
+
+def test_without_words_in_the_cells_the_legend_explains_none(found: CellRemedies, stability: StabilityMap) -> None:
+    def steps_explained(one: StabilityMap) -> bool:
+        labels = [text.get_text() for text in _draw(found, one).legends[0].get_texts()]
+        return "-50: forked 50 steps before the onset" in labels
+
+    assert steps_explained(stability)
+    assert not steps_explained(replace(stability, is_sampled=True))
+
+
+def test_cells_that_fall_together_show_the_hardest_to_save(found: CellRemedies, stability: StabilityMap) -> None:
+    late, early, unsaved = (
+        replace(one, trial=replace(one.trial, cell={"lr": 1.0, "beta1": 0.5})) for one in found.cells
+    )
+    assert hardest_of_each(told([late, early]), stability) == {(1.0, 0.5): early}
+    assert hardest_of_each(told([unsaved, early]), stability) == {(1.0, 0.5): unsaved}
+
+
+def test_the_same_answer_gives_the_same_bytes(found: CellRemedies, stability: StabilityMap) -> None:
+    assert remedy_map_figure(found, stability, "svg") == remedy_map_figure(found, stability, "svg")
+
+
+def test_every_kind_has_a_colour_of_its_own() -> None:
+    assert {*KINDS, "none"} == _COLOURS.keys()
+    assert len(set(_COLOURS.values())) == len(_COLOURS)
