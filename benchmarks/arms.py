@@ -11,7 +11,7 @@ from benchmarks.crew import WORKERS, Advance, Crew
 from benchmarks.sizes import Size
 from benchmarks.sweep_files import SEEDS, grid_text
 from objectives.base import GptConfig
-from orchestrator.base.messages import Pack
+from orchestrator.base.packs import Pack
 from orchestrator.driver.packing import make_packs
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 from orchestrator.worker.run import run_pack

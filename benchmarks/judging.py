@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.telemetry import seconds
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
-from orchestrator.detection.judging import Judging
+from orchestrator.detection.run_monitor import RunMonitor
 from orchestrator.maps.replay import Curve, detect
 from orchestrator.worker.ways import prepare_process
 
@@ -48,13 +48,13 @@ def judged_share(objective: str, members: int, rounds: int) -> float:
     kind = OBJECTIVES[objective]
     configs = [kind.config_class(steps=100_000, lr=1e-3)] * members
     trainer = kind.start(configs, list(range(members)), "cpu", Way(members))
-    judging = Judging(StoppingConfig(), [False] * members)
+    monitor = RunMonitor(StoppingConfig(), [False] * members)
     loss_TK = losses(_STEPS * (rounds + 4), members)
     trained, judged = [], []
     for i in range(rounds + 4):
         columns = {"loss": loss_TK[i * _STEPS : (i + 1) * _STEPS], "grad_norm": np.ones((_STEPS, members))}
         trained.append(seconds(lambda: [trainer.step() for _ in range(_STEPS)]))
-        judged.append(seconds(lambda columns=columns: judging.look(columns)))
+        judged.append(seconds(lambda columns=columns: monitor.update(columns)))
     return statistics.median(judged[4:]) / statistics.median(trained[4:])  # the first ones warm up
 
 

@@ -35,8 +35,8 @@ sys.path.insert(0, str(ROOT))
 from objectives.base import OBJECTIVES  # noqa: E402
 from orchestrator.base.files import LEDGER  # noqa: E402
 from orchestrator.base.intervals import CONFIDENCE  # noqa: E402
-from orchestrator.base.messages import TrialRow  # noqa: E402
 from orchestrator.base.space import format_value  # noqa: E402
+from orchestrator.base.trial_result import TrialResult  # noqa: E402
 from orchestrator.ledger.reader import LedgerReader  # noqa: E402
 from orchestrator.maps.fitted import Fit, FittedRow, fit  # noqa: E402
 from orchestrator.maps.fitted_comparison import row_shift  # noqa: E402
@@ -206,7 +206,7 @@ def edge_factor(base: FittedRow, row: FittedRow, fitted: Fit) -> Span:
 
 
 def best_losses(
-    trials: Sequence[TrialRow], knob: str, value: Any, grid: Iterable[float]
+    trials: Sequence[TrialResult], knob: str, value: Any, grid: Iterable[float]
 ) -> tuple[float, dict[int, float]] | None:
     """The learning rate of the lowest median loss on held-out data, and the loss of each seed there.
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.messages import Completed, Finished, Report
+from orchestrator.base.reports import Completed, Report
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader
@@ -60,7 +61,7 @@ def made_sweep(folder: Path, num_trials: int) -> Sweep:
             (pack,) = make_packs(sweep, [trial], 1)
             ledger.start_pack(pack, "benchmark")
             curve = {"step": np.arange(_STEPS), **{name: rng.random(_STEPS).astype(np.float32) for name in _METRICS}}
-            done = Finished(trial.trial_id, "stable", None, 0, _STEPS, 1.0, 0.5, 0.5, None, 0.5, "made up")
+            done = MemberResult(trial.trial_id, "stable", None, 0, _STEPS, 1.0, 0.5, 0.5, None, 0.5, "made up")
             ledger.record(Report(pack.pack_id, _STEPS, 0, 1.0, {trial.trial_id: curve}, (done,), ending=Completed()))
     (folder / FROZEN_SWEEP).write_text(sweep.text)
     return sweep

@@ -21,11 +21,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.messages import PRUNED, Bar, Finished, Rival, Trace, TrialRow
+from orchestrator.base.packs import ReferenceTrial, RungThreshold
+from orchestrator.base.reports import Trace
+from orchestrator.base.trial_result import MemberResult, TrialResult
+from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.config import SlowConfig, StoppingConfig
-from orchestrator.detection.judging import JUDGED, Judging
-from orchestrator.detection.outcomes import finished_of
-from orchestrator.detection.slow import bars_of
+from orchestrator.detection.outcomes import member_result
+from orchestrator.detection.run_monitor import JUDGED, RunMonitor
+from orchestrator.detection.slow import rung_thresholds
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import load_sections
 
@@ -64,7 +67,7 @@ class Balance:
 class Stored:
     """A finished sweep: its trials in order, their curves, and how they were judged."""
 
-    rows: Sequence[TrialRow]
+    rows: Sequence[TrialResult]
     traces: Mapping[str, Trace]
     stopping: StoppingConfig
 
@@ -79,32 +82,32 @@ def stored(folder: Path) -> Stored:
     return Stored(rows, traces, stopping)
 
 
-def pruned(sweep: Stored, slow: SlowConfig, width: int, workers: int) -> dict[str, Finished]:
+def pruned(sweep: Stored, slow: SlowConfig, width: int, workers: int) -> dict[str, MemberResult]:
     """The results of all trials if slow ones had been pruned, in packs of ``width``, ``workers`` of them at a time."""
     config = sweep.stopping.model_copy(update={"slow": slow})
     packs = [sweep.rows[first : first + width] for first in range(0, len(sweep.rows), width)]
-    found: dict[str, Finished] = {}
+    found: dict[str, MemberResult] = {}
     for place, pack in enumerate(packs):
         over = [row.trial_id for earlier in packs[: max(0, place - workers + 1)] for row in earlier]
-        bars = bars_of(slow, pack[0].steps, list(_rivals(found[trial_id] for trial_id in over)))
+        bars = rung_thresholds(slow, pack[0].steps, list(_rivals(found[trial_id] for trial_id in over)))
         found |= {row.trial_id: _judged(row, sweep.traces[row.trial_id], config, bars) for row in pack}
     return found
 
 
-def _rivals(results: Iterator[Finished]) -> Iterator[Rival]:
+def _rivals(results: Iterator[MemberResult]) -> Iterator[ReferenceTrial]:
     for one in results:
         if one.outcome in (*RAN_ON, PRUNED):
-            yield Rival(one.rung_losses, one.outcome != PRUNED)
+            yield ReferenceTrial(one.rung_losses, one.outcome != PRUNED)
 
 
-def _judged(row: TrialRow, trace: Trace, config: StoppingConfig, bars: Sequence[Bar]) -> Finished:
-    judging = Judging(config, bars=bars)
+def _judged(row: TrialResult, trace: Trace, config: StoppingConfig, bars: Sequence[RungThreshold]) -> MemberResult:
+    monitor = RunMonitor(config, rung_thresholds=bars)
     columns = {name: trace[name][:, None] for name in JUDGED if name in trace}
-    steps_done = int(judging.look(columns, trace["step"][:, None]).num_steps_K[0])
-    return finished_of(row.trial_id, judging.record(), config, steps_done, np.nan, judging.climb())
+    steps_done = int(monitor.update(columns, trace["step"][:, None]).num_steps_K[0])
+    return member_result(row.trial_id, monitor.record(), config, steps_done, np.nan, monitor.rung_progress())
 
 
-def balance(rows: Sequence[TrialRow], results: Mapping[str, Finished]) -> Balance:
+def balance(rows: Sequence[TrialResult], results: Mapping[str, MemberResult]) -> Balance:
     """What was saved and lost, against the trials as they were trained."""
     pairs = [(row, results[row.trial_id]) for row in rows]
     ranked = [
@@ -115,7 +118,7 @@ def balance(rows: Sequence[TrialRow], results: Mapping[str, Finished]) -> Balanc
     losses = np.array([[before, after] for before, after, _ in ranked])
     quarter = sorted(ranked)[: max(1, len(ranked) // 4)]
     trained = sum(row.steps_done or 0 for row in rows)
-    cells: dict[tuple[object, ...], list[tuple[TrialRow, Finished]]] = {}
+    cells: dict[tuple[object, ...], list[tuple[TrialResult, MemberResult]]] = {}
     for row, result in pairs:
         cells.setdefault(tuple(row.cell.values()), []).append((row, result))
     stable = [seeds for seeds in cells.values() if all(row.outcome == "stable" for row, _ in seeds)]

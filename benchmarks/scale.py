@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.messages import Finished, Report
+from orchestrator.base.reports import Report
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader
@@ -80,8 +81,8 @@ def measure_report(num_trials: int, num_steps: int) -> tuple[float, float]:
         return _watched(Path(name), "report", "scale")
 
 
-def _finished(trial_id: str, num_steps: int) -> Finished:
-    return Finished(
+def _finished(trial_id: str, num_steps: int) -> MemberResult:
+    return MemberResult(
         trial_id=trial_id, outcome="stable", onset_step=None, num_spikes=0, steps_done=num_steps, initial_loss=2.0,
         best_loss=2.0, final_loss=2.0, peak_loss=None, validation_loss=None, reason="",
     )  # fmt: skip

@@ -33,7 +33,7 @@ from benchmarks.search_arms import Cell, edges_of
 from benchmarks.search_tables import READINGS
 from benchmarks.search_told import FEWEST, OF_STABLE, SEEN, Grid, ToldSearch, read_grid, told
 from orchestrator.base.errors import SweepError
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.trend import Trend
 from orchestrator.ledger.reader import LedgerReader
@@ -92,7 +92,7 @@ def write_table(folder: Path, path: Path) -> None:
         writer.writerows(rows)
 
 
-def _readings(ledger: LedgerReader, trial: TrialRow, rules: StoppingConfig) -> dict[str, float | None]:
+def _readings(ledger: LedgerReader, trial: TrialResult, rules: StoppingConfig) -> dict[str, float | None]:
     trace, telemetry = ledger.trace(trial.trial_id, ("loss", "grad_norm")), ledger.telemetry(trial.trial_id)
     found = {name: getattr(trial, name) for name in ("onset_step", "peak_factor", "off_share")}
     found["spike_score"] = spike_score([trace["loss"], trace["grad_norm"]])

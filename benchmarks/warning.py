@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.warning_scores import OF_CURVES
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import Trace
+from orchestrator.base.reports import Trace
 from orchestrator.detection.warning.alarms import HORIZON, Bout, is_calm
 from orchestrator.detection.warning.evaluation import Quality, RunWarnings, Scored, best_threshold, quality, warned
 from orchestrator.detection.warning.features import FEATURES, NAMES, TREND_NAME, Telemetry, features

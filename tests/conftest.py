@@ -13,7 +13,7 @@ from sweep_cases import QUADRATIC
 
 from orchestrator import cli
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.watch import TRIAL_VARIABLE
 from orchestrator.driver.progress import Summary
 from orchestrator.driver.runner import run_sweep
@@ -87,10 +87,10 @@ def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Callable[[str], list[TrialRow]]:
+def rows(tmp_path: Path) -> Callable[[str], list[TrialResult]]:
     """The ledger's rows of a sweep below tmp_path."""
 
-    def read(name: str) -> list[TrialRow]:
+    def read(name: str) -> list[TrialResult]:
         with LedgerReader(tmp_path / name / LEDGER) as ledger:
             return ledger.trials()
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER, atomic_write
-from orchestrator.base.messages import Completed, Finished, Report, TrialRow
+from orchestrator.base.reports import Completed, Report
+from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.causes.evidence import Evidence, gather
 from orchestrator.causes.series import Series, series
 from orchestrator.driver.packing import make_packs
@@ -32,7 +33,7 @@ _EVERY, _CURVATURE = 10, 20
 
 def row_of(
     outcome: str | None, onset: int | None = None, config: Mapping[str, Any] | None = None, **changes
-) -> TrialRow:
+) -> TrialResult:
     """A finished trial's row with unremarkable numbers."""
     full = {**CONFIG, **(config or {})}
     last = changes.get("steps_done", full["steps"])
@@ -45,7 +46,7 @@ def row_of(
         "steps": full["steps"], "steps_done": last, "initial_loss": 5.5, "best_loss": 2.5, "final_loss": 2.6,
         "peak_loss": None, "validation_loss": None, "episodes": episodes, "reason": "because",
     }  # fmt: skip
-    return TrialRow(**{**row, **changes})
+    return TrialResult(**{**row, **changes})
 
 
 def noise(num: int, seed: int = 0) -> np.ndarray:
@@ -57,10 +58,10 @@ def noise(num: int, seed: int = 0) -> np.ndarray:
 class Case:
     """A trial in the making: a calm run of which parts are replaced."""
 
-    row: TrialRow
+    row: TrialResult
     trace: dict[str, np.ndarray]
     telemetry: dict[str, np.ndarray]
-    sisters: tuple[TrialRow, ...] = ()
+    sisters: tuple[TrialResult, ...] = ()
     same_data: tuple[Series, ...] = ()
 
     def evidence(self, **options: Any) -> Evidence:
@@ -308,12 +309,12 @@ def record_cases(folder: Path, sweep: Sweep, cases: Sequence[Case | None]) -> Pa
                 continue
             (pack,) = make_packs(sweep, [trial], 1)
             ledger.start_pack(pack, "test")
-            result = {field.name: getattr(case.row, field.name) for field in fields(Finished)}
+            result = {field.name: getattr(case.row, field.name) for field in fields(MemberResult)}
             result |= {"trial_id": trial.trial_id}
             telemetry = {trial.trial_id: case.telemetry} if case.telemetry else {}
             ledger.record(
                 Report(
-                    pack.pack_id, 1, 0, 0.5, {trial.trial_id: case.trace}, (Finished(**result),), Completed(),
+                    pack.pack_id, 1, 0, 0.5, {trial.trial_id: case.trace}, (MemberResult(**result),), Completed(),
                     telemetry=telemetry,
                 )
             )  # fmt: skip

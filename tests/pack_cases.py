@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
-from orchestrator.base.messages import Finished, Member, Pack, Report, StackedPack, Trace
+from orchestrator.base.packs import Member, Pack, StackedPack
+from orchestrator.base.reports import Report, Trace
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
@@ -52,7 +54,7 @@ def assert_the_same(found: tuple[dict, dict], expected: tuple[dict, dict]) -> No
         np.testing.assert_array_equal(found[1][trial_id], expected[1][trial_id], err_msg=trial_id)
 
 
-def results(reports: Sequence[Report]) -> dict[str, Finished]:
+def results(reports: Sequence[Report]) -> dict[str, MemberResult]:
     """The finished trials of reports, by id."""
     return {finished.trial_id: finished for report in reports for finished in report.finished}
 

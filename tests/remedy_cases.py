@@ -8,7 +8,7 @@ from typing import Any
 
 from diagnosis_cases import row_of
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
 from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
@@ -21,7 +21,7 @@ CLIP = Remedy(({"at": 0, "set": {"clip": 0.3}},))
 
 def forked(
     remedy: Remedy, step: int, outcomes: Sequence[str], losses: Sequence[float] | None = None, own: Sequence[Entry] = ()
-) -> list[TrialRow]:
+) -> list[TrialResult]:
     """A row for each replicate of a remedy from a step on; other data alone starts with the replicate 1."""
     first = 0 if remedy.entries else 1
     rows = []
@@ -33,7 +33,7 @@ def forked(
     return rows
 
 
-def answer(rows: Sequence[TrialRow], cause: str | None = None, onset: int | None = 100, **changes: Any) -> Remedies:
+def answer(rows: Sequence[TrialResult], cause: str | None = None, onset: int | None = 100, **changes: Any) -> Remedies:
     """The answer of these forks of a trial that diverged."""
     trial = row_of("diverged", onset, final_loss=None)
     counted = tallies(rows, over=None if onset is None else onset + 10)

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import PRUNED, Completed, Finished, Report, TrialRow
+from orchestrator.base.reports import Completed, Report
+from orchestrator.base.trial_result import MemberResult, TrialResult
+from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
@@ -52,7 +54,7 @@ def sweep_of(body: str = "", base: str = BASE) -> Sweep:
     return build_sweep(parse_document(base + body, "case.yaml"))
 
 
-def finished(trial_id: str, outcome: str, **changes) -> Finished:
+def finished(trial_id: str, outcome: str, **changes) -> MemberResult:
     """A result with unremarkable numbers."""
     numbers = {
         "onset_step": 7 if outcome in ("diverged", "spiked") else None,
@@ -65,7 +67,7 @@ def finished(trial_id: str, outcome: str, **changes) -> Finished:
         "validation_loss": 1.5,
         "reason": "because",
     }
-    return Finished(trial_id=trial_id, outcome=outcome, **(numbers | changes))
+    return MemberResult(trial_id=trial_id, outcome=outcome, **(numbers | changes))
 
 
 def record(
@@ -78,7 +80,7 @@ def record(
             continue
         (pack,) = make_packs(sweep, [trial], 1)
         ledger.start_pack(pack, "test")
-        results: tuple[Finished, ...] = ()
+        results: tuple[MemberResult, ...] = ()
         if label == "degraded":
             results = (finished(trial.trial_id, "stable", final_loss=90.0),)
         elif label != "errored":
@@ -153,13 +155,13 @@ def search_with(*sets: str) -> Sweep:
     return build_sweep(parse_document(SEARCH, "search.yaml"), Overrides(sets=sets))
 
 
-def trial_row(**fields: Any) -> TrialRow:
+def trial_row(**fields: Any) -> TrialResult:
     """A planned trial's row, with other fields as given."""
     plain = {"trial_id": "t", "cell": {}, "seed": 0, "config": {}, "objective": "quadratic", "status": "planned"}
-    return TrialRow(**{**plain, "steps": 20, **fields})
+    return TrialResult(**{**plain, "steps": 20, **fields})
 
 
-def numbers(rows: Sequence[TrialRow]) -> list[tuple]:
+def numbers(rows: Sequence[TrialResult]) -> list[tuple]:
     """What a row says about training, without times and attempts."""
     keys = ("trial_id", "status", "outcome", "onset_step", "steps_done", "final_loss", "num_spikes", "verdict_step")
     return [attrgetter(*keys)(row) for row in rows]

@@ -14,7 +14,8 @@ import numpy as np
 from objectives.base import OBJECTIVES, data_seed, data_step
 from objectives.control import acted
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.finding import Finding
@@ -31,7 +32,7 @@ _MOST_COMPARED = 8  # other trials whose losses are read
 _SHOWN = 5
 
 # Takes a trial's row and the steps after which it was rolled back.
-BatchTexts = Callable[[TrialRow, np.ndarray], BatchText]
+BatchTexts = Callable[[TrialResult, np.ndarray], BatchText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Diagnosis:
     along: tuple[Finding, ...]
 
     @property
-    def trial(self) -> TrialRow:
+    def trial(self) -> TrialResult:
         """The row of the trial."""
         return self.evidence.trial
 
@@ -60,7 +61,7 @@ class Diagnosis:
         return [finding for finding in self.findings if finding.verdict == verdict]
 
 
-def batch_texts_of_objectives(trial: TrialRow, rollback_step_N: np.ndarray) -> BatchText:
+def batch_texts_of_objectives(trial: TrialResult, rollback_step_N: np.ndarray) -> BatchText:
     """The text of a trial's batches as its objective knows it; each of the rollbacks at (N,) skipped some batches."""
     objective = OBJECTIVES.get(trial.objective)
     if objective is None:
@@ -94,7 +95,7 @@ def diagnose(
         raise InputError(Problem("--trial", trial_id, "names one trial already", "leave out --cell"))
     if trial_id is not None:
         return examine(ledger, trial_by_id(rows, trial_id), "it was asked for", rows, batch_texts)
-    found: Sequence[TrialRow] = rows
+    found: Sequence[TrialResult] = rows
     if cell:
         found, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
     finished = [row for row in found if row.outcome is not None]
@@ -111,9 +112,9 @@ def diagnose(
 
 def examine(
     ledger: LedgerReader,
-    trial: TrialRow,
+    trial: TrialResult,
     chosen: str,
-    rows: Sequence[TrialRow],
+    rows: Sequence[TrialResult],
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
     """The diagnosis of ``trial``, a finished one of ``rows``."""
@@ -145,7 +146,7 @@ def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
     return Diagnosis(sweep, evidence, chosen, findings, cause, tuple(one for one in supported if one is not cause))
 
 
-def most_typical(rows: Sequence[TrialRow]) -> TrialRow | None:
+def most_typical(rows: Sequence[TrialResult]) -> TrialResult | None:
     """The finished trial that best represents those that are not stable; None where all are stable.
 
     Of the most common outcome that is not stable, the one with the earliest onset.
@@ -153,7 +154,7 @@ def most_typical(rows: Sequence[TrialRow]) -> TrialRow | None:
     return next(iter(typical_trials(rows)), None)
 
 
-def typical_trials(rows: Sequence[TrialRow]) -> list[TrialRow]:
+def typical_trials(rows: Sequence[TrialResult]) -> list[TrialResult]:
     """The finished trials of the most common outcome that is not stable, by their onset; empty if all are stable."""
     rows = [row for row in rows if not row.is_degraded] or rows  # one that is only too slow is not typical of others
     counts = Counter(row.outcome for row in rows if row.outcome in _BAD)
@@ -164,7 +165,7 @@ def typical_trials(rows: Sequence[TrialRow]) -> list[TrialRow]:
     return sorted(of_it, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
 
 
-def trial_by_id(rows: Sequence[TrialRow], beginning: str) -> TrialRow:
+def trial_by_id(rows: Sequence[TrialResult], beginning: str) -> TrialResult:
     """The finished trial whose id equals ``beginning``, or is the only one with it as prefix. Raises InputError."""
     found = [row for row in rows if row.trial_id.startswith(beginning)] if beginning else []
     exact = [row for row in found if row.trial_id == beginning]
@@ -180,7 +181,7 @@ def trial_by_id(rows: Sequence[TrialRow], beginning: str) -> TrialRow:
 
 
 def _same_data(
-    ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow], packed: PackedObjective | None
+    ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult], packed: PackedObjective | None
 ) -> list[Series]:
     """Losses of other trials with the same batches: same seed and data, where the step determines the batch."""
     has_moved_on = trial.config.get("rollback") is not None
@@ -190,7 +191,7 @@ def _same_data(
     objective = OBJECTIVES.get(trial.objective) or packed
     fields = ("batch_size", "rollback") if objective is None else (*objective.data_fields, "rollback")
 
-    def data(row: TrialRow) -> list[Any]:
+    def data(row: TrialResult) -> list[Any]:
         entries = acted(row.config, row.fired).get("interventions", ())
         moves = [(entry["at"], entry.get("skip"), entry.get("data")) for entry in entries]
         return [row.seed, *(row.config.get(name) for name in fields), [move for move in moves if any(move[1:])]]

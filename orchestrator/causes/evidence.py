@@ -13,8 +13,9 @@ from objectives.base import OBJECTIVES, Objective
 from objectives.control import acted
 from objectives.interventions import in_force
 from objectives.optimizers.facts import facts_of
-from orchestrator.base.messages import CUSTOM_KINDS, TrialRow
 from orchestrator.base.space import is_number
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.moments import second_moment_sums, v_lags
 from orchestrator.causes.series import NOTHING, Series, known, series
 from orchestrator.ledger.packed_objective import PackedObjective
@@ -46,8 +47,8 @@ class Evidence:
     the facts of a custom packed objective, None of any other.
     """
 
-    trial: TrialRow
-    sisters: tuple[TrialRow, ...]
+    trial: TrialResult
+    sisters: tuple[TrialResult, ...]
     curves: Mapping[str, Series]
     telemetry: Mapping[str, Series]
     v_lag: Series
@@ -262,10 +263,10 @@ class Evidence:
 
 
 def gather(
-    trial: TrialRow,
+    trial: TrialResult,
     trace: Mapping[str, np.ndarray],
     telemetry: Mapping[str, np.ndarray],
-    sisters: Iterable[TrialRow] = (),
+    sisters: Iterable[TrialResult] = (),
     same_data: Sequence[Series] = (),
     batch_text: BatchText = lambda step: None,
     packed: PackedObjective | None = None,
@@ -348,7 +349,7 @@ def _is_plain_adam(objective: Objective | None, config: Mapping[str, Any]) -> bo
     return not decays_gradient and config.get("second_moment_start", "zero") == "zero"
 
 
-def _acted(trial: TrialRow) -> dict[str, Any]:
+def _acted(trial: TrialResult) -> dict[str, Any]:
     """The configuration of a trial with what its rules did as interventions."""
     return acted(trial.config, trial.fired)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import BatchTexts, Diagnosis, batch_texts_of_objectives, examine, typical_trials
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
@@ -58,7 +58,7 @@ def explain(
     """
     stability = stability_map(ledger, x, y)
     rows = ledger.trials()
-    grouped: dict[Key, list[TrialRow]] = {}
+    grouped: dict[Key, list[TrialResult]] = {}
     for row in rows:
         key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
         grouped.setdefault(key, []).append(row)
@@ -72,7 +72,7 @@ def explain(
 
 
 def _ruling_of(
-    ledger: LedgerReader, typical: Sequence[TrialRow], rows: Sequence[TrialRow], batch_texts: BatchTexts
+    ledger: LedgerReader, typical: Sequence[TrialResult], rows: Sequence[TrialResult], batch_texts: BatchTexts
 ) -> Ruling:
     """The ruling of the first of the ``typical`` trials that has enough evidence, else that of the first."""
     rulings = []

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.advice import Advice, advice_lines, check, refusal_of
 from orchestrator.causes.evidence import Evidence, number_of
 from orchestrator.causes.mechanisms.moves import Move, just, scaled
@@ -135,15 +135,15 @@ def _data(evidence: Evidence, folder: Path, step: int) -> Branch:
         return Branch("data", title, "not known", (*said, f"a small sweep would be refused: {refusal_of(error)}"))
 
 
-def _is_other(row: TrialRow, trial: TrialRow) -> bool:
+def _is_other(row: TrialResult, trial: TrialResult) -> bool:
     return row.trial_id != trial.trial_id and row.outcome is not None
 
 
-def _reached(row: TrialRow, step: int) -> bool:
+def _reached(row: TrialResult, step: int) -> bool:
     return row.steps_done is not None and row.steps_done >= step
 
 
-def _broke_at(row: TrialRow, step: int) -> bool:
+def _broke_at(row: TrialResult, step: int) -> bool:
     ended = row.outcome == "diverged" and row.final_loss is None and row.onset_step is not None
     return ended and abs((row.steps_done or 0) - 1 - step) <= _NEAR
 

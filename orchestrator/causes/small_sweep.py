@@ -12,7 +12,8 @@ from objectives.base import OBJECTIVES
 from objectives.fields import inert_fields
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.base.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.sweepfile.frozen import text_of
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.settings import settings_of
@@ -25,7 +26,9 @@ _SHOWN_OF_ID = 6
 _OF_THE_WHOLE = ("sample", "search", "budget", "tie", "zip", "max_trials")  # keys that a small sweep has no use for
 
 
-def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None, values: Sequence[Any]) -> str | None:
+def small_sweep(
+    folder: Path, trial: TrialResult, change: str, setting: str | None, values: Sequence[Any]
+) -> str | None:
     """A sweep file with the trial's cell and the same cell with other ``values`` of ``setting``; it measures curvature.
 
     Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name contains
@@ -40,7 +43,7 @@ def small_sweep(folder: Path, trial: TrialRow, change: str, setting: str | None,
 
 def written_sweep(
     folder: Path,
-    trial: TrialRow,
+    trial: TrialResult,
     change: str,
     setting: str | None,
     values: Sequence[Any],
@@ -67,7 +70,7 @@ def written_sweep(
     return build_sweep(document, Overrides(name=name)).text
 
 
-def cell_alone(folder: Path, trial: TrialRow) -> Document:
+def cell_alone(folder: Path, trial: TrialResult) -> Document:
     """The file of the sweep in ``folder`` with the trial's cell alone: its settings in ``fixed``, and no axes.
 
     Same objective, seeds and stopping; no search, sample, budget or ties. Not checked. Raises InputError where the file
@@ -90,14 +93,14 @@ def _is_packed(data: Mapping[str, Any]) -> bool:
     return "packed" in _mapping(data, "objective")
 
 
-def _existing(data: Mapping[str, Any], trial: TrialRow) -> dict[str, Any]:
+def _existing(data: Mapping[str, Any], trial: TrialResult) -> dict[str, Any]:
     """The trial's cell without axes that do not exist in it."""
     axes = _mapping(data, "axes")
     conditional = {name for name in axes if "when" in _mapping(axes, name)}
     return {name: value for name, value in trial.cell.items() if value is not None or name not in conditional}
 
 
-def _inert(trial: TrialRow) -> set[str]:
+def _inert(trial: TrialResult) -> set[str]:
     """The fields that do not act in the trial, which its own sweep file may not name."""
     objective = OBJECTIVES.get(trial.objective)
     if objective is None:
@@ -114,7 +117,7 @@ def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _document(folder: Path, trial: TrialRow) -> Document:
+def _document(folder: Path, trial: TrialResult) -> Document:
     """The sweep file of ``folder``, or for a built-in objective one made from the trial. Raises InputError."""
     objective = OBJECTIVES.get(trial.objective)
     if (folder / FROZEN_SWEEP).is_file() or objective is None:

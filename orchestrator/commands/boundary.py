@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import LEDGER, check_output
-from orchestrator.base.messages import OSCILLATING, TOO_SLOW
+from orchestrator.base.vocabulary import OSCILLATING, TOO_SLOW
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.ledger.reader import LedgerReader

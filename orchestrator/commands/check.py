@@ -12,7 +12,8 @@ import numpy as np
 from rich.table import Table
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, Problem
-from orchestrator.base.messages import LaunchedPack, Member, Paused, Trace
+from orchestrator.base.packs import LaunchedPack, Member
+from orchestrator.base.reports import Paused, Trace
 from orchestrator.base.space import format_value
 from orchestrator.commands.printing import Answer
 from orchestrator.driver.packing import pack_of, planned_workers

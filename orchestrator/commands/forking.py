@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.base.errors import EXIT_OK, InputError, printable
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.commands.printing import Answer
 from orchestrator.commands.sync import sync
 from orchestrator.driver.progress import Progress
@@ -35,7 +35,7 @@ class ProgressLines:
         self._next = progress.seconds + _SECONDS_PER_LINE
         _say(f"{self._what}training {progress.to_train} runs")
 
-    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
         """Say how many are over, at most every ten seconds."""
         if progress.seconds >= self._next:
             self._next = progress.seconds + _SECONDS_PER_LINE

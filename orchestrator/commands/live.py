@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.base.errors import printable
-from orchestrator.base.messages import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNSURE, Finished, TrialRow
 from orchestrator.base.space import Axis, Trial
+from orchestrator.base.trial_result import MemberResult, TrialResult
+from orchestrator.base.vocabulary import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNSURE
 from orchestrator.commands.notebook_frame import NotebookFrame
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
@@ -67,7 +68,7 @@ class LiveView:
 
             self._frame = NotebookFrame(display)
 
-    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
         """Show the state of the run, at most every ``frame_s`` (plain: every ten seconds)."""
         for note in progress.notes[self._num_notes_said :]:
             self._console.print(printable(note), highlight=False, markup=False, soft_wrap=True)
@@ -126,7 +127,7 @@ def progress_line(progress: Progress) -> str:
     return " | ".join([format_seconds(progress.seconds), *words])
 
 
-def text_map(rows: Sequence[TrialRow], aside: Container[str] = ()) -> Text | None:
+def text_map(rows: Sequence[TrialResult], aside: Container[str] = ()) -> Text | None:
     """The stability map over the first two axes that are not ``aside`` as text of at most 80 columns.
 
     None where it does not fit, or would be nearly empty.
@@ -176,12 +177,12 @@ def _head(label: str) -> str:
     return label if len(label) <= _MAX_HEAD else f"{label[: _MAX_HEAD - 2]}.."
 
 
-def _row(progress: Progress, trial: Trial) -> TrialRow:
+def _row(progress: Progress, trial: Trial) -> TrialResult:
     """What is known of a trial without reading the ledger."""
     identity, sweep = trial.trial_id, progress.sweep
     status, outcome = progress.statuses[identity], progress.outcomes.get(identity)
     known = (identity, trial.cell, trial.seed, trial.config, sweep.objective.name, status, trial.steps)
-    return TrialRow(*known, outcome=outcome)
+    return TrialResult(*known, outcome=outcome)
 
 
 def _state(stability: StabilityMap, key: tuple[Any, Any]) -> str:

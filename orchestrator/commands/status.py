@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.base.files import LEDGER, check_output, is_locked
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.commands.live import text_map
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.words import counts_line
@@ -70,7 +70,7 @@ def _answer(folder: Path, json_file: Path | None) -> Answer:
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-def _content(facts: Mapping[str, str], rows: Sequence[TrialRow], folder: Path) -> dict[str, Any]:
+def _content(facts: Mapping[str, str], rows: Sequence[TrialResult], folder: Path) -> dict[str, Any]:
     """The state of a sweep: how many trials have each status and outcome, and those that failed."""
     failed = [row for row in rows if row.status in ("errored", "lost")]
     imported = imported_of(facts)

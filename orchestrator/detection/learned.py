@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 
 # Shares of fewer than this fall of the loss, as a share of the start, would be shares of noise.
 _LEAST_FALL = 0.01
 
 
-def with_learned_shares(rows: Sequence[TrialRow]) -> list[TrialRow]:
+def with_learned_shares(rows: Sequence[TrialResult]) -> list[TrialResult]:
     """The rows of one sweep, each with its ``learned_share``: (start - final loss) / (start - best final loss).
 
     The best final loss is that of the trials of the sweep that were not lost. The start is the trial's initial loss,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import median, stdev
 from typing import Any
 
-from orchestrator.base.messages import OSCILLATING, RIGHT, TOO_SLOW, UNSURE, TrialRow
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import OSCILLATING, RIGHT, TOO_SLOW, UNSURE
 
 # An axis of one of these names is one of learning rates: the field, or what a custom trainer calls it.
 LR_NAMES = ("lr", "learning_rate")
@@ -39,12 +40,12 @@ class LrRow:
     """
 
     axis: str
-    judged: Mapping[int, tuple[TrialRow, ...]]
-    calm: Mapping[int, tuple[TrialRow, ...]]
+    judged: Mapping[int, tuple[TrialResult, ...]]
+    calm: Mapping[int, tuple[TrialResult, ...]]
     noise: float | None
     tried: tuple[float, ...]
 
-    def best(self, seed: int) -> TrialRow | None:
+    def best(self, seed: int) -> TrialResult | None:
         """The calm trial of this seed with the lowest final loss; None without one."""
         return min(self.calm.get(seed, ()), key=_final, default=None)
 
@@ -60,7 +61,7 @@ def lr_axis(names: Collection[str]) -> str | None:
     return next((name for name in LR_NAMES if name in names), None)
 
 
-def lr_rows(rows: Sequence[TrialRow], beside: Collection[str] = ()) -> list[LrRow]:
+def lr_rows(rows: Sequence[TrialResult], beside: Collection[str] = ()) -> list[LrRow]:
     """The rows along the axis of learning rates, each with two learning rates or more.
 
     ``beside`` are axes that advance with it. Empty where the sweep has no such axis.
@@ -68,7 +69,7 @@ def lr_rows(rows: Sequence[TrialRow], beside: Collection[str] = ()) -> list[LrRo
     axis = lr_axis(rows[0].cell) if rows else None
     if axis is None:
         return []
-    grouped: dict[Key, list[TrialRow]] = {}
+    grouped: dict[Key, list[TrialResult]] = {}
     for row in rows:
         others = tuple((name, value) for name, value in row.cell.items() if name != axis and name not in beside)
         if isinstance(row.cell[axis], int | float):
@@ -77,8 +78,8 @@ def lr_rows(rows: Sequence[TrialRow], beside: Collection[str] = ()) -> list[LrRo
     return [row for row in found if len(row.tried) > 1]
 
 
-def _row(axis: str, trials: Sequence[TrialRow]) -> LrRow:
-    cells: dict[float, list[TrialRow]] = {}
+def _row(axis: str, trials: Sequence[TrialResult]) -> LrRow:
+    cells: dict[float, list[TrialResult]] = {}
     for trial in trials:
         if trial.is_judged and trial.outcome != "unknown":
             cells.setdefault(trial.cell[axis], []).append(trial)
@@ -92,14 +93,14 @@ def _row(axis: str, trials: Sequence[TrialRow]) -> LrRow:
     return LrRow(axis, _by_seed(quiet), _by_seed(calm), noise, tuple(ordered))
 
 
-def _by_seed(cells: Sequence[Sequence[TrialRow]]) -> dict[int, tuple[TrialRow, ...]]:
-    found: dict[int, list[TrialRow]] = {}
+def _by_seed(cells: Sequence[Sequence[TrialResult]]) -> dict[int, tuple[TrialResult, ...]]:
+    found: dict[int, list[TrialResult]] = {}
     for trial in (trial for trials in cells for trial in trials if trial.final_loss is not None):
         found.setdefault(trial.seed, []).append(trial)
     return {seed: tuple(trials) for seed, trials in found.items()}
 
 
-def with_lr_health(rows: Sequence[TrialRow], beside: Collection[str] = ()) -> list[TrialRow]:
+def with_lr_health(rows: Sequence[TrialResult], beside: Collection[str] = ()) -> list[TrialResult]:
     """The rows of one sweep, those of cells whose seeds are stable or stalled with ``lr_health`` and ``lr_regret``.
 
     Nothing is said where no two trials differ in their learning rate only.
@@ -114,7 +115,7 @@ def with_lr_health(rows: Sequence[TrialRow], beside: Collection[str] = ()) -> li
     return [said.get(row.trial_id, row) for row in rows]
 
 
-def _health(trial: TrialRow, row: LrRow, best: TrialRow | None) -> str:
+def _health(trial: TrialResult, row: LrRow, best: TrialResult | None) -> str:
     """The word on a trial's learning rate; ``best`` is the best calm one of its seed."""
     rate, loss = trial.cell[row.axis], _final(trial)
     others = [one for one in row.calm.get(trial.seed, ()) if one.trial_id != trial.trial_id]
@@ -133,10 +134,10 @@ def _health(trial: TrialRow, row: LrRow, best: TrialRow | None) -> str:
     return UNSURE if is_alone else RIGHT
 
 
-def _regret(trial: TrialRow, best: TrialRow | None) -> float | None:
+def _regret(trial: TrialResult, best: TrialResult | None) -> float | None:
     return None if best is None else max(0.0, _final(trial) - _final(best))
 
 
-def _final(trial: TrialRow) -> float:
+def _final(trial: TrialResult) -> float:
     assert trial.final_loss is not None
     return trial.final_loss

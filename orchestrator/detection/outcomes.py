@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from orchestrator.base.messages import DEGRADED, PRUNED, Finished
+from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.vocabulary import DEGRADED, PRUNED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
-from orchestrator.detection.slow import Climb
+from orchestrator.detection.slow import RungProgress
 from orchestrator.detection.validations import Validations
 
 Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown", "pruned"]
@@ -146,17 +147,17 @@ def _of_slow_rise(record: MemberRecord) -> str:
     return f"; since step {record.risen_since_step} it has given up {record.risen_share:.0%} of what it had learned"
 
 
-def finished_of(
+def member_result(
     trial_id: str,
     record: MemberRecord,
     stopping: StoppingConfig,
     steps_done: int,
     validation: float,
-    climb: Climb = Climb(),
+    climb: RungProgress = RungProgress(),
     validations: Validations | None = None,
     *,
     is_plateaued: bool = False,
-) -> Finished:
+) -> MemberResult:
     """The result of a trial that ended after ``steps_done`` steps; ``validation`` is NaN where there is none.
 
     ``validations`` are those during training. One that ``is_plateaued`` was ended because they had stopped improving.
@@ -175,7 +176,7 @@ def finished_of(
         )
     elif climb.slow_step is not None:
         verdict = replace(verdict, reason=f"{verdict.reason}; audited: {climb.reason}")
-    return Finished(
+    return MemberResult(
         trial_id=trial_id,
         outcome=verdict.outcome,
         onset_step=verdict.onset_step,

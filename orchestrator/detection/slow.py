@@ -1,9 +1,9 @@
-"""Which trials are slow: their losses compared with those of earlier trials, after the same number of steps.
+"""Slow trials: their losses compared with the losses of earlier trials after the same number of steps.
 
-A *rung* is a number of steps after which a trial is compared. Each rung has a bar: a trial whose loss is above it is
-slow. The rules are those of Optuna's MedianPruner and SuccessiveHalvingPruner (Li et al., arXiv 1810.05934). Bars are
-computed once, when a pack is sent to a worker, from the trials that have a result then, so that members of a pack do
-not influence each other. docs/detection.md gives the reasons.
+A *rung* is a number of steps after which a trial is compared. Each rung has a threshold, and a trial with a loss above
+it is slow. The rules are those of Optuna's MedianPruner and SuccessiveHalvingPruner (Li et al., arXiv 1810.05934). The
+thresholds are computed once, when a pack is sent to a worker, from the trials that have a result then, so that members
+of a pack do not influence each other. docs/detection.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import Bar, Rival
+from orchestrator.base.packs import ReferenceTrial, RungThreshold
 from orchestrator.detection.config import SlowConfig
 from orchestrator.detection.detector import MemberRecord
 
@@ -27,7 +27,7 @@ _NO_RUNG = np.iinfo(np.int64).max
 
 
 def rungs_of(slow: SlowConfig, steps: int) -> tuple[int, ...]:
-    """The numbers of steps after which trials of ``steps`` are compared, all below ``steps``."""
+    """Return the numbers of steps, all below ``steps``, after which trials of ``steps`` are compared."""
     first = slow.warmup_steps or max(1, steps // _FIRST)
     if slow.method == "median":
         return tuple(range(first, steps, slow.interval_steps or max(1, steps // _INTERVALS)))
@@ -39,39 +39,40 @@ def rungs_of(slow: SlowConfig, steps: int) -> tuple[int, ...]:
 
 
 def reduction_of(slow: SlowConfig) -> int:
-    """For halving: of so many trials at a rung, one goes on."""
+    """Return how many trials at a rung halving reduces to one."""
     return slow.reduction or _REDUCTION
 
 
-def bars_of(slow: SlowConfig, steps: int, rivals: Sequence[Rival]) -> tuple[Bar, ...]:
-    """The bar at each rung, infinite where there is nothing to compare with.
+def rung_thresholds(slow: SlowConfig, steps: int, trials: Sequence[ReferenceTrial]) -> tuple[RungThreshold, ...]:
+    """Return the threshold of each rung, infinite without trials to compare with.
 
-    Trials that were lost are no ``rivals``: many learn faster than others before they are. For the median only those
-    that ran to their end count; for halving also those that were pruned themselves.
+    ``trials`` must not contain lost ones: many learn faster than others before they are lost. The median counts only
+    trials that ran to their end, halving also pruned ones.
     """
-    counted = [rival for rival in rivals if rival.ran_to_its_end or slow.method == "halving"]
-    bars = []
+    counted = [trial for trial in trials if trial.ran_to_its_end or slow.method == "halving"]
+    thresholds = []
     for rung, rung_steps in enumerate(rungs_of(slow, steps)):
-        losses = sorted(rival.losses[rung] for rival in counted if rung < len(rival.losses))
+        losses = sorted(trial.losses[rung] for trial in counted if rung < len(trial.losses))
         is_ready = losses and len(counted) >= slow.startup_trials
-        bars.append(Bar(rung_steps, _bar(slow, losses) if is_ready else math.inf, len(losses)))
-    return tuple(bars)
+        threshold = _threshold(slow, losses) if is_ready else math.inf
+        thresholds.append(RungThreshold(rung_steps, threshold, len(losses)))
+    return tuple(thresholds)
 
 
-def _bar(slow: SlowConfig, losses: Sequence[float]) -> float:
-    """The highest loss that is not slow beside ``losses``, which are sorted."""
+def _threshold(slow: SlowConfig, losses: Sequence[float]) -> float:
+    """Return the highest loss that is not slow compared with the sorted ``losses``."""
     if slow.method == "median":
         return float(np.percentile(losses, 50))
-    # Among n rivals and the trial itself, the best (n + 1) // reduction go on, and always the best one.
-    place = max(0, (len(losses) + 1) // reduction_of(slow) - 1)
-    return losses[place] if place < len(losses) else math.inf
+    # Of n earlier trials and this one, the best (n + 1) // reduction go on, and always the best one.
+    last = max(0, (len(losses) + 1) // reduction_of(slow) - 1)
+    return losses[last] if last < len(losses) else math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Climb:
-    """How far a member has come: its loss at each rung, and at which step and why it was found slow, if it was.
+class RungProgress:
+    """Losses of a member at the rungs that it reached, and the step and reason if it was found slow.
 
-    A loss is the median of the last ten, as a final loss is. One that ``is_pruned`` ended there.
+    A loss is the median of the last ten, like a final loss. A member that ``is_pruned`` ended at ``slow_step``.
     """
 
     losses: tuple[float, ...] = ()
@@ -81,64 +82,69 @@ class Climb:
 
 
 class Rungs:
-    """Compares members with the ``bars`` as they reach them."""
+    """Compare each member with the threshold of a rung when it reaches it."""
 
-    def __init__(self, num_members: int, slow: SlowConfig | None, bars: Sequence[Bar]) -> None:
-        self._slow, self.bars = slow, tuple(bars)
-        self._climbs = [Climb()] * num_members
+    def __init__(self, num_members: int, slow: SlowConfig | None, thresholds: Sequence[RungThreshold]) -> None:
+        self._slow, self.thresholds = slow, tuple(thresholds)
+        self._progress = [RungProgress()] * num_members
         self._next_K = self._next()
 
     def due(self, steps_done_K: np.ndarray) -> list[int]:
-        """Members that have reached their next rung."""
+        """Return the members that have reached their next rung."""
         return np.flatnonzero(steps_done_K >= self._next_K).tolist()
 
     def reach(self, member: int, step: int, record: MemberRecord, *, may_end: bool) -> bool:
-        """Compare ``member`` after ``step``; returns whether it is pruned, which one that ``may_end`` can be.
+        """Compare ``member`` after ``step``. Return whether it is pruned, which requires ``may_end``.
 
-        A member off its trend is not compared: whether it is lost is for the detector to say.
+        A member off its trend is not compared: the detector decides whether it is lost.
         """
-        before = self._climbs[member]
+        before = self._progress[member]
         if record.recent_loss is None or not record.is_finite:
             self._next_K[member] = _NO_RUNG
             return False
         losses = before.losses
-        while len(losses) < len(self.bars) and self.bars[len(losses)].steps <= step + 1:
+        while len(losses) < len(self.thresholds) and self.thresholds[len(losses)].steps <= step + 1:
             losses = (*losses, record.recent_loss)
-        climb = replace(before, losses=losses)
-        if self._slow is not None and climb.slow_step is None and is_on_trend(record):
-            bar = self.bars[len(losses) - 1]
+        progress = replace(before, losses=losses)
+        if self._slow is not None and progress.slow_step is None and is_on_trend(record):
+            threshold = self.thresholds[len(losses) - 1]
             best = min(losses) if self._slow.method == "median" else losses[-1]
-            if best > bar.loss:
-                reason = _reason(self._slow, best, bar)
-                climb = replace(climb, slow_step=step, reason=reason, is_pruned=may_end)
-        self._climbs[member] = climb
-        self._next_K[member] = self._rung_after(climb)
-        return climb.is_pruned
+            if best > threshold.loss:
+                reason = _reason(self._slow, best, threshold)
+                progress = replace(progress, slow_step=step, reason=reason, is_pruned=may_end)
+        self._progress[member] = progress
+        self._next_K[member] = self._rung_after(progress)
+        return progress.is_pruned
 
-    def of(self, member: int) -> Climb:
-        """How far ``member`` has come."""
-        return self._climbs[member]
+    def of(self, member: int) -> RungProgress:
+        """Return the progress of ``member``."""
+        return self._progress[member]
 
     def arrange(self, rows: Sequence[int | None]) -> None:
         """Continue with members of ``rows``, None for a new one; a row that comes twice goes on as two members."""
-        self._climbs = [Climb() if row is None else self._climbs[row] for row in rows]
+        self._progress = [RungProgress() if row is None else self._progress[row] for row in rows]
         self._next_K = self._next()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint; the bars are part of it, so that a resumed pack decides alike."""
-        return {"bars": [asdict(bar) for bar in self.bars], "climbs": [asdict(climb) for climb in self._climbs]}
+        """Return plain values for a checkpoint, with the thresholds, so that a resumed pack decides alike."""
+        # Names and order of the values are part of the checkpoints of earlier versions.
+        return {
+            "bars": [asdict(threshold) for threshold in self.thresholds],
+            "climbs": [asdict(progress) for progress in self._progress],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a ``state_dict``, with as many members as it has."""
-        self.bars = tuple(Bar(**bar) for bar in state["bars"])
-        self._climbs = [Climb(**{**climb, "losses": tuple(climb["losses"])}) for climb in state["climbs"]]
+        self.thresholds = tuple(RungThreshold(*values.values()) for values in state["bars"])
+        self._progress = [RungProgress(tuple(losses), *others) for losses, *others in map(dict.values, state["climbs"])]
         self._next_K = self._next()
 
     def _next(self) -> np.ndarray:
-        return np.array([self._rung_after(climb) for climb in self._climbs], dtype=np.int64)
+        return np.array([self._rung_after(progress) for progress in self._progress], dtype=np.int64)
 
-    def _rung_after(self, climb: Climb) -> int:
-        return self.bars[len(climb.losses)].steps if len(climb.losses) < len(self.bars) else _NO_RUNG
+    def _rung_after(self, progress: RungProgress) -> int:
+        rung = len(progress.losses)
+        return self.thresholds[rung].steps if rung < len(self.thresholds) else _NO_RUNG
 
 
 def is_on_trend(record: MemberRecord) -> bool:
@@ -148,11 +154,12 @@ def is_on_trend(record: MemberRecord) -> bool:
     return record.lost is None and not is_in_episode and not has_risen
 
 
-def _reason(slow: SlowConfig, loss: float, bar: Bar) -> str:
-    at = f"slow after {bar.steps} steps"
+def _reason(slow: SlowConfig, loss: float, threshold: RungThreshold) -> str:
+    at = f"slow after {threshold.steps} steps"
     if slow.method == "median":
-        return f"{at}: its best loss {loss:.4g} was above {bar.loss:.4g}, the median of {bar.num_rivals} trials"
+        median = f"{threshold.loss:.4g}, the median of {threshold.num_references} trials"
+        return f"{at}: its best loss {loss:.4g} was above {median}"
     return (
-        f"{at}: its loss {loss:.4g} was above {bar.loss:.4g}, and one in {reduction_of(slow)} "
-        f"of {bar.num_rivals + 1} trials goes on"
+        f"{at}: its loss {loss:.4g} was above {threshold.loss:.4g}, and one in {reduction_of(slow)} "
+        f"of {threshold.num_references + 1} trials goes on"
     )

@@ -29,9 +29,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.judging import Judging
 from orchestrator.detection.norm_rises import NOTE
 from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.run_monitor import RunMonitor
 from orchestrator.detection.warning.monitor import Risk
 from orchestrator.detection.watched_steps import WatchedSteps
 
@@ -81,7 +81,7 @@ class Watch:
         self._trial = _this_trial()
         self._stopping = (stopping or StoppingConfig()) if self._trial is None else self._trial.stopping
         self._raises = raises
-        self._judging = Judging(self._stopping, [self._trial is not None and self._trial.is_audited], norm_rises)
+        self._monitor = RunMonitor(self._stopping, [self._trial is not None and self._trial.is_audited], norm_rises)
         self._is_lost = False
         self._last_step: int | None = None
         self._is_shared = False  # whether all processes know what rank 0 knows
@@ -105,7 +105,7 @@ class Watch:
         else:
             self._report_together(row, processes)
         if self._steps is not None:
-            self._keep(step, self._steps.follow(step, self._judging.record().episodes))
+            self._keep(step, self._steps.follow(step, self._monitor.record().episodes))
         if self._raises and self._is_lost:
             raise TrainingLost(f"the run is lost: {self.lost_reason}")
         return self._is_lost
@@ -161,7 +161,7 @@ class Watch:
     @property
     def note(self) -> str | None:
         """What the last report showed that is no verdict: that the gradient norm has just risen by half."""
-        rises = self._judging.norm_rises()
+        rises = self._monitor.norm_rises()
         return f"{NOTE}, at step {rises[-1]}" if rises and rises[-1] == self._last_step else None
 
     @property
@@ -191,7 +191,7 @@ class Watch:
 
     def record(self) -> MemberRecord:
         """All that the detector knows of the run so far."""
-        return self._judging.record()
+        return self._monitor.record()
 
     def verdict(self) -> Verdict:
         """The outcome of the run if it ended now; raises ValueError before the first report."""
@@ -211,7 +211,7 @@ class Watch:
             except Exception as raised:  # the other ranks wait for an answer, even an error
                 error = raised
             # The other ranks may not see the rows of an earlier attempt, so they get the resulting state.
-            past = (self._judging.state_dict(), self._last_step, self._resumed_step) if is_first else None
+            past = (self._monitor.state_dict(), self._last_step, self._resumed_step) if is_first else None
             news = [(row, self._is_lost, past, error)]
         processes.broadcast_object_list(news, src=0)
         seen, is_lost, past, error = news[0]
@@ -224,7 +224,7 @@ class Watch:
                 self._take(seen, writes=False)
             else:
                 state, self._last_step, self._resumed_step = past
-                self._judging.load_state_dict(state)
+                self._monitor.load_state_dict(state)
             self._is_lost = is_lost
 
     def _take(self, row: Mapping[str, Any], *, writes: bool) -> None:
@@ -247,7 +247,7 @@ class Watch:
             _append(self._trial.telemetry, {"step": step, **reading})
 
     def _judge(self, row: Mapping[str, Any]) -> None:
-        self._is_lost = self._judging.point(row["step"], row)
+        self._is_lost = self._monitor.update_single(row["step"], row)
         self._last_step = row["step"]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from objectives.base import Objective
-from orchestrator.base.messages import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
+from orchestrator.base.packs import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import Trial, canonical_json, format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
-from orchestrator.base.messages import Finished, Report
+from orchestrator.base.reports import Report
 from orchestrator.base.space import Trial
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.sweepfile.spec import Sweep
 
 _ENOUGH_S = 3.0
@@ -95,7 +96,7 @@ class Observer(Protocol):
     def began(self, progress: Progress) -> None:
         """Training is about to begin."""
 
-    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
         """Something happened, or a quarter of a second has passed; ``finished`` are new results."""
 
     def ended(self, progress: Progress) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import read_checkpoint
-from orchestrator.base.messages import Checkpoint, Pack, StackedPack
+from orchestrator.base.packs import Checkpoint, Pack, StackedPack
 from orchestrator.driver.packing import pack_of
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep

@@ -20,23 +20,21 @@ from orchestrator.base.files import (
     write_checkpoint,
     write_if_changed,
 )
-from orchestrator.base.messages import (
+from orchestrator.base.packs import LaunchedPack, Pack, StackedPack
+from orchestrator.base.reports import (
     Completed,
     Ending,
     Event,
     Failed,
-    Finished,
-    LaunchedPack,
     Lost,
     OutOfMemory,
-    Pack,
     PackLost,
     PackStarted,
     Paused,
     Refused,
     Report,
-    StackedPack,
 )
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.budget import Budget
 from orchestrator.driver.fail_fast import FailFast
 from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time, way_text
@@ -218,7 +216,7 @@ class _Run:
         while not self.started.isdisjoint(self.packs) and self.clock() < deadline:
             self._poll(executor)
 
-    def _handle(self, event: Event, executor: Executor) -> Sequence[Finished]:
+    def _handle(self, event: Event, executor: Executor) -> Sequence[MemberResult]:
         pack = self.packs.get(event.pack_id)
         if pack is None:
             return ()  # from an attempt that was given up; its trials belong to another one now
@@ -233,7 +231,7 @@ class _Run:
             return ()
         return self._take(pack, event)
 
-    def _take(self, pack: Pack, report: Report) -> Sequence[Finished]:
+    def _take(self, pack: Pack, report: Report) -> Sequence[MemberResult]:
         progress = self.progress
         new = [finished for finished in report.finished if progress.statuses[finished.trial_id] != "finished"]
         saved = write_checkpoint(self.folder, report.checkpoint.content) if report.checkpoint is not None else None

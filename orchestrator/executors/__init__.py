@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.base.messages import Event, Pack
+from orchestrator.base.packs import Pack
+from orchestrator.base.reports import Event
 
 INLINE = "inline"  # the executor that trains in the driver's process
 

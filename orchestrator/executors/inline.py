@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from orchestrator.base.messages import Event, Pack, PackLost, PackStarted, Report
+from orchestrator.base.packs import Pack
+from orchestrator.base.reports import Event, PackLost, PackStarted, Report
 from orchestrator.executors import INLINE
 from orchestrator.worker.forked import close_server
 from orchestrator.worker.packed_run import Pace

@@ -5,7 +5,7 @@ It imports neither Ray nor Tune: its process starts while those of the workers d
 
 from __future__ import annotations
 
-from orchestrator.base.messages import Checkpoint
+from orchestrator.base.packs import Checkpoint
 
 
 class Desk:

@@ -43,16 +43,9 @@ from ray.tune.search import Searcher  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from orchestrator.base.errors import ExecutorError, InputError, Problem, SweepError  # noqa: E402
-from orchestrator.base.messages import (  # noqa: E402
-    Event,
-    LaunchedPack,
-    Pack,
-    PackLost,
-    PackStarted,
-    Report,
-    StackedPack,
-)
+from orchestrator.base.packs import LaunchedPack, Pack, StackedPack  # noqa: E402
 from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
+from orchestrator.base.reports import Event, PackLost, PackStarted, Report  # noqa: E402
 from orchestrator.executors.ray_desk import Desk  # noqa: E402
 from orchestrator.executors.ray_ranks import ANSWER_S, RayPlaces  # noqa: E402
 from orchestrator.worker.run import run_pack  # noqa: E402

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.base.files import atomic_write, make_folder, open_private, storage_errors
-from orchestrator.base.messages import Failed, LaunchedPack, Lost, Report
+from orchestrator.base.packs import LaunchedPack
 from orchestrator.base.processes import MARK, new_mark
+from orchestrator.base.reports import Failed, Lost, Report
 from orchestrator.executors.report_files import to_json
 from orchestrator.worker.child import CannotStart, Child
 from orchestrator.worker.ranks import LocalPlaces, Process

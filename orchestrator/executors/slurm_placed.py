@@ -13,7 +13,8 @@ from pathlib import Path
 
 from orchestrator.base.errors import printable
 from orchestrator.base.files import remove
-from orchestrator.base.messages import Event, LaunchedPack, PackLost, PackStarted, Report
+from orchestrator.base.packs import LaunchedPack
+from orchestrator.base.reports import Event, PackLost, PackStarted, Report
 from orchestrator.executors.report_files import from_json
 from orchestrator.executors.slurm_cluster import Job
 from orchestrator.executors.slurm_job import MORE_MEMORY

@@ -20,12 +20,13 @@ from orchestrator.base.files import (
     sweep_lock,
     unneeded_checkpoints,
 )
-from orchestrator.base.messages import CUSTOM_KINDS, PackRow, TrialRow
 from orchestrator.base.space import trial_id
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.health.finding import Finding
 from orchestrator.health.trackers import examine_trackers
 from orchestrator.ledger.imported import FACT
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, PackRow
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import ImportNotAllowed, Sweep, load_sections, load_sweep
 
@@ -79,7 +80,7 @@ def _links(folder: Path) -> Iterator[Finding]:
             yield Finding("fault", f"{path} is a link to {os.readlink(path)}", remedy="replace it with its target")
 
 
-def _running(folder: Path, rows: Sequence[TrialRow]) -> Iterator[Finding]:
+def _running(folder: Path, rows: Sequence[TrialResult]) -> Iterator[Finding]:
     running = sum(row.status == "running" for row in rows)
     if is_locked(folder):
         yield Finding("ok", f"a driver is running, {running} trials are in training")
@@ -93,7 +94,7 @@ def _running(folder: Path, rows: Sequence[TrialRow]) -> Iterator[Finding]:
         yield Finding("note", text, release)
 
 
-def _trial(row: TrialRow, ledger: LedgerReader) -> Iterator[Finding]:
+def _trial(row: TrialResult, ledger: LedgerReader) -> Iterator[Finding]:
     """Invariants of every trial."""
     name = f"trial {row.trial_id}"
     for column in _NUMBERS:
@@ -127,7 +128,7 @@ def _is_even(steps: np.ndarray) -> bool:
     return bool(steps[0] == 0 and (gaps[:-1] == every).all() and (gaps[-1:] > 0).all() and (gaps[-1:] <= every).all())
 
 
-def _mixed(rows: Sequence[TrialRow], packs: Mapping[str, PackRow]) -> Iterator[Finding]:
+def _mixed(rows: Sequence[TrialResult], packs: Mapping[str, PackRow]) -> Iterator[Finding]:
     """Trials that resumed with other versions or on another device than they started with."""
     mixed = 0
     for row in rows:
@@ -152,7 +153,7 @@ def _stray_curves(folder: Path, ledger: LedgerReader) -> Iterator[Finding]:
         yield Finding("fault", f"{count} pieces of curves belong to no attempt", forget)
 
 
-def _frozen(sweep: Sweep, rows: Sequence[TrialRow]) -> Iterator[Finding]:
+def _frozen(sweep: Sweep, rows: Sequence[TrialResult]) -> Iterator[Finding]:
     wanted = [trial.trial_id for trial in sweep.trials]
     if sweep.is_open:
         wanted = [row.trial_id for row in rows if row.position is not None and sweep.trial_like(row) is not None]

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from orchestrator.base.messages import Trace
+from orchestrator.base.reports import Trace
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.outcomes import finished_of
+from orchestrator.detection.outcomes import member_result
 from orchestrator.importing.runs import Run, Settings
 from orchestrator.logs.tables import Log
 from orchestrator.maps.replay import Replayed, replay_logs
@@ -25,7 +25,7 @@ def runs_of_logs(settings: Sequence[Settings], logs: Sequence[Log], stopping: St
 def _run(settings: Settings, replayed: Replayed, stopping: StoppingConfig) -> Run:
     log = replayed.log
     steps_done = int(log.step_N[-1]) + 1
-    result = finished_of("", replayed.record, stopping, steps_done, math.nan)
+    result = member_result("", replayed.record, stopping, steps_done, math.nan)
     num_points = f"{len(log.step_N):,} losses to step {log.step_N[-1]:,} of {log.name}"
     # It has trained on after every verdict: that is what an audit looks at.
     result = replace(result, is_audited=True, reason=f"{result.reason}; {'; '.join([num_points, *log.notes])}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import PRUNED
+from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.importing.rows import Row
 from orchestrator.importing.values import number_of

@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, sweep_lock
-from orchestrator.base.messages import IMPORTED
 from orchestrator.base.space import Axis, canonical_json, trial_id
+from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.importing.rows import LeftOut
 from orchestrator.importing.runs import Run

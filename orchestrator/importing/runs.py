@@ -9,8 +9,9 @@ from math import isfinite, prod
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import Finished, Trace
+from orchestrator.base.reports import Trace
 from orchestrator.base.space import Axis, frozen, is_number
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.values import EMPTY, AxisColumn, axis_of, evened, value_of
 from orchestrator.maps.stability import ordered
@@ -36,7 +37,7 @@ class Run:
     """A run of elsewhere; ``result`` has no trial id yet, and ``curve`` is None where it is not known."""
 
     settings: Settings
-    result: Finished
+    result: MemberResult
     curve: Trace | None = None
 
     @property

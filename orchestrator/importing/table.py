@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.importing.outcomes import Judged, Rules, judge_rows
 from orchestrator.importing.rows import LeftOut, Row
 from orchestrator.importing.runs import Asked, Run, Settings, settings_of_rows
@@ -52,10 +52,10 @@ def _number(row: Row, column: str | None) -> float | None:
     return float(value) if value is not None and isfinite(value) else None
 
 
-def _finished(settings: Settings, judged: Judged, validation: float | None, initial: float | None) -> Finished:
+def _finished(settings: Settings, judged: Judged, validation: float | None, initial: float | None) -> MemberResult:
     """The result of a run of which only the outcome and the end are known."""
     ran_on = judged.outcome in ("stable", "spiked")
-    return Finished(
+    return MemberResult(
         trial_id="",
         outcome=judged.outcome,
         onset_step=None,

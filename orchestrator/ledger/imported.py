@@ -10,8 +10,9 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import Finished, Trace
+from orchestrator.base.reports import Trace
 from orchestrator.base.space import canonical_json
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.ledger.reader import LedgerReader
 
 FACT = "imported"  # its name among the facts of a sweep
@@ -61,7 +62,7 @@ class ImportedTrial:
     seed: int
     config: Mapping[str, Any] = field(repr=False)
     steps: int
-    finished: Finished
+    finished: MemberResult
     curve: Trace | None = field(default=None, repr=False)
 
 

@@ -8,12 +8,14 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from orchestrator.base.messages import PRUNED, CheckpointRow, Member, PackRow, Rival, TrialRow
+from orchestrator.base.packs import Member, ReferenceTrial
 from orchestrator.base.space import frozen
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.learned import with_learned_shares
 from orchestrator.detection.lr_health import LR_NAMES, with_lr_health
 from orchestrator.ledger.packed_objective import FACT, PackedObjective, from_fact
@@ -29,11 +31,37 @@ from orchestrator.ledger.schema import (
 if TYPE_CHECKING:  # most commands read no curve, and start sooner without numpy
     import numpy as np
 
+
+@dataclass(frozen=True, slots=True)
+class PackRow:
+    """The ledger's record of one attempt at training some trials together."""
+
+    pack_id: str
+    trial_ids: tuple[str, ...]
+    executor: str
+    started_at: float  # seconds since 1970
+    ended_at: float | None
+    ended: str | None  # done, errored, lost or interrupted; None while it runs
+    member_steps: int
+    seconds: float
+    environment: Mapping[str, str] = field(repr=False)
+    resumed_from: str | None  # the earlier attempt whose checkpoint it resumed
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A file in ``checkpoints/`` and the steps that each trial has completed in it."""
+
+    name: str
+    sha256: str
+    ages: Mapping[str, int]
+
+
 BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
 _OF_ALL = ("learned_share", "lr_health", "lr_regret")  # computed for all trials of a sweep together
-_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialRow) if column.name not in _OF_ALL)
+_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialResult) if column.name not in _OF_ALL)
 _PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
@@ -73,7 +101,7 @@ class LedgerReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def trials(self, *, removed: bool = False) -> list[TrialRow]:
+    def trials(self, *, removed: bool = False) -> list[TrialResult]:
         """The sweep's trials in order, with what others tell of each: ``with_learned_shares``, ``with_lr_health``.
 
         With ``removed`` also trials that are no longer in the sweep, after the others and without these.
@@ -91,7 +119,7 @@ class LedgerReader:
             axes = json.loads(self._facts().get("axes", "[]"))
             return {name for axis in axes for name in axis.get("zipped", ()) if axis["name"] in LR_NAMES}
 
-    def trial(self, trial_id: str) -> TrialRow:
+    def trial(self, trial_id: str) -> TrialResult:
         """The row of one trial, without the share that it has learned of what others have."""
         with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
@@ -115,7 +143,7 @@ class LedgerReader:
         with self._reading():
             return dict(self._db.execute(query).fetchall())
 
-    def rivals(self, steps: int) -> list[Rival]:
+    def reference_trials(self, steps: int) -> list[ReferenceTrial]:
         """The trials with which slow ones are compared: those of ``steps`` that have a result and were not lost."""
         query = (
             "SELECT rung_losses, outcome FROM trials WHERE position IS NOT NULL"
@@ -123,7 +151,7 @@ class LedgerReader:
         )
         with self._reading():
             return [
-                Rival(tuple(json.loads(losses)), outcome != PRUNED)
+                ReferenceTrial(tuple(json.loads(losses)), outcome != PRUNED)
                 for losses, outcome in self._db.execute(query, (steps,))
             ]
 
@@ -301,7 +329,7 @@ def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqli
     return copy
 
 
-def _trial(row: sqlite3.Row) -> TrialRow:
+def _trial(row: sqlite3.Row) -> TrialResult:
     """A row of the table of trials; the values of its cell are hashable."""
     values = {name: row[name] for name in _TRIAL_COLUMNS}
     values["cell"] = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
@@ -311,7 +339,7 @@ def _trial(row: sqlite3.Row) -> TrialRow:
     values["norm_rises"] = tuple(_entries(row["norm_rises"]))
     values["fired"] = tuple(_entries(row["fired"]))
     values["rung_losses"] = tuple(_entries(row["rung_losses"]))
-    return TrialRow(**values)
+    return TrialResult(**values)
 
 
 def _entries(text: str) -> list[Any]:

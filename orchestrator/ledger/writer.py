@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.files import make_folder, make_private
-from orchestrator.base.messages import IMPORTED, Finished, Pack, Report
+from orchestrator.base.packs import Pack
+from orchestrator.base.reports import Report
 from orchestrator.base.space import Trial, canonical_json
+from orchestrator.base.trial_result import MemberResult
+from orchestrator.base.vocabulary import IMPORTED
 from orchestrator.ledger.curve_pieces import pack_piece, unpack_piece
 from orchestrator.ledger.imported import ImportedTrial
 from orchestrator.ledger.reader import CURVES, STRAY, LedgerReader, closed_on_error, connect
@@ -270,7 +273,7 @@ class LedgerWriter(LedgerReader):
                 [(reason, trial_id) for trial_id in trial_ids],
             )
 
-    def _finish(self, db: sqlite3.Connection, finished: Finished) -> None:
+    def _finish(self, db: sqlite3.Connection, finished: MemberResult) -> None:
         db.execute(
             "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
             " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from orchestrator.base.intervals import wilson
-from orchestrator.base.messages import PRUNED, TrialRow
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import PRUNED
 
 _RAN_ON = ("stable", "spiked")
 
@@ -25,7 +26,7 @@ class SlowAudit:
     num_judged: int
     steps_audited: int
     middle: float | None
-    wrong: tuple[TrialRow, ...]
+    wrong: tuple[TrialResult, ...]
     wrong_rate: float | None
     wrong_interval: tuple[float, float] | None
 
@@ -57,7 +58,7 @@ class Audit:
     num_stopped: int
     num_chosen: int
     num_judged: int
-    wrong: tuple[TrialRow, ...]
+    wrong: tuple[TrialResult, ...]
     wrong_rate: float | None
     wrong_interval: tuple[float, float] | None
     steps_planned: int
@@ -79,7 +80,7 @@ class Audit:
         return self.steps_saved - self.steps_audited
 
 
-def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> Audit:
+def audit(trials: Sequence[TrialResult], member_steps_per_second: float | None) -> Audit:
     """The audit of a sweep from the rows of its ledger."""
     finished = [row for row in trials if row.outcome is not None]
     # Trials that trained on after a verdict: audited, or all without early stopping; without non-finite ones.
@@ -107,7 +108,7 @@ def audit(trials: Sequence[TrialRow], member_steps_per_second: float | None) -> 
     )
 
 
-def _slow_audit(finished: Sequence[TrialRow]) -> SlowAudit:
+def _slow_audit(finished: Sequence[TrialResult]) -> SlowAudit:
     slow = [row for row in finished if row.slow_step is not None and row.outcome != PRUNED]
     others = [row.final_loss for row in finished if row.slow_step is None and row.outcome in _RAN_ON]
     middle = median(known) if (known := [loss for loss in others if loss is not None]) else None
@@ -128,20 +129,20 @@ def _slow_audit(finished: Sequence[TrialRow]) -> SlowAudit:
     )
 
 
-def _plateau_audit(finished: Sequence[TrialRow]) -> PlateauAudit:
+def _plateau_audit(finished: Sequence[TrialResult]) -> PlateauAudit:
     met = [row for row in finished if row.plateau_step is not None]
     judged = [row for row in met if _steps_after(row, row.plateau_step) > 0]
     wrong = [row for row in judged if (row.best_validation_step or 0) > (row.plateau_step or 0)]
     return PlateauAudit(len(met) - len(judged), len(judged), len(wrong))
 
 
-def _first_stop(row: TrialRow) -> int | None:
+def _first_stop(row: TrialResult) -> int | None:
     """The step at which a trial would have been stopped: as lost, as slow, or by its validation losses."""
     steps = (row.verdict_step, row.slow_step, row.plateau_step)
     return min((step for step in steps if step is not None), default=None)
 
 
-def _steps_after(row: TrialRow, step: int | None) -> int:
+def _steps_after(row: TrialResult, step: int | None) -> int:
     """Steps that a trial trained after ``step``, 0 where there is no such step."""
     return row.steps_done - step - 1 if row.steps_done is not None and step is not None else 0
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.base.space import Axis, is_ordered
+from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
 from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.maps.axis_values import label_between, value_labels

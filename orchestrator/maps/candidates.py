@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, format_value, is_ordered
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin, margins
@@ -54,7 +54,7 @@ class TriedCells:
 
     axes: tuple[Axis, ...]
     metric: str
-    trials: Mapping[Key, list[TrialRow]]
+    trials: Mapping[Key, list[TrialResult]]
     states: Mapping[Key, str]
     ties: Mapping[str, str]
 
@@ -91,7 +91,7 @@ def tried_cells(ledger: LedgerReader, metric: str | None) -> TriedCells:
     axes = tuple(sweep_axes(ledger))
     if not axes:
         raise InputError(Problem(str(ledger.path), "", "the sweep has no axes, so there is nothing to choose"))
-    cells: dict[Key, list[TrialRow]] = {}
+    cells: dict[Key, list[TrialResult]] = {}
     for trial in distinct_runs(trials):
         cells.setdefault(tuple(trial.cell[axis.name] for axis in axes), []).append(trial)
     states = {key: cell_state([trial.label for trial in own]) for key, own in cells.items()}

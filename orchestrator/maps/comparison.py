@@ -11,8 +11,9 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
-from orchestrator.base.messages import DEGRADED, TrialRow
 from orchestrator.base.space import Axis, is_ordered, number_text
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import cell_state, is_known
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_labels
@@ -38,7 +39,7 @@ class Side:
     """
 
     name: str
-    trials: tuple[TrialRow, ...]
+    trials: tuple[TrialResult, ...]
     num_left_out: int
     area: float
     area_interval: tuple[float, float] | None
@@ -155,11 +156,11 @@ def unique_names(names: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
 
 
-def _field(row: TrialRow, name: str) -> Any:
+def _field(row: TrialResult, name: str) -> Any:
     return row.cell[name] if name in row.cell else _settings(row).get(name)
 
 
-def _settings(row: TrialRow) -> Mapping[str, Any]:
+def _settings(row: TrialResult) -> Mapping[str, Any]:
     return settings_of(row.objective, row.config, row.cell)
 
 
@@ -170,11 +171,11 @@ def _rounded(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _key(row: TrialRow, order: Sequence[str]) -> Key:
+def _key(row: TrialResult, order: Sequence[str]) -> Key:
     return tuple(_rounded(_field(row, name)) for name in order)
 
 
-def _with_cell(row: TrialRow, order: Sequence[str]) -> TrialRow:
+def _with_cell(row: TrialResult, order: Sequence[str]) -> TrialResult:
     return replace(row, cell=dict(zip(order, _key(row, order), strict=True)))
 
 
@@ -190,7 +191,7 @@ def _why_nothing_is_shared(order: Sequence[str], cells_of: Sequence[set[Key]], n
     return "each axis has shared values, but no combination of them is in all sweeps"
 
 
-def _states(rows: Sequence[TrialRow], order: Sequence[str]) -> dict[Key, str]:
+def _states(rows: Sequence[TrialResult], order: Sequence[str]) -> dict[Key, str]:
     """The state of each cell of one sweep."""
     labels: dict[Key, list[str]] = {}
     for row in rows:
@@ -199,7 +200,7 @@ def _states(rows: Sequence[TrialRow], order: Sequence[str]) -> dict[Key, str]:
 
 
 def _stable_table(
-    rows: Sequence[TrialRow], order: Sequence[str], keys: Sequence[Key], counts_degraded: bool
+    rows: Sequence[TrialResult], order: Sequence[str], keys: Sequence[Key], counts_degraded: bool
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """1.0 where stable, 0.0 where not, NaN without a result: (cells, seeds); and the seeds."""
     seeds = tuple(sorted({row.seed for row in rows}))
@@ -303,7 +304,7 @@ def _num_turned(before: Mapping[tuple[Key, int], bool], after: Mapping[tuple[Key
 
 
 def stable_by_seed(
-    rows: Sequence[TrialRow], order: Sequence[str], counts_degraded: bool
+    rows: Sequence[TrialResult], order: Sequence[str], counts_degraded: bool
 ) -> dict[tuple[Key, int], bool]:
     """Whether each trial with an outcome is stable, by its cell (values of the axes ``order``) and seed."""
     return {(_key(row, order), row.seed): is_stable(row, counts_degraded) for row in rows if row.is_judged}
@@ -347,7 +348,7 @@ def _edges(side: Side, others: Sequence[str], axis: Axis, counts_degraded: bool)
 
 
 def changed_fields(
-    rows_of: Sequence[Sequence[TrialRow]], axes: Sequence[str], ties: Sequence[Mapping[str, str]]
+    rows_of: Sequence[Sequence[TrialResult]], axes: Sequence[str], ties: Sequence[Mapping[str, str]]
 ) -> dict[str, tuple[Any, ...]]:
     """Fields that differ between the sweeps, other than their axes and fields that all tie alike."""
     alike = [*axes, *(name for name, text in ties[0].items() if all(each.get(name) == text for each in ties))]

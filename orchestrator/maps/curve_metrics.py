@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from orchestrator.base.messages import Trace, TrialRow
+from orchestrator.base.reports import Trace
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 
 SCORED = ("loss", "grad_norm")  # columns of a trace that the score uses
@@ -114,7 +115,7 @@ def headlines(telemetry: Trace, trace: Trace) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def also_of(trials: Iterable[TrialRow]) -> list[str]:
+def also_of(trials: Iterable[TrialResult]) -> list[str]:
     """The metrics that a custom trainer's section names under ``metrics: also``, in its order."""
     return list(dict.fromkeys(name for trial in trials for name in trial.config.get("metrics", {}).get("also", ())))
 

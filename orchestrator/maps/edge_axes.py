@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, is_number
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.related_cells import led, together
 from orchestrator.maps.stability import trials_where
@@ -34,7 +34,7 @@ class EdgeAxes:
 
 
 def edge_axes(
-    trials: Sequence[TrialRow],
+    trials: Sequence[TrialResult],
     axes: Mapping[str, Axis],
     along: str | None = None,
     across: str | None = None,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
@@ -200,7 +200,7 @@ def mesh_of(fitted: Fit, x: Axis, y: Axis) -> Mesh:
 
 
 def _has_one_edge(
-    ledger: LedgerReader, judged: Sequence[TrialRow], lattice: Lattice, counts_degraded: bool
+    ledger: LedgerReader, judged: Sequence[TrialResult], lattice: Lattice, counts_degraded: bool
 ) -> bool | None:
     """Whether rows have one edge, by the cells that a search for an edge had spread; None where all cells may decide.
 
@@ -222,7 +222,7 @@ def _first_cells(ledger: LedgerReader, num: int) -> list[Mapping[str, Any]]:
 
 
 def _counts(
-    rows: Sequence[TrialRow], lattice: Lattice, counts_degraded: bool
+    rows: Sequence[TrialResult], lattice: Lattice, counts_degraded: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points of the cells, and their numbers of stable and of all trials."""
     found: dict[tuple[float, ...], list[float]] = {}

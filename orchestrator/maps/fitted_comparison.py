@@ -16,8 +16,8 @@ from scipy.special import expit
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, format_value, is_ordered
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.comparison import changed_fields, map_axes, stable_by_seed, unique_names
 from orchestrator.maps.fitted import Fit, FittedEdge, FittedRow, Mesh, as_range, fit, mesh_of, shown_settings
@@ -41,7 +41,7 @@ class FittedSide:
     """
 
     name: str
-    trials: tuple[TrialRow, ...]
+    trials: tuple[TrialResult, ...]
     fitted: Fit
     area: float
     area_interval: tuple[float, float]

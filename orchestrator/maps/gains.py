@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from orchestrator.base.intervals import median_interval, wilson
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.maps.paired_trials import Key, is_stable
 
-Trials = Mapping[tuple[Key, int], TrialRow]  # by cell and seed
+Trials = Mapping[tuple[Key, int], TrialResult]  # by cell and seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def gains(base: Trials, new: Trials, counts_degraded: bool) -> Gains | None:
     )
 
 
-def _loss(row: TrialRow) -> float:
+def _loss(row: TrialResult) -> float:
     """The final loss; NaN where there is none."""
     return math.nan if row.final_loss is None else row.final_loss
 
@@ -96,17 +96,17 @@ def best_cell(trials: Trials, counts_degraded: bool) -> BestCell | None:
 
     A cell of which half of the seeds have no finite loss has no median.
     """
-    cells: dict[Key, list[TrialRow]] = {}
+    cells: dict[Key, list[TrialResult]] = {}
     for (key, _), row in trials.items():
         cells.setdefault(key, []).append(row)
     found = [BestCell(key, _middle(rows)) for key, rows in cells.items() if _all_stable(rows, counts_degraded)]
     return min((cell for cell in found if math.isfinite(cell.loss)), key=lambda cell: cell.loss, default=None)
 
 
-def _all_stable(rows: Sequence[TrialRow], counts_degraded: bool) -> bool:
+def _all_stable(rows: Sequence[TrialResult], counts_degraded: bool) -> bool:
     state = cell_state([row.label for row in rows])
     return is_known(state) and not is_over_edge(state, counts_degraded)
 
 
-def _middle(rows: Sequence[TrialRow]) -> float:
+def _middle(rows: Sequence[TrialResult]) -> float:
     return median(loss if math.isfinite(loss := _loss(row)) else math.inf for row in rows)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, is_number, on_natural_scale
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import OUTCOMES, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
@@ -83,7 +83,7 @@ def importance(ledger: LedgerReader) -> Importance:
     )
 
 
-def loss_ranks(trials: Sequence[TrialRow], loss: str) -> list[float]:
+def loss_ranks(trials: Sequence[TrialResult], loss: str) -> list[float]:
     """The rank of each trial's loss in [0, 1]; equal losses share the mean of their ranks.
 
     Diverged trials, and others without a finite loss at their end, are tied for the last place.
@@ -94,7 +94,7 @@ def loss_ranks(trials: Sequence[TrialRow], loss: str) -> list[float]:
     return [float(rank - 1) / max(1, len(trials) - 1) for rank in rankdata(losses)]
 
 
-def _loss(trial: TrialRow, loss: str) -> float:
+def _loss(trial: TrialResult, loss: str) -> float:
     found = getattr(trial, loss) if getattr(trial, loss) is not None else trial.final_loss
     return math.inf if trial.outcome == "diverged" or found is None else float(found)
 

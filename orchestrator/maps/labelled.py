@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.stability import map_cell, sweep_axes
@@ -38,7 +38,7 @@ def labelled(ledger: LedgerReader) -> xarray.Dataset:
     if ledger.is_sampled:
         raise InputError(Problem(name, "to_xarray", "its cells are scattered, not a grid", "use .trials or .map()"))
     names = [axis.name for axis in axes]
-    cells: dict[tuple[float | str, ...], list[TrialRow]] = {}
+    cells: dict[tuple[float | str, ...], list[TrialResult]] = {}
     for row in judged_trials(ledger):
         cells.setdefault(tuple(_label(row.cell[axis]) for axis in names), []).append(row)
     found = [map_cell(None, None, rows, "final_loss", {}) for rows in cells.values()]

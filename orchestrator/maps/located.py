@@ -13,8 +13,9 @@ from typing import Any, Literal
 from scipy.special import expit
 
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.messages import DEGRADED, IMPORTED, TrialRow
 from orchestrator.base.space import Axis, frozen, is_number, is_ordered, on_natural_scale
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import DEGRADED, IMPORTED
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import Margin, margin_along, ordered_axes
@@ -101,7 +102,7 @@ def locate(ledger: LedgerReader, run: RunSettings, counts_degraded: bool = False
     is_scattered = ledger.is_sampled
     run = in_whole_steps(run, rows)
     place = place_of(run, axes, is_scattered, list(_settings(rows[0])))
-    cells: dict[Key, list[TrialRow]] = {}
+    cells: dict[Key, list[TrialResult]] = {}
     for row in rows:
         cells.setdefault(tuple(row.cell[axis.name] for axis in axes), []).append(row)
     ordered = sorted(cells, key=lambda key: _distance(key, axes, place.setting, is_scattered))
@@ -197,7 +198,7 @@ def _with_value(axis: Axis, value: Any) -> Axis:
     return replace(axis, values=(*below[::-1], value, *above))
 
 
-def _settings(row: TrialRow) -> dict[str, Any]:
+def _settings(row: TrialResult) -> dict[str, Any]:
     """The settings of a trial that are no axes."""
     length = {} if row.objective == IMPORTED else {"steps": row.steps}  # of an imported run it need not be known
     settings = {**length, **settings_of(row.objective, row.config)}
@@ -206,7 +207,7 @@ def _settings(row: TrialRow) -> dict[str, Any]:
     }
 
 
-def _cautions(run: RunSettings, nearest: TrialRow, placed: set[str]) -> list[Caution]:
+def _cautions(run: RunSettings, nearest: TrialResult, placed: set[str]) -> list[Caution]:
     """Settings of the run that are no axes and differ from those of the nearest cell's trials."""
     settings = {**_settings(nearest), **{name: frozen(value) for name, value in nearest.cell.items()}}
     found = []
@@ -222,7 +223,7 @@ def _is_same(a: Any, b: Any) -> bool:
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 
-def _near_cell(rows: Sequence[TrialRow], axes: Sequence[Axis]) -> NearCell:
+def _near_cell(rows: Sequence[TrialResult], axes: Sequence[Axis]) -> NearCell:
     losses = [row.final_loss for row in rows if row.is_judged and row.final_loss is not None]
     labels = [row.label for row in rows]
     return NearCell(

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.messages import DEGRADED
 from orchestrator.base.space import Axis, format_value
+from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.boundary import Margin, margin_json
 from orchestrator.maps.fitted import value_text

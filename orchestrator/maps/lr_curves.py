@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from orchestrator.base.messages import OSCILLATING, RIGHT, TrialRow
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import OSCILLATING, RIGHT
 from orchestrator.detection.lr_health import LEAST_DIFFERENCE, LrRow, lr_rows
 from orchestrator.ledger.reader import LedgerReader
 
@@ -25,7 +26,7 @@ _TO_DEVIATION = 1 / (0.6745 * np.sqrt(6.0))  # of independent normal losses, fro
 KnownNoise = dict[tuple[str, str | None], float]
 
 
-def judged_trials(ledger: LedgerReader, known: KnownNoise | None = None) -> list[TrialRow]:
+def judged_trials(ledger: LedgerReader, known: KnownNoise | None = None) -> list[TrialResult]:
     """The trials of a sweep, with the words on their learning rates that need curves.
 
     A trial whose learning rate is right by its final loss is oscillating all the same where its loss shakes for
@@ -52,7 +53,7 @@ def _shaking(ledger: LedgerReader, row: LrRow, known: KnownNoise) -> list[str]:
     return found
 
 
-def _noise_of(ledger: LedgerReader, trial: TrialRow, known: KnownNoise) -> float:
+def _noise_of(ledger: LedgerReader, trial: TrialResult, known: KnownNoise) -> float:
     attempt = (trial.trial_id, trial.pack_id)
     if attempt not in known:
         known[attempt] = step_noise(ledger.trace(trial.trial_id, ("loss",)).get("loss", np.empty(0)))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import canonical_json, is_number
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import cell_state
 from orchestrator.sweepfile.settings import settings_of
 
@@ -40,7 +40,7 @@ class Neighbour:
         return self.state == "stable"
 
 
-def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[Neighbour]:
+def neighbours(rows: Iterable[TrialResult], trial: TrialResult, setting: str) -> list[Neighbour]:
     """The cells with the trial's configuration except for ``setting``, including its own cell.
 
     In ascending order of the value, none and words last. Only cells with a finished trial count.
@@ -48,7 +48,7 @@ def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[
     own = _settings(trial)
     if setting not in own:
         return []
-    found: dict[str, tuple[Any, list[TrialRow]]] = {}
+    found: dict[str, tuple[Any, list[TrialResult]]] = {}
     for row in rows:
         settings = _settings(row)
         if setting in settings and _differ_in(settings, own, setting):
@@ -57,7 +57,7 @@ def neighbours(rows: Iterable[TrialRow], trial: TrialRow, setting: str) -> list[
     return sorted((cell for cell in cells if cell.num_finished), key=lambda cell: _rank(cell.value))
 
 
-def trials_of(rows: Iterable[TrialRow], trial: TrialRow, setting: str, value: Any) -> list[TrialRow]:
+def trials_of(rows: Iterable[TrialResult], trial: TrialResult, setting: str, value: Any) -> list[TrialResult]:
     """The trials with the configuration of ``trial`` except for ``value`` of ``setting``: those of a neighbour."""
     own, wanted = _settings(trial), canonical_json(value)
     all_settings = ((row, _settings(row)) for row in rows)
@@ -78,7 +78,7 @@ def above(cells: Iterable[Neighbour], value: Any) -> list[Neighbour]:
     return [cell for cell in cells if _rank(cell.value) > _rank(value) and not isinstance(cell.value, str | bool)]
 
 
-def _neighbour(value: Any, trials: Sequence[TrialRow]) -> Neighbour:
+def _neighbour(value: Any, trials: Sequence[TrialResult]) -> Neighbour:
     finished = [trial for trial in trials if trial.is_judged]
     onsets = tuple(trial.onset_step for trial in finished if trial.outcome != "stable")
     losses = [trial.final_loss for trial in finished if trial.final_loss is not None]
@@ -87,7 +87,7 @@ def _neighbour(value: Any, trials: Sequence[TrialRow]) -> Neighbour:
     return Neighbour(value, len(finished), len(finished) - len(onsets), loss, onsets, state)
 
 
-def _settings(row: TrialRow) -> Mapping[str, Any]:
+def _settings(row: TrialResult) -> Mapping[str, Any]:
     return settings_of(row.objective, row.config, row.cell)
 
 

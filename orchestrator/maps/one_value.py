@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import canonical_json, format_value, frozen
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_meant
 from orchestrator.maps.stability import sweep_axes
@@ -32,7 +32,7 @@ class OneValue(LedgerReader):
         self.axis = axis
         self._value, self._left_out = value, {axis, *beside}
 
-    def trials(self, *, removed: bool = False) -> list[TrialRow]:
+    def trials(self, *, removed: bool = False) -> list[TrialResult]:
         """The trials with the value, without the axis in their cells."""
         rows = super().trials(removed=removed)
         return [replace(row, cell=self._without(row.cell)) for row in rows if row.cell.get(self.axis) == self._value]

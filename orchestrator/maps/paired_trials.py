@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 
 Key = tuple[Any, ...]  # the values of all axes in a cell
 
 
-def is_stable(row: TrialRow, counts_degraded: bool) -> bool:
+def is_stable(row: TrialResult, counts_degraded: bool) -> bool:
     """Whether a trial with an outcome is stable; with ``counts_degraded`` a degraded one is not."""
     return row.label == "stable" or (row.is_degraded and not counts_degraded)
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.messages import DEGRADED, TrialRow
 from orchestrator.base.space import Axis, frozen
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import DEGRADED
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.settings import settings_of
@@ -80,7 +81,7 @@ def ties_of(ledger: LedgerReader) -> dict[str, str]:
     return dict(json.loads(ledger.facts().get("ties", "{}")))
 
 
-def tied_settings(row: TrialRow, ties: Mapping[str, str]) -> dict[str, Any]:
+def tied_settings(row: TrialResult, ties: Mapping[str, str]) -> dict[str, Any]:
     """The values of tied fields that a trial trained with.
 
     Beside an axis, whose name stands for the value in the cell, such a value is called ``effective_NAME``.
@@ -89,7 +90,7 @@ def tied_settings(row: TrialRow, ties: Mapping[str, str]) -> dict[str, Any]:
     return {f"effective_{name}" if name in row.cell else name: settings[name] for name in ties if name in settings}
 
 
-def effective_values(row: TrialRow) -> dict[str, Any]:
+def effective_values(row: TrialResult) -> dict[str, Any]:
     """The values of tied axes that a trial trained with, where they differ from those of its cell."""
     trained = {name: frozen(row.config.get(name, value)) for name, value in row.cell.items()}
     return {f"effective_{name}": value for name, value in trained.items() if value != frozen(row.cell[name])}
@@ -101,8 +102,8 @@ def base_notes(axes: Iterable[str], ties: Mapping[str, str]) -> list[str]:
 
 
 def with_fields_as_trained(
-    rows_of: Sequence[Sequence[TrialRow]], ties_of: Sequence[Mapping[str, str]]
-) -> list[list[TrialRow]]:
+    rows_of: Sequence[Sequence[TrialResult]], ties_of: Sequence[Mapping[str, str]]
+) -> list[list[TrialResult]]:
     """Rows of several sweeps in whose cells a name means the same.
 
     A tied axis keeps its own values where all sweeps tie it alike. Elsewhere a cell has those that were trained with.
@@ -114,7 +115,7 @@ def with_fields_as_trained(
     return found
 
 
-def _as_trained(row: TrialRow, ties: Mapping[str, str]) -> TrialRow:
+def _as_trained(row: TrialResult, ties: Mapping[str, str]) -> TrialResult:
     settings = settings_of(row.objective, row.config)
     return replace(
         row, cell={name: settings.get(name, value) if name in ties else value for name, value in row.cell.items()}

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import CUSTOM_KINDS, PRUNED, Trace, TrialRow
+from orchestrator.base.reports import Trace
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.judging import JUDGED, Judging
 from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.run_monitor import JUDGED, RunMonitor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
 
@@ -124,9 +126,9 @@ def replay_sweep(ledger: LedgerReader, config: StoppingConfig) -> list[ReplayedT
     return [trial for some in in_parts(rows) for trial in _replayed_trials(ledger, some, config)]
 
 
-def in_parts(rows: Iterable[TrialRow], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[TrialRow]]:
+def in_parts(rows: Iterable[TrialResult], max_steps: int = _STEPS_TOGETHER) -> Iterator[list[TrialResult]]:
     """Finished trials in batches with curves of at most ``max_steps`` together, or a single longer one."""
-    part: list[TrialRow] = []
+    part: list[TrialResult] = []
     num_steps = 0
     for row in rows:
         num_steps += row.steps_done or 0
@@ -138,14 +140,16 @@ def in_parts(rows: Iterable[TrialRow], max_steps: int = _STEPS_TOGETHER) -> Iter
         yield part
 
 
-def _replayed_trials(ledger: LedgerReader, rows: Sequence[TrialRow], config: StoppingConfig) -> Iterator[ReplayedTrial]:
+def _replayed_trials(
+    ledger: LedgerReader, rows: Sequence[TrialResult], config: StoppingConfig
+) -> Iterator[ReplayedTrial]:
     was_stopping = json.loads(ledger.facts()["stopping"])["early_stop"]
     curves = [_curve_of(row, ledger.trace(row.trial_id, JUDGED)) for row in rows]
     for row, curve, record in zip(rows, curves, detect(curves, config), strict=True):
         yield _replayed_trial(row, curve, record, config, was_stopping=was_stopping)
 
 
-def _curve_of(row: TrialRow, trace: Trace) -> Curve:
+def _curve_of(row: TrialResult, trace: Trace) -> Curve:
     # A flag that is never set would waste memory.
     columns = {
         name: values
@@ -159,7 +163,7 @@ def _curve_of(row: TrialRow, trace: Trace) -> Curve:
 
 
 def _replayed_trial(
-    row: TrialRow, curve: Curve, record: MemberRecord, config: StoppingConfig, *, was_stopping: bool
+    row: TrialResult, curve: Curve, record: MemberRecord, config: StoppingConfig, *, was_stopping: bool
 ) -> ReplayedTrial:
     assert row.outcome is not None, "it has finished"
     assert row.steps_done is not None, "it has finished"
@@ -216,7 +220,7 @@ def detect(
 def _detect_together(
     curves: Sequence[Curve], config: StoppingConfig, points_at_once: int, wants_norm_rises: bool | None
 ) -> list[MemberRecord]:
-    judging = Judging(config, [curve.is_audited for curve in curves], wants_norm_rises)
+    monitor = RunMonitor(config, [curve.is_audited for curve in curves], wants_norm_rises)
     records: dict[int, MemberRecord] = {}
     ongoing = list(range(len(curves)))
     first = 0
@@ -224,13 +228,13 @@ def _detect_together(
         there = [curves[i] for i in ongoing]
         left_K = np.array([len(curve.step_N) - first for curve in there])
         step_TK, columns = _points(there, first, min(int(left_K.max()), points_at_once))
-        look = judging.look(columns, step_TK, np.minimum(left_K, len(step_TK)))
+        update = monitor.update(columns, step_TK, np.minimum(left_K, len(step_TK)))
         first += len(step_TK)
-        is_over_K = look.has_ended_K | (left_K <= len(step_TK))
-        records |= {ongoing[k]: judging.record(int(k)) for k in np.flatnonzero(is_over_K)}
+        is_over_K = update.has_ended_K | (left_K <= len(step_TK))
+        records |= {ongoing[k]: monitor.record(int(k)) for k in np.flatnonzero(is_over_K)}
         kept = np.flatnonzero(~is_over_K).tolist()
         ongoing = [ongoing[k] for k in kept]
-        judging.arrange(kept, [curves[i].is_audited for i in ongoing])
+        monitor.arrange(kept, [curves[i].is_audited for i in ongoing])
     return [records[k] for k in range(len(curves))]
 
 

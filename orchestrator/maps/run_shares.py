@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.sweepfile.run_settings import RunSettings
 from orchestrator.sweepfile.settings import settings_of
 from orchestrator.sweepfile.shares import is_share, share_problem, steps_of_share
 
 
-def in_whole_steps(run: RunSettings, rows: Sequence[TrialRow]) -> RunSettings:
+def in_whole_steps(run: RunSettings, rows: Sequence[TrialResult]) -> RunSettings:
     """``run`` with whole steps in place of shares of its steps, where the trials ``rows`` have whole numbers.
 
     The steps are its own, or those of all trials; where neither is known, a share stays as it is. Raises InputError for

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value, is_ordered
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.related_cells import existing
 from orchestrator.maps.stability import sweep_axes, usual_loss
@@ -62,7 +62,7 @@ def lr_sensitivity(
     finished = [trial for trial in trials if trial.is_judged and trial.cell[axis] in values]
     others = [name for name in axes if name != axis and name not in axes[axis].zipped]
     loss = usual_loss(finished)
-    settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialRow]]] = {}
+    settings: dict[tuple[Any, ...], dict[int, dict[Any, TrialResult]]] = {}
     for trial in finished:
         setting = tuple((name, trial.cell[name]) for name in others)
         settings.setdefault(setting, {}).setdefault(trial.seed, {})[trial.cell[axis]] = trial
@@ -88,7 +88,7 @@ def range_text(between: tuple[float, float]) -> str:
 
 def _of_setting(
     setting: Mapping[str, Any],
-    by_seed: Mapping[int, Mapping[Any, TrialRow]],
+    by_seed: Mapping[int, Mapping[Any, TrialResult]],
     values: Sequence[float],
     loss: str,
 ) -> Sensitivity:
@@ -104,7 +104,7 @@ def _of_setting(
     return Sensitivity(setting, of_seed, best, len(values), min(values), max(values), loss)
 
 
-def capped_loss(trial: TrialRow, loss: str) -> float | None:
+def capped_loss(trial: TrialResult, loss: str) -> float | None:
     """The final loss, at most the loss at initialisation, which also replaces a loss that is not finite.
 
     None where neither is finite: such a run has no loss to compare.

@@ -13,8 +13,9 @@ from typing import Any
 from orchestrator.base.columns import METRICS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import wilson
-from orchestrator.base.messages import DEGRADED, RIGHT, UNSURE, TrialRow
 from orchestrator.base.space import Axis, frozen, is_number
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.ledger.imported import short_note
 from orchestrator.ledger.reader import LedgerReader
@@ -89,7 +90,7 @@ class StabilityMap:
         return self.cells[key].state if key in self.cells else "not_run"
 
 
-def sweep_axes(ledger: LedgerReader, trials: Sequence[TrialRow] | None = None) -> list[Axis]:
+def sweep_axes(ledger: LedgerReader, trials: Sequence[TrialResult] | None = None) -> list[Axis]:
     """The axes of the sweep, with the values found in its ``trials``, which are read where they are not given."""
     values = axis_values([trial.cell for trial in (ledger.trials() if trials is None else trials)])
     return [
@@ -146,7 +147,7 @@ def stability_map(
 
 
 def make_map(
-    trials: Sequence[TrialRow],
+    trials: Sequence[TrialResult],
     axes: Mapping[str, Axis],
     x: str,
     y: str | None,
@@ -165,7 +166,7 @@ def make_map(
         raise InputError(Problem("--reduce", "", f"{reduce!r} is unknown", f"choose {', '.join(REDUCTIONS)}"))
     drawn = together(axes, (x, y))
     others = [axis for axis in axes if axis not in drawn and len({trial.cell[axis] for trial in trials}) > 1]
-    grouped: dict[tuple[Any, Any], dict[tuple[Any, ...], list[TrialRow]]] = {}
+    grouped: dict[tuple[Any, Any], dict[tuple[Any, ...], list[TrialResult]]] = {}
     for trial in trials:
         cell = trial.cell
         key = (cell[x], cell[y] if y else None)
@@ -209,7 +210,7 @@ def facet_maps(ledger: LedgerReader, facet: str, where: Mapping[str, Any], **opt
     return maps
 
 
-def repeated_runs(trials: Sequence[TrialRow]) -> set[str]:
+def repeated_runs(trials: Sequence[TrialResult]) -> set[str]:
     """Trials whose steps and losses equal those of an earlier seed of their cell to the last digit.
 
     A custom trainer that ignores its seed trains one run again and again.
@@ -221,7 +222,7 @@ def repeated_runs(trials: Sequence[TrialRow]) -> set[str]:
     return {trial.trial_id for trial in trials if trial.curve_digest is not None} - set(first.values())
 
 
-def distinct_runs(trials: Sequence[TrialRow]) -> list[TrialRow]:
+def distinct_runs(trials: Sequence[TrialResult]) -> list[TrialResult]:
     """The trials without those that repeat a run."""
     repeats = repeated_runs(trials)
     return [trial for trial in trials if trial.trial_id not in repeats]
@@ -233,14 +234,14 @@ def repeats_text(num: int) -> str:
     return f"{seeds} another's run to the last digit and {'is' if num == 1 else 'are'} not counted"
 
 
-def usual_loss(trials: Iterable[TrialRow]) -> str:
+def usual_loss(trials: Iterable[TrialResult]) -> str:
     """The loss by which settings are compared: of held-out data where every trial that ran to its end has one."""
     ran_to_their_end = [trial for trial in trials if trial.outcome in ("stable", "spiked")]
     has_validation = bool(ran_to_their_end) and all(trial.validation_loss is not None for trial in ran_to_their_end)
     return "validation_loss" if has_validation else "final_loss"
 
 
-def map_cell(x: Any, y: Any, trials: Sequence[TrialRow], metric: str, measured: Measured) -> MapCell:
+def map_cell(x: Any, y: Any, trials: Sequence[TrialResult], metric: str, measured: Measured) -> MapCell:
     """The cell at ``x`` and ``y`` whose seeds are ``trials``; seeds that repeat a run count once."""
     trials = distinct_runs(trials)
     labels = [trial.label for trial in trials]
@@ -273,7 +274,7 @@ def _word_of_most(words: Sequence[str]) -> str | None:
     return word if 2 * count > len(words) else RIGHT if RIGHT in words else UNSURE
 
 
-def _median_of(name: str, trials: Sequence[TrialRow], measured: Measured) -> float | None:
+def _median_of(name: str, trials: Sequence[TrialResult], measured: Measured) -> float | None:
     """The median of a metric over the trials that have it, None without one."""
     if name in measured:
         values = [measured[name].get(trial.trial_id) for trial in trials]
@@ -319,16 +320,16 @@ def _reduced(cells: Sequence[MapCell], metric: str, how: str) -> MapCell:
 
 
 def _filtered(
-    trials: Sequence[TrialRow], axes: Mapping[str, Axis], where: Mapping[str, Any]
-) -> tuple[list[TrialRow], list[str]]:
+    trials: Sequence[TrialResult], axes: Mapping[str, Axis], where: Mapping[str, Any]
+) -> tuple[list[TrialResult], list[str]]:
     """The trials selected by ``where``, and the selection in words."""
     kept, values = trials_where("--where", trials, axes, where)
     return kept, [f"{name} = {value_label(axes[name], value)}" for name, value in values.items()]
 
 
 def trials_where(
-    option: str, trials: Sequence[TrialRow], axes: Mapping[str, Axis], where: Mapping[str, Any]
-) -> tuple[list[TrialRow], dict[str, Any]]:
+    option: str, trials: Sequence[TrialResult], axes: Mapping[str, Axis], where: Mapping[str, Any]
+) -> tuple[list[TrialResult], dict[str, Any]]:
     """The trials whose cells have the values of ``where`` (as read by ``value_meant``), and these values.
 
     Raises InputError naming ``option`` for an unknown axis or value, and where no cell matches.

@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE, wilson
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import ENOUGH_LOSSES, OUTCOMES
 from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
@@ -176,12 +176,12 @@ def survival(ledger: LedgerReader, axis: str | None = None, until: int | None = 
     )
 
 
-def lifetimes(trials: Sequence[TrialRow]) -> list[Lifetime]:
+def lifetimes(trials: Sequence[TrialResult]) -> list[Lifetime]:
     """The lifetimes of the trials whose outcome tells; seeds that repeat a run count once."""
     return [_lifetime(trial) for trial in distinct_runs(trials) if trial.outcome in OUTCOMES]
 
 
-def _lifetime(trial: TrialRow) -> Lifetime:
+def _lifetime(trial: TrialResult) -> Lifetime:
     """Of a run that diverged in the end the first episode counts, since it was not stable after that."""
     watched = max(1, trial.steps_done or 0)
     onsets = [onset for onset, _ in trial.episodes]

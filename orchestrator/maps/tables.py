@@ -9,8 +9,8 @@ import pandas as pd
 
 from objectives.control import firing_in_words
 from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
-from orchestrator.base.messages import DEGRADED, PRUNED
 from orchestrator.base.space import entries_in_words
+from orchestrator.base.vocabulary import DEGRADED, PRUNED
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, also_of, measured

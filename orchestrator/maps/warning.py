@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import Trace, TrialRow
+from orchestrator.base.reports import Trace
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.warning.alarms import HORIZON, Bout, bouts
 from orchestrator.detection.warning.evaluation import Quality, RunWarnings, Scored, quality, warned
 from orchestrator.detection.warning.features import features
@@ -24,7 +25,7 @@ WATCHED = ("stable", "spiked", "diverged")
 class WatchedRun:
     """A trial with readings, (N,) each column of ``telemetry``, and its instabilities."""
 
-    trial: TrialRow
+    trial: TrialResult
     telemetry: Trace
     unstable: tuple[Bout, ...]
     num_steps: int
@@ -35,11 +36,11 @@ def watched_runs(ledger: LedgerReader) -> Iterator[WatchedRun]:
     return _with_readings(ledger, _judged(ledger))
 
 
-def _judged(ledger: LedgerReader) -> list[TrialRow]:
+def _judged(ledger: LedgerReader) -> list[TrialResult]:
     return [trial for trial in ledger.trials() if trial.outcome in WATCHED]
 
 
-def _with_readings(ledger: LedgerReader, trials: Iterable[TrialRow]) -> Iterator[WatchedRun]:
+def _with_readings(ledger: LedgerReader, trials: Iterable[TrialResult]) -> Iterator[WatchedRun]:
     for trial in trials:
         telemetry = ledger.telemetry(trial.trial_id)
         if telemetry and np.isfinite(telemetry.get("grad_norm/all", np.empty(0))).any():
@@ -47,7 +48,7 @@ def _with_readings(ledger: LedgerReader, trials: Iterable[TrialRow]) -> Iterator
             yield WatchedRun(trial, telemetry, unstable(trial), num_steps)
 
 
-def unstable(trial: TrialRow) -> tuple[Bout, ...]:
+def unstable(trial: TrialResult) -> tuple[Bout, ...]:
     """The instabilities of a trial: its episodes, and the onset of one that drifted away without an episode."""
     num_steps = trial.steps_done or trial.steps
     episodes = list(trial.episodes)
@@ -66,7 +67,7 @@ def curvature_every(telemetry: Trace) -> float | None:
 class Alarm:
     """An alarm in a trial: the ``risk``, 0 to 1, and the ``reasons`` that raise it most."""
 
-    trial: TrialRow
+    trial: TrialResult
     step: int
     risk: float
     reasons: tuple[str, ...]
@@ -76,7 +77,7 @@ class Alarm:
 class Instability:
     """An onset in a trial and the first alarm in the horizon before it, None without one."""
 
-    trial: TrialRow
+    trial: TrialResult
     onset: int
     alarm: Alarm | None
 

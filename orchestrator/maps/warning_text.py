@@ -8,8 +8,8 @@ from string import ascii_lowercase
 from typing import Any
 
 from orchestrator.base.intervals import wilson
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.warning.evaluation import GOOD_LEAD
 from orchestrator.maps.warning import Alarm, Instability, WarnedSweep
 
@@ -108,7 +108,7 @@ def _bounds(num_hits: int, num: int) -> dict[str, float | None]:
     return {"low": low, "high": high}
 
 
-def _named(trial: TrialRow) -> dict[str, Any]:
+def _named(trial: TrialResult) -> dict[str, Any]:
     return {"trial_id": trial.trial_id, "cell": dict(trial.cell), "seed": trial.seed, "outcome": trial.outcome}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.base.errors import SweepError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.mirrors.mirror import PATIENCE_S, Mirror, is_current
 from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, tracker_class
@@ -55,7 +55,7 @@ class BackgroundMirror:
     def began(self, progress: Any) -> None:
         """Nothing yet: there are no results."""
 
-    def changed(self, progress: Any, finished: Sequence[Finished]) -> None:
+    def changed(self, progress: Any, finished: Sequence[MemberResult]) -> None:
         """Queue the new results."""
         for result in finished:
             self._waiting.put(result.trial_id)

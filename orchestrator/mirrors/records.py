@@ -10,8 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.base.columns import RESULTS
-from orchestrator.base.messages import CUSTOM_KINDS, Trace, TrialRow
+from orchestrator.base.reports import Trace
 from orchestrator.base.space import Axis, Trial, canonical_json, format_value
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of, headlines
@@ -30,7 +32,7 @@ _HEADLINES = {
 _HEADLINE_BUCKETS = 5  # of which the lowest, the highest and the last reading are shown
 
 
-def version_of(row: TrialRow) -> str:
+def version_of(row: TrialResult) -> str:
     """What changes whenever a trial's record does."""
     return f"{_VERSION}:{row.status}:{row.pack_id}"
 
@@ -42,7 +44,7 @@ def attempt_of(trial: TrialRecord) -> str:
 
 def trial_record(
     ledger: LedgerReader,
-    row: TrialRow,
+    row: TrialResult,
     every: int | str,
     axes: Mapping[str, Axis],
     sweep: str,
@@ -70,7 +72,7 @@ def trial_record(
 
 
 def running_record(
-    ledger: LedgerReader, row: TrialRow, axes: Mapping[str, Axis], sweep: str, after: int
+    ledger: LedgerReader, row: TrialResult, axes: Mapping[str, Axis], sweep: str, after: int
 ) -> tuple[TrialRecord, int]:
     """The record of a trial that still trains, with the points beyond its first ``after`` rows, and the next such."""
     trace = ledger.trace(row.trial_id)
@@ -82,7 +84,7 @@ def running_record(
     return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), until
 
 
-def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str, ties: Mapping[str, str]) -> CellKey:
+def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mapping[str, str]) -> CellKey:
     """The cell of a trial. Trials of other settings that are no axes, or other ties, are of another cell."""
     config = {key: value for key, value in row.config.items() if key not in row.cell}
     config |= tied_settings(row, ties)
@@ -96,7 +98,7 @@ def cell_key(row: TrialRow, axes: Mapping[str, Axis], sweep: str, ties: Mapping[
     )
 
 
-def _values(row: TrialRow, axes: Mapping[str, Axis], ties: Mapping[str, str]) -> dict[str, Any]:
+def _values(row: TrialResult, axes: Mapping[str, Axis], ties: Mapping[str, str]) -> dict[str, Any]:
     """The values of a cell on the axes, and those that follow from them."""
     return {**with_companions(row.cell, axes), **tied_settings(row, ties)}
 
@@ -106,14 +108,14 @@ def shown_value(value: Any) -> str:
     return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
-def _points(ledger: LedgerReader, row: TrialRow, every: int | str) -> list[Point]:
+def _points(ledger: LedgerReader, row: TrialResult, every: int | str) -> list[Point]:
     """A finished trial's curves, its results and the headline readings of its telemetry."""
     trace, telemetry = ledger.trace(row.trial_id), ledger.telemetry(row.trial_id)
     readings = [Point(name, value, 0) for name, value in headlines(telemetry, trace).items()]
     return [*_curves(row, trace, telemetry, every), *_results(row), *readings]
 
 
-def _curves(row: TrialRow, trace: Trace, telemetry: Trace, every: int | str) -> list[Point]:
+def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) -> list[Point]:
     points = curve_points(trace, row.episodes, every)
     if not telemetry:
         return points
@@ -126,7 +128,7 @@ def _curves(row: TrialRow, trace: Trace, telemetry: Trace, every: int | str) -> 
     return points + reading_points(telemetry, own, SPIKY["loss"])
 
 
-def _results(row: TrialRow) -> list[Point]:
+def _results(row: TrialResult) -> list[Point]:
     values = {name: value for name in RESULTS if (value := getattr(row, name)) is not None}
     values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
     values |= on_scales(row.final_loss, row.initial_loss, is_over=row.outcome == "diverged")

@@ -9,10 +9,11 @@ from statistics import median
 from typing import Any
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import DEGRADED, OSCILLATING, RIGHT, TOO_SLOW, PackRow, TrialRow
 from orchestrator.base.space import Axis, format_value, is_number
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, RIGHT, TOO_SLOW
 from orchestrator.detection.outcomes import OUTCOMES, cell_state
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, PackRow
 from orchestrator.maps.audit import Audit, audit
 from orchestrator.maps.boundary import boundary, distance_to_edge
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, measured
@@ -72,7 +73,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
     )
 
 
-def _shares(row: TrialRow) -> dict[str, float]:
+def _shares(row: TrialResult) -> dict[str, float]:
     """What other trials tell of this one."""
     found: dict[str, float] = {}
     if row.learned_share is not None:
@@ -88,10 +89,10 @@ def _shares(row: TrialRow) -> dict[str, float]:
 
 
 def _cells(
-    ledger: LedgerReader, rows: Sequence[TrialRow], axes: Sequence[Axis], ties: Mapping[str, str]
+    ledger: LedgerReader, rows: Sequence[TrialResult], axes: Sequence[Axis], ties: Mapping[str, str]
 ) -> list[CellRecord]:
     by_name, name = {axis.name: axis for axis in axes}, ledger.facts().get("name", "")
-    members: dict[str, list[TrialRow]] = {}
+    members: dict[str, list[TrialResult]] = {}
     keys: dict[str, CellKey] = {}
     for row in rows:
         key = cell_key(row, by_name, name, ties)
@@ -117,7 +118,7 @@ def _cells(
     ]
 
 
-def _cell_metrics(cell: MapCell, rows: Sequence[TrialRow], sweep: str) -> dict[str, float]:
+def _cell_metrics(cell: MapCell, rows: Sequence[TrialResult], sweep: str) -> dict[str, float]:
     found: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
     found["num_stable"] += cell.outcomes.get(DEGRADED, 0)
     found |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
@@ -158,13 +159,13 @@ def _sensitivities(ledger: LedgerReader) -> Callable[[Mapping[str, Any]], dict[s
 # --- the sweep -------------------------------------------------------------------------------------
 
 
-def _counts(rows: Sequence[TrialRow]) -> dict[str, float]:
+def _counts(rows: Sequence[TrialResult]) -> dict[str, float]:
     counts: dict[str, float] = {f"num_{outcome}": sum(row.outcome == outcome for row in rows) for outcome in OUTCOMES}
     counts[f"num_{DEGRADED}"] = sum(row.is_degraded for row in rows)
     return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
 
 
-def _of_map(ledger: LedgerReader, rows: Sequence[TrialRow], cells: Sequence[CellRecord]) -> dict[str, float]:
+def _of_map(ledger: LedgerReader, rows: Sequence[TrialResult], cells: Sequence[CellRecord]) -> dict[str, float]:
     """The size of the stable region, the edge, the setting to take, and what a wrong learning rate costs."""
     found: dict[str, float] = {}
     known = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
@@ -186,8 +187,8 @@ def _of_map(ledger: LedgerReader, rows: Sequence[TrialRow], cells: Sequence[Cell
     return found | ({"lr_sensitivity": median(costs)} if costs else {})
 
 
-def _by_cell(rows: Iterable[TrialRow]) -> list[list[TrialRow]]:
-    cells: dict[tuple[Any, ...], list[TrialRow]] = {}
+def _by_cell(rows: Iterable[TrialResult]) -> list[list[TrialResult]]:
+    cells: dict[tuple[Any, ...], list[TrialResult]] = {}
     for row in distinct_runs(list(rows)):
         cells.setdefault(tuple(row.cell.items()), []).append(row)
     return list(cells.values())
@@ -272,7 +273,7 @@ def _texts(packs: Sequence[PackRow]) -> list[Text]:
     return list(dict.fromkeys(Text(e["text"], e["text_sha256"], int(e["text_bytes"])) for e in found))
 
 
-def _fixed(rows: Sequence[TrialRow], ties: Container[str]) -> dict[str, Any]:
+def _fixed(rows: Sequence[TrialResult], ties: Container[str]) -> dict[str, Any]:
     """The settings that are neither axes nor tied and so equal in all trials."""
     if not rows:
         return {}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from orchestrator.base.errors import InputError, Problem, SweepError
 from orchestrator.base.extras import install_command, is_installed
-from orchestrator.base.tracker_names import TRACKERS
+from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.sweepfile.sections import TrackingConfig
 
 

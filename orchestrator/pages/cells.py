@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.base.columns import FRACTION_TITLE, METRICS, meaning, title
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.maps.curve_metrics import Measured
 from orchestrator.maps.stability import MapCell, from_best, map_cell
@@ -21,11 +21,11 @@ _METRIC = "final_loss"
 
 
 # The cells of an earlier call by their place: the trials and metrics that they were computed from, and the cell.
-KnownCells = dict[tuple[int, ...], tuple[list[TrialRow], list[dict[str, float]], MapCell]]
+KnownCells = dict[tuple[int, ...], tuple[list[TrialResult], list[dict[str, float]], MapCell]]
 
 
 def cells_and_panels(
-    rows: Sequence[TrialRow], axes: Sequence[Axis], measured: Measured, known: KnownCells | None = None
+    rows: Sequence[TrialResult], axes: Sequence[Axis], measured: Measured, known: KnownCells | None = None
 ) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     """The cells over all axes of the sweep, and what can be shown of each: the metrics that a cell has.
 
@@ -62,7 +62,7 @@ def cells_and_panels(
     return of_cells, panels
 
 
-def _cell(at: tuple[int, ...], trials: list[TrialRow], measured: Measured, known: KnownCells) -> MapCell:
+def _cell(at: tuple[int, ...], trials: list[TrialResult], measured: Measured, known: KnownCells) -> MapCell:
     metrics = [{name: of[row.trial_id] for name, of in measured.items() if row.trial_id in of} for row in trials]
     before = known.get(at)
     if before is None or before[0] != trials or before[1] != metrics:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TRACES, also_of, headlines, last_reading
 from orchestrator.render.thinning import thinned
@@ -44,7 +44,7 @@ def reading_names(telemetry: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def curves_and_readings(
-    ledger: LedgerReader, row: TrialRow, num_points: int, points_of_reading: int = 0
+    ledger: LedgerReader, row: TrialResult, num_points: int, points_of_reading: int = 0
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """The thinned curves of a trial, and the metrics of maps that follow from its curves.
 

@@ -11,8 +11,8 @@ import numpy as np
 from objectives.control import firing_in_words
 from objectives.interventions import change_in_words
 from orchestrator.base.columns import meaning
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader, is_sampled
 from orchestrator.maps.axis_values import value_labels
@@ -63,7 +63,7 @@ def report_data(ledger: LedgerReader) -> dict[str, Any]:
     }
 
 
-def _most_readings(ledger: LedgerReader, rows: Sequence[TrialRow]) -> int:
+def _most_readings(ledger: LedgerReader, rows: Sequence[TrialResult]) -> int:
     """How many readings of telemetry a trial has, by the first one with a result."""
     first = next((row.trial_id for row in rows if row.outcome is not None), None)
     return 0 if first is None else len(reading_names(ledger.telemetry(first)))
@@ -71,7 +71,7 @@ def _most_readings(ledger: LedgerReader, rows: Sequence[TrialRow]) -> int:
 
 def table_data(
     facts: Mapping[str, str],
-    rows: Sequence[TrialRow],
+    rows: Sequence[TrialResult],
     found_axes: Sequence[Axis],
     metrics: Sequence[Mapping[str, float]],
     known: KnownCells | None = None,
@@ -124,7 +124,7 @@ def as_script(data: Mapping[str, Any] | Sequence[Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _marks(row: TrialRow) -> list[tuple[int, str]]:
+def _marks(row: TrialResult) -> list[tuple[int, str]]:
     """The steps at which a trial was judged or changed by a rule while it trained, each with a word or two."""
     verdicts = ((row.verdict_step, "lost"), (row.slow_step, "slow"), (row.plateau_step, "plateau"))
     changes = [(one["did"]["at"], change_in_words(one["did"])) for one in row.fired[:_MOST_CHANGES]]

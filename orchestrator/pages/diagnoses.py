@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.advised import diagnosis_page
 from orchestrator.causes.diagnosis import examine, typical_trials
 from orchestrator.causes.remedies.after_diagnosis import remedy_lines
@@ -20,13 +20,13 @@ CHOSEN = "it was chosen on the page"
 _MOST, _MOST_CHARACTERS, _MOST_STEPS = 100, 500_000, 2_000_000
 
 
-def diagnosis_text(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> str:
+def diagnosis_text(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
     """What `sweep diagnose` says of ``trial``, a finished one of ``rows``. Raises InputError as that does."""
     found = examine(ledger, trial, CHOSEN, rows)
     return "\n".join([*diagnosis_page(found, ledger.path.parent), *remedy_lines(ledger, found)])
 
 
-def remedy_picture(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRow]) -> str:
+def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult]) -> str:
     """The picture of the remedies of ``trial`` as an address that holds it; empty where no forks were trained."""
     if not has_remedies(ledger.path.parent, trial.trial_id):
         return ""
@@ -36,19 +36,19 @@ def remedy_picture(ledger: LedgerReader, trial: TrialRow, rows: Sequence[TrialRo
     return f"data:image/png;base64,{base64.b64encode(remedies_figure(found, 'png')).decode()}"
 
 
-def remedy_pictures(ledger: LedgerReader, rows: Sequence[TrialRow], trial_ids: Iterable[str]) -> dict[str, str]:
+def remedy_pictures(ledger: LedgerReader, rows: Sequence[TrialResult], trial_ids: Iterable[str]) -> dict[str, str]:
     """The pictures of the remedies of these trials that have some, by id."""
     wanted = set(trial_ids)
     found = {row.trial_id: remedy_picture(ledger, row, rows) for row in rows if row.trial_id in wanted}
     return {trial_id: picture for trial_id, picture in found.items() if picture}
 
 
-def diagnoses(ledger: LedgerReader, rows: Sequence[TrialRow]) -> dict[str, str]:
+def diagnoses(ledger: LedgerReader, rows: Sequence[TrialResult]) -> dict[str, str]:
     """The diagnoses of trials that are not stable, by id: of the most typical one of each cell, then of the others.
 
     As many as a page may hold. The numbers follow from the ledger alone, so that a report can be repeated.
     """
-    of_cell: dict[tuple[object, ...], list[TrialRow]] = {}
+    of_cell: dict[tuple[object, ...], list[TrialResult]] = {}
     for row in rows:
         of_cell.setdefault(tuple(row.cell.values()), []).append(row)
     ranked = [typical_trials([row for row in group if row.is_judged]) for group in of_cell.values()]

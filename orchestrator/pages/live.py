@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.files import LEDGER, frozen_text
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, also_of
 from orchestrator.maps.lr_curves import KnownNoise, judged_trials
@@ -41,7 +41,7 @@ class LivePage:
         self._metrics: dict[tuple[str, str | None], dict[str, float]] = {}  # of a trial's attempt with a result
         self._noise: KnownNoise = {}
         self._cells: KnownCells = {}
-        self._rows: list[TrialRow] = []
+        self._rows: list[TrialResult] = []
         self._mark: Any = None  # what the trials were when the data was made
         self._name, self._summary = folder.name, ""
         self._origin, self._number = secrets.token_hex(4), 0  # pages may outlive a server
@@ -126,7 +126,7 @@ class LivePage:
         for version in list(self._versions)[:-_KEPT]:
             del self._versions[version]
 
-    def _metrics_of(self, ledger: LedgerReader, row: TrialRow) -> dict[str, float]:
+    def _metrics_of(self, ledger: LedgerReader, row: TrialResult) -> dict[str, float]:
         """The metrics from a trial's curves, which are read once."""
         if row.outcome is None:
             return {}
@@ -136,7 +136,7 @@ class LivePage:
         return self._metrics[attempt]
 
     def _answers_of(self, ledger: LedgerReader) -> str:
-        rows: Sequence[TrialRow] = ledger.trials()
+        rows: Sequence[TrialResult] = ledger.trials()
         stability = None
         if sweep_axes(ledger, rows):
             measured: dict[str, dict[str, float]] = {name: {} for name in (*OF_TELEMETRY, *also_of(rows))}

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.base.files import is_locked
-from orchestrator.base.messages import PackRow, TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.words import format_seconds
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, PackRow
 from orchestrator.pages.imported import marked
 from orchestrator.pages.tables import cell_name, counts_table, table_html
 from orchestrator.render.labels import short_number
@@ -21,7 +21,7 @@ _TROUBLES_SHOWN = 5
 _TROUBLES = ("lost", "errored")  # how an attempt ends that is tried again, or is not
 
 
-def summary_html(folder: Path, ledger: LedgerReader, rows: Sequence[TrialRow]) -> str:
+def summary_html(folder: Path, ledger: LedgerReader, rows: Sequence[TrialResult]) -> str:
     """The summary of the sweep in ``folder``, whose trials are ``rows``."""
     running = [row for row in rows if row.status == "running"]
     done = sum(row.outcome is not None or row.status == "errored" for row in rows)
@@ -46,7 +46,7 @@ def summary_html(folder: Path, ledger: LedgerReader, rows: Sequence[TrialRow]) -
 
 
 def _running_line(
-    row: TrialRow, piece: dict[str, np.ndarray], steps: dict[str, int], packs: Sequence[PackRow]
+    row: TrialResult, piece: dict[str, np.ndarray], steps: dict[str, int], packs: Sequence[PackRow]
 ) -> list[str]:
     """Name, step, newest loss and steps per second of a trial in training."""
     pack = next((pack for pack in packs if pack.pack_id == row.pack_id), None)
@@ -61,7 +61,7 @@ def _running_line(
     ]
 
 
-def _troubles(rows: Sequence[TrialRow], packs: Sequence[PackRow]) -> str:
+def _troubles(rows: Sequence[TrialResult], packs: Sequence[PackRow]) -> str:
     """Attempts that ended by a fault, the newest trials first, with what the ledger says of them; empty without."""
     ended = sum(pack.ended in _TROUBLES for pack in packs)
     if not ended:

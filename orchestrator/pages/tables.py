@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 
 
 def table_html(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -26,7 +26,7 @@ def frame_html(table: pd.DataFrame) -> str:
     return table_html(shown.columns, shown.itertuples(index=False))
 
 
-def counts_table(rows: Sequence[TrialRow]) -> str:
+def counts_table(rows: Sequence[TrialResult]) -> str:
     """How many trials there are of each outcome or status."""
     return table_html(("outcome or status", "trials"), Counter(row.label for row in rows).items())
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER, OPTUNA_STUDY, refuse_links, write_if_changed
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, is_number, on_natural_scale
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import sweep_axes, usual_loss
@@ -53,7 +53,7 @@ def study_trials(ledger: LedgerReader, axes: Sequence[Axis]) -> list[StudyTrial]
     return [_study_trial(row, axes, loss, _curve(row, ledger, num_points) if num_points else {}) for row in rows]
 
 
-def _study_trial(row: TrialRow, axes: Sequence[Axis], loss: str, curve: Mapping[int, float]) -> StudyTrial:
+def _study_trial(row: TrialResult, axes: Sequence[Axis], loss: str, curve: Mapping[int, float]) -> StudyTrial:
     values = _values(row, loss)
     state = _state(row, values)
     attributes = {name: getattr(row, name) for name in _ATTRIBUTES}
@@ -71,7 +71,7 @@ def _study_trial(row: TrialRow, axes: Sequence[Axis], loss: str, curve: Mapping[
     )
 
 
-def _state(row: TrialRow, values: tuple[float, ...] | None) -> str:
+def _state(row: TrialResult, values: tuple[float, ...] | None) -> str:
     """Optuna's word for what became of a trial; one whose losses tell nothing has failed, for Optuna."""
     if values is not None:
         return "complete"
@@ -80,7 +80,7 @@ def _state(row: TrialRow, values: tuple[float, ...] | None) -> str:
     return "running" if row.status == "running" else "waiting"
 
 
-def _values(row: TrialRow, loss: str) -> tuple[float, ...] | None:
+def _values(row: TrialResult, loss: str) -> tuple[float, ...] | None:
     """Loss and whether it was not stable; None without a result that tells."""
     if row.outcome in (None, "unknown"):
         return None
@@ -95,7 +95,7 @@ def _capped(loss: float | None, initial: float | None) -> float | None:
     return min(known, default=None)
 
 
-def _curve(row: TrialRow, ledger: LedgerReader, num_points: int) -> dict[int, float]:
+def _curve(row: TrialResult, ledger: LedgerReader, num_points: int) -> dict[int, float]:
     """The highest loss of each of ``num_points`` equal parts of the curve, capped as the result is."""
     trace = ledger.trace(row.trial_id, ["loss"])
     if not trace:

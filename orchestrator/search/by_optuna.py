@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.messages import PRUNED
 from orchestrator.base.space import Axis, is_number
+from orchestrator.base.vocabulary import PRUNED
 from orchestrator.search.batches import within
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, Proposal, SeedResult

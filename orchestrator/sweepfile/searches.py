@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.messages import LEARNED_ENOUGH, PRUNED
 from orchestrator.base.space import Axis, Trial, format_value, grid_cells, is_number, is_ordered
+from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
 from orchestrator.detection.learned import learned_shares
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from orchestrator.base.tracker_names import TRACKERS
+from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.search.catalogue import SEARCHES

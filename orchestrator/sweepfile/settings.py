@@ -7,7 +7,7 @@ from typing import Any
 
 from objectives.base import OBJECTIVES, TrainingConfig
 from objectives.fields import with_features_off
-from orchestrator.base.messages import CUSTOM_KINDS
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 
 
 def settings_of(objective: str, config: Mapping[str, Any], cell: Mapping[str, Any] | None = None) -> dict[str, Any]:

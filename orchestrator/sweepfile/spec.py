@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES, Objective, Rounding, load_objective
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, Trial, frozen, grid_cells
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.search.listed import ListedCells
 from orchestrator.search.protocol import Search
@@ -114,7 +114,7 @@ class Sweep:
         """Whether trials are proposed while results come in."""
         return self.most_trials is not None
 
-    def trial_like(self, row: TrialRow) -> Trial | None:
+    def trial_like(self, row: TrialResult) -> Trial | None:
         """The trial of a row of the ledger, if it may be a trial of this sweep: same settings, values in the axes."""
         if list(row.cell) != self.axis_names or row.seed not in self.seeds:
             return None

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import Checkpoint
+from orchestrator.base.packs import Checkpoint
 from orchestrator.worker.measurement import is_out_of_memory
 
 _SCHEMA = 7

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import Trace
+from orchestrator.base.reports import Trace
 from orchestrator.worker.readings import Point, as_table
 
 

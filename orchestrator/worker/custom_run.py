@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.environment import describe_process
-from orchestrator.base.messages import Completed, Ending, Failed, Finished, LaunchedPack, Lost, Paused, Report
+from orchestrator.base.packs import LaunchedPack
+from orchestrator.base.reports import Completed, Ending, Failed, Lost, Paused, Report
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.judging import Judging, is_audited
-from orchestrator.detection.outcomes import ENOUGH_LOSSES, finished_of
+from orchestrator.detection.outcomes import ENOUGH_LOSSES, member_result
+from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.detection.validations import Validations
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
@@ -58,8 +60,8 @@ class CustomRun:
         self.stopping = StoppingConfig(**pack.stopping)
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
         # What an earlier attempt was not pruned for, this one is not.
-        open_bars = [replace(bar, loss=math.inf) for bar in pack.bars]
-        self.judging = Judging(self.stopping, [self.is_audited], bars=open_bars)
+        open_bars = [replace(bar, loss=math.inf) for bar in pack.rung_thresholds]
+        self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
         self.places = places or LocalPlaces(self.launch.preload)
         self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
@@ -67,7 +69,7 @@ class CustomRun:
         self.is_over = False  # set by the detector's verdict
         self.environment: Mapping[str, str] = {}
         self._children: list[Process] = []
-        self._finished: list[Finished] = []
+        self._finished: list[MemberResult] = []
         self._has_reported = False
         self._failed_at: float | None = None
         self._source: Source | None = None
@@ -81,7 +83,7 @@ class CustomRun:
     @property
     def is_pruned(self) -> bool:
         """Whether it ends because it is slow."""
-        return self.is_over and self.judging.climb().is_pruned
+        return self.is_over and self.monitor.rung_progress().is_pruned
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """A report every ``launch.report_s`` seconds, and a last one with the result or the reason for its absence."""
@@ -138,7 +140,7 @@ class CustomRun:
             environment=self.environment,
             at_a_time=self.at_a_time,
             is_from_start=not self._has_reported,
-            num_risen=self.judging.num_risen if ending is None else 0,
+            num_risen=self.monitor.num_risen if ending is None else 0,
         )
         self._finished, self.environment, self._has_reported = [], {}, True
         return report
@@ -160,7 +162,7 @@ class CustomRun:
             return render(text, {"workers": 1} | values | given | names)
 
         is_resumed = self._go_on(filled)
-        self.judging.compare_with(self.pack.bars)
+        self.monitor.compare_with(self.pack.rung_thresholds)
         self.folder.prepare(keep=is_resumed)
         self.folder.write_settings(self._settings(values | given))
         is_function = "python" in config
@@ -255,7 +257,7 @@ class CustomRun:
                 return
             if self.curve.add(point):
                 row = {**point.others, "loss": point.loss, "grad_norm": point.grad_norm}
-                is_lost = self.judging.point(point.step, row)
+                is_lost = self.monitor.update_single(point.step, row)
                 # Losses of which it is not known whether they are the training's stop nothing.
                 self.is_over = is_lost and (self._source is None or self.source.question is None)
 
@@ -325,7 +327,7 @@ class CustomRun:
         if failed is not None and codes[0] == 0 and self._is_complete:
             # Libraries of collectives may abort at exit, when the training has ended.
             failed = None
-        record = self.judging.record()
+        record = self.monitor.record()
         has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
         if has_result and not self.is_over and self.source.only_repeats:
             cause = (
@@ -337,12 +339,12 @@ class CustomRun:
         if has_result:
             steps_done, validation = self.curve.steps_done, self.source.validation_loss
             # One whose losses were in question then has trained on.
-            climb = replace(self.judging.climb(), is_pruned=self.is_pruned)
+            progress = replace(self.monitor.rung_progress(), is_pruned=self.is_pruned)
             if self.is_pruned:
                 validation = math.nan
             self._take_readings()
-            result = finished_of(
-                self.member.trial_id, record, self.stopping, steps_done, validation, climb, self._validations
+            result = member_result(
+                self.member.trial_id, record, self.stopping, steps_done, validation, progress, self._validations
             )
             read = f"{record.num_steps:,} losses for {self.pack.steps:,} steps ({self.source.note})"
             result = replace(

@@ -13,10 +13,12 @@ import numpy as np
 
 from objectives.base import Objective, Trainer, TrainingConfig, Way, load_objective
 from orchestrator.base.environment import describe_process
-from orchestrator.base.messages import Checkpoint, Completed, Ending, Finished, Paused, Report, StackedPack
+from orchestrator.base.packs import Checkpoint, StackedPack
+from orchestrator.base.reports import Completed, Ending, Paused, Report
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.judging import Judging, is_audited
-from orchestrator.detection.outcomes import finished_of
+from orchestrator.detection.outcomes import member_result
+from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.streams import VALIDATION
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.curves import Curves, to_host
@@ -46,7 +48,7 @@ class PackedRun:
     def __init__(self, pack: StackedPack, pace: Pace) -> None:
         self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
-        self.judging = Judging(self.stopping, [], bars=pack.bars)
+        self.monitor = RunMonitor(self.stopping, [], rung_thresholds=pack.rung_thresholds)
         self.curves = Curves(pack.telemetry.curves, pack.steps)
         self._trainer: Trainer | None = None
         self._roster: Roster | None = None
@@ -57,7 +59,7 @@ class PackedRun:
         self.member_steps = 0
         self.environment: Mapping[str, str] = {}
         self.checkpoints = CheckpointWriter(pack.trial_ids, pack.checkpoint_s, pack.checkpoint_steps)
-        self._finished: list[Finished] = []
+        self._finished: list[MemberResult] = []
 
     @property
     def trainer(self) -> Trainer:
@@ -112,7 +114,7 @@ class PackedRun:
             environment=self.environment,
             checkpoint=checkpoint,
             at_a_time=self.at_a_time,
-            num_risen=self.judging.num_risen if ending is None else 0,
+            num_risen=self.monitor.num_risen if ending is None else 0,
         )
         self._finished, self.environment = [], {}
         return report
@@ -162,7 +164,7 @@ class PackedRun:
                 remedy = f"let it be a PackedTrainer, or give it {takes} = True"
                 raise ValueError(f"{type(self._trainer).__name__} of {objective.name} takes no {field}; {remedy}")
         if resumed is None:
-            self.judging.arrange([None] * len(roster.training), self._are_audited(roster.training))
+            self.monitor.arrange([None] * len(roster.training), self._are_audited(roster.training))
             self.age_of = dict.fromkeys(roster.everybody, 0)
         else:
             self._resume(roster, resumed, skipped)
@@ -198,7 +200,7 @@ class PackedRun:
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
         """Resume where an earlier attempt stopped, without the members in ``skipped``."""
         self.trainer.load_state_dict(state["trainer"])
-        self.judging.load_state_dict(state["judging"])
+        self.monitor.load_state_dict(state["judging"])
         self.age_of = dict(state["ages"])
         set_random_states(state["random"])
         rows_before = roster.rows
@@ -217,7 +219,7 @@ class PackedRun:
             "way": asdict(self.way),
             "roster": self.roster.state_dict(),
             "trainer": self.trainer.state_dict(),
-            "judging": self.judging.state_dict(),
+            "judging": self.monitor.state_dict(),
             "ages": dict(self.age_of),
             "random": random_states(),
         }
@@ -254,7 +256,7 @@ class PackedRun:
         can_read = hasattr(trainer, "observed_step")
         every, curvature = (wanted.every, wanted.curvature) if can_read else (None, None)
         is_curved_TR = due(age_R, num_steps, curvature)
-        is_close_TR = closely_due(age_R, self.judging.left_step_K, num_steps, every)
+        is_close_TR = closely_due(age_R, self.monitor.left_step_K, num_steps, every)
         is_read_TR = due(age_R, num_steps, every) | is_close_TR | is_curved_TR
         metrics, readings = [], []
         for offset in range(num_steps):
@@ -275,23 +277,23 @@ class PackedRun:
         metrics = {name: values[:, : len(members)] for name, values in metrics.items()}
         age_K = np.array([self.age_of[member] for member in members])
         # A member that ends is judged by the steps up to its last one; the others by all.
-        look = self.judging.look(metrics)
+        update = self.monitor.update(metrics)
         self.member_steps += num_steps * len(members)
         for k, member in enumerate(members):
-            age, num_kept = int(age_K[k]), int(look.num_steps_K[k])
+            age, num_kept = int(age_K[k]), int(update.num_steps_K[k])
             columns = {name: values[:num_kept, k] for name, values in metrics.items()}
             if self.roster.configs[member].rollback is None:
                 columns.pop("rolled_back", None)  # from other members of the pack
             points = [(age + offset, read) for offset, read in of_row(readings, k) if offset < num_kept]
             for sharer in rows[k]:
-                self.curves.add(self.trial_ids[sharer], age, columns, has_ended=bool(look.has_ended_K[k]))
+                self.curves.add(self.trial_ids[sharer], age, columns, has_ended=bool(update.has_ended_K[k]))
                 self.curves.add_readings(self.trial_ids[sharer], points)
                 self.age_of[sharer] = age + num_steps
-        is_complete_K = ~look.has_ended_K & (age_K + num_steps == self.pack.steps)
-        is_plateaued_K = self._validate(members, is_complete_K, ~look.has_ended_K)
-        for k in np.flatnonzero(look.has_ended_K).tolist():
-            self._finish(k, int(age_K[k] + look.num_steps_K[k]), math.nan)
-        has_ended_K = look.has_ended_K | is_complete_K | is_plateaued_K
+        is_complete_K = ~update.has_ended_K & (age_K + num_steps == self.pack.steps)
+        is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
+        for k in np.flatnonzero(update.has_ended_K).tolist():
+            self._finish(k, int(age_K[k] + update.num_steps_K[k]), math.nan)
+        has_ended_K = update.has_ended_K | is_complete_K | is_plateaued_K
         ended = {sharer for k in np.flatnonzero(has_ended_K) for sharer in rows[k]}
         self.roster.drop(ended)
         has_forked = self.roster.fork(self.age_of)
@@ -304,7 +306,7 @@ class PackedRun:
         """Rearrange trainer and judging to the members that train now, each with the past of the row it was in."""
         members = self.roster.training
         position = {member: k for k, row in enumerate(rows_before) for member in row}
-        self.judging.arrange([position.get(member) for member in members], self._are_audited(members))
+        self.monitor.arrange([position.get(member) for member in members], self._are_audited(members))
         self.age_of = {member: self.age_of.get(member, 0) for member in self.roster.everybody}
         if members:
             self.trainer.arrange(self.roster.places(self._num_rows(self.roster)))
@@ -327,7 +329,7 @@ class PackedRun:
         losses = to_host([{"validation": self.trainer.validate(due)}])["validation"][0]
         for k, loss in zip(due, losses.tolist(), strict=True):
             last_step = int(done_K[k]) - 1
-            ends = self.judging.validated(k, last_step, loss)
+            ends = self.monitor.validated(k, last_step, loss)
             is_plateaued_K[k] = ends and not is_complete_K[k]
             if every is not None and math.isfinite(loss):
                 for sharer in self.roster.rows[k]:
@@ -338,10 +340,10 @@ class PackedRun:
 
     def _finish(self, position: int, steps_done: int, validation: float, *, is_plateaued: bool = False) -> None:
         """The result of all members of a row."""
-        members, record = self.roster.rows[position], self.judging.record(int(position))
-        climb, validations = self.judging.climb(position), self.judging.validations(position)
-        result = finished_of(
-            self.trial_ids[members[0]], record, self.stopping, steps_done, validation, climb, validations,
+        members, record = self.roster.rows[position], self.monitor.record(int(position))
+        progress, validations = self.monitor.rung_progress(position), self.monitor.validations(position)
+        result = member_result(
+            self.trial_ids[members[0]], record, self.stopping, steps_done, validation, progress, validations,
             is_plateaued=is_plateaued,
         )  # fmt: skip
         has_rules = bool(self.roster.configs[members[0]].control)

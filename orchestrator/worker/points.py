@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from orchestrator.base.files import open_private, storage_errors
-from orchestrator.base.messages import Trace
-from orchestrator.detection.judging import JUDGED
+from orchestrator.base.reports import Trace
+from orchestrator.detection.run_monitor import JUDGED
 from orchestrator.detection.watch import read_rows
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail

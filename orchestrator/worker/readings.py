@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import Trace
+from orchestrator.base.reports import Trace
 
 # Shapes: T steps of a look, R rows of a trainer, C columns.
 

@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from orchestrator.base.messages import Ending, Failed, LaunchedPack, OutOfMemory, Pack, Refused, Report, StackedPack
+from orchestrator.base.packs import LaunchedPack, Pack, StackedPack
+from orchestrator.base.reports import Ending, Failed, OutOfMemory, Refused, Report
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.forked_run import launched_run
 from orchestrator.worker.measurement import is_out_of_memory

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
@@ -32,7 +32,7 @@ def jumps(losses: np.ndarray, factor: float) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRow, np.ndarray]]:
+def trials(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialResult, np.ndarray]]:
     """Cells on both sides of the edge, with a short and with a long memory, and the losses of all their steps."""
     folder = tmp_path_factory.mktemp("labels") / "beta2_eps"
     sweep = load_sweep(

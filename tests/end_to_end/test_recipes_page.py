@@ -11,7 +11,7 @@ import pytest
 from page_cases import BLOCK, run_commands, section, write_files
 from typer.testing import CliRunner
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.cli import app
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.config import MetricsConfig
@@ -43,7 +43,7 @@ def rows_by_lr(folder: Path, name: str) -> dict[float, set[str | None]]:
     return dict(sorted(found.items()))
 
 
-def trials(folder: Path, name: str) -> list[TrialRow]:
+def trials(folder: Path, name: str) -> list[TrialResult]:
     with LedgerReader(folder / "results" / name / "ledger.db") as ledger:
         return ledger.trials()
 

@@ -17,7 +17,7 @@ import pytest
 from local_server import free_port
 from mlflow import MlflowClient
 
-from orchestrator.detection.judging import is_audited
+from orchestrator.detection.run_monitor import is_audited
 
 SWEEP = str(Path(sys.executable).with_name("sweep"))
 GPT = """

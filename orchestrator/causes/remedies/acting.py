@@ -8,24 +8,24 @@ from typing import Any
 from objectives.base import Objective, TrainingConfig
 from objectives.interventions import corners, factor_of, in_force
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.remedy import Entry, Fork
 
 
-def idle_because(objective: Objective, trial: TrialRow, fork: Fork) -> str | None:
+def idle_because(objective: Objective, trial: TrialResult, fork: Fork) -> str | None:
     """Why a remedy changes nothing in ``trial`` from the step of ``fork`` on; None where it does."""
     config = objective.config_class.model_validate(trial.config, strict=False)
     reasons = [_idle(objective, config, entry, fork.step + entry["at"]) for entry in fork.remedy.entries]
     return "; ".join(reason for reason in reasons if reason) if reasons and None not in reasons else None
 
 
-def acting(objective: Objective, trial: TrialRow, forks: Sequence[Fork]) -> list[Fork]:
+def acting(objective: Objective, trial: TrialResult, forks: Sequence[Fork]) -> list[Fork]:
     """Those of ``forks`` that change something."""
     return [fork for fork in forks if idle_because(objective, trial, fork) is None]
 
 
-def refuse_idle(objective: Objective, trial: TrialRow, forks: Sequence[Fork]) -> list[Fork]:
+def refuse_idle(objective: Objective, trial: TrialResult, forks: Sequence[Fork]) -> list[Fork]:
     """Those of ``forks`` that change something. Raises InputError for a remedy that does so from no step."""
     kept = acting(objective, trial, forks)
     useful = {fork.remedy.name for fork in kept}

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.messages import CUSTOM_KINDS, TrialRow
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.remedies.repeats import NO_REPEATS, Difference, Repeats
 from orchestrator.causes.remedies.tallies import Tally
@@ -46,16 +47,16 @@ class Remedies:
     """
 
     sweep: str
-    trial: TrialRow
+    trial: TrialResult
     onset: int | None
     cause: str | None
-    control: TrialRow | None
+    control: TrialResult | None
     control_repeats: bool | None
     control_differs: Mapping[str, tuple[str, str]]
     tallies: tuple[Tally, ...]
     unchanged: tuple[Tally, ...]
     beside: tuple[Beside, ...]
-    neighbour: TrialRow | None
+    neighbour: TrialResult | None
     harms: tuple[Harm, ...]
     num_missing: int
     control_difference: Difference | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import Axis, on_natural_scale
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.answer import Beside
 from orchestrator.causes.remedies.derived import AXIS
 from orchestrator.ledger.reader import LedgerReader
@@ -14,7 +14,7 @@ from orchestrator.maps.neighbours import above, below, neighbours, trials_of
 from orchestrator.maps.stability import sweep_axes
 
 
-def stable_beside(ledger: LedgerReader, rows: Sequence[TrialRow], trial: TrialRow) -> list[Beside]:
+def stable_beside(ledger: LedgerReader, rows: Sequence[TrialResult], trial: TrialResult) -> list[Beside]:
     """The nearest stable cell on either side of the trial along each axis, the nearest of all first."""
     found: list[tuple[float, Beside]] = []
     for axis in map(on_natural_scale, sweep_axes(ledger, rows)):
@@ -27,7 +27,7 @@ def stable_beside(ledger: LedgerReader, rows: Sequence[TrialRow], trial: TrialRo
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
-def stable_neighbour(rows: Sequence[TrialRow], trial: TrialRow, cells: Sequence[Beside]) -> TrialRow | None:
+def stable_neighbour(rows: Sequence[TrialResult], trial: TrialResult, cells: Sequence[Beside]) -> TrialResult | None:
     """The trial of the nearest stable cell with the seed of ``trial``; None where there is none."""
     found = (row for cell in cells for row in trials_of(rows, trial, cell.setting, cell.value))
     return next((row for row in found if row.seed == trial.seed and row.outcome == "stable"), None)

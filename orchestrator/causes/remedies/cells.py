@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import most_typical
 from orchestrator.causes.remedies.answer import Remedies, loss_of
 from orchestrator.causes.remedies.kinds import KINDS, kind_of
@@ -25,7 +25,7 @@ class Region:
     """
 
     sweep: str
-    trials: tuple[TrialRow, ...]
+    trials: tuple[TrialResult, ...]
     num_known: int
     num_unknown: int
 
@@ -40,7 +40,7 @@ class CellRemedy:
     calls for helped. ``num_forks`` have a result, ``num_missing`` none.
     """
 
-    trial: TrialRow
+    trial: TrialResult
     onset: int | None
     cause: str | None
     cheapest: Tally | None
@@ -128,7 +128,7 @@ def unstable_region(ledger: LedgerReader, where: Mapping[str, Any] | None = None
     """
     axes = {axis.name: axis for axis in sweep_axes(ledger)}
     rows, _ = trials_where("--cell", judged_trials(ledger), axes, where or {})
-    grouped: dict[tuple[Any, ...], list[TrialRow]] = {}
+    grouped: dict[tuple[Any, ...], list[TrialResult]] = {}
     for row in rows:
         grouped.setdefault(tuple(row.cell[name] for name in axes), []).append(row)
     ranks = {name: {value: place for place, value in enumerate(axis.values)} for name, axis in axes.items()}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.base.messages import TrialRow
 from orchestrator.base.space import format_value
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.answer_text import WIDTH, short_loss
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region
 from orchestrator.causes.remedies.kinds import kind_of
@@ -35,7 +35,7 @@ def head_lines(region: Region) -> Iterator[str]:
     yield f"{'cell':<{_width(region)}}  {'outcome':<8}  {'onset':>6}  {'saved':>5}  {'fork':>5}  {'loss':>6}  remedy"
 
 
-def cell_text(trial: TrialRow) -> str:
+def cell_text(trial: TrialResult) -> str:
     """The cell of a trial, as `--cell` takes it."""
     return ",".join(f"{name}={format_value(value)}" for name, value in trial.cell.items())
 

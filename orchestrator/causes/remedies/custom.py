@@ -12,8 +12,9 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.messages import CUSTOM_KINDS, IMPORTED, TrialRow
 from orchestrator.base.space import Axis, Trial, frozen, trial_id
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import CUSTOM_KINDS, IMPORTED
 from orchestrator.causes.remedies.remedy import Entry, Fork
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.listed import ListedCells
@@ -26,12 +27,12 @@ from orchestrator.worker.kept_checkpoints import KEPT, Answers
 _ONE_REMEDY = "`sweep diagnose` gives advice on it"
 
 
-def is_custom(trial: TrialRow) -> bool:
+def is_custom(trial: TrialResult) -> bool:
     """Whether a custom trainer made the trial."""
     return trial.objective in CUSTOM_KINDS
 
 
-def why_not(folder: Path, trial: TrialRow) -> tuple[str, str, str] | None:
+def why_not(folder: Path, trial: TrialResult) -> tuple[str, str, str] | None:
     """Why the trial of a custom trainer cannot be forked: key, message and remedy; None if it can."""
     if trial.objective == IMPORTED:
         return "objective", "it was trained elsewhere, and there is nothing to train it with", _ONE_REMEDY
@@ -48,24 +49,24 @@ def why_not(folder: Path, trial: TrialRow) -> tuple[str, str, str] | None:
     return None
 
 
-def refuse_unforkable(folder: Path, trial: TrialRow) -> None:
+def refuse_unforkable(folder: Path, trial: TrialResult) -> None:
     """Raise InputError for a custom trainer's trial that cannot be forked."""
     if is_custom(trial) and (found := why_not(folder, trial)) is not None:
         key, message, remedy = found
         raise InputError(Problem(str(folder / FROZEN_SWEEP), key, message, remedy))
 
 
-def replicates_of(trial: TrialRow, asked: int) -> int:
+def replicates_of(trial: TrialResult, asked: int) -> int:
     """Replicates of each fork: one where a custom trainer has no placeholder that gives it other data."""
     return asked if not is_custom(trial) or DATA_SEED in values_of(trial) else 1
 
 
-def values_of(trial: TrialRow) -> dict[str, Any]:
+def values_of(trial: TrialResult) -> dict[str, Any]:
     """The values that the trainer was given."""
     return {name: value for name, value in trial.config.items() if name not in GIVEN}
 
 
-def refused(own: CustomTrainer, trial: TrialRow, fork: Fork) -> str | None:
+def refused(own: CustomTrainer, trial: TrialResult, fork: Fork) -> str | None:
     """Why a fork is refused; None where it is not."""
     values, changes = values_of(trial), entries_of(fork)
     names = [name for entry in changes for name in entry.get("set", {})]
@@ -85,7 +86,7 @@ def entries_of(fork: Fork) -> list[Entry]:
     return [*fork.interventions()] or [{"at": fork.step}]
 
 
-def custom_sweep(sweep: Sweep, there: Path, trial: TrialRow, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
+def custom_sweep(sweep: Sweep, there: Path, trial: TrialResult, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
     """``forks`` of the only trial of ``sweep``, and the control that keeps the checkpoints for ``steps``.
 
     The results of earlier questions are in the folder ``there``.
@@ -121,7 +122,7 @@ def unanswered(there: Path, steps: Iterable[int]) -> list[int]:
     return sorted({step for step in steps if step > 0} - known.keys())
 
 
-def nearest(there: Path, steps: Iterable[int], trial: TrialRow) -> list[int]:
+def nearest(there: Path, steps: Iterable[int], trial: TrialResult) -> list[int]:
     """The steps at which forks for ``steps`` start: those of the nearest checkpoints at or before them, ascending.
 
     0 is the start of the run. Raises InputError where there is none for any of the steps.

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from objectives.base import Objective, Rounding
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies import custom
 from orchestrator.causes.remedies.remedy import Entry, Fork
 from orchestrator.causes.small_sweep import cell_alone
@@ -24,14 +24,14 @@ _NAME = "remedies"
 _NOT_HERE = ("notify", "refine", AXIS)  # keys of a sweep file without a use in one of forks
 
 
-def own_interventions(trial: TrialRow) -> list[Entry]:
+def own_interventions(trial: TrialResult) -> list[Entry]:
     """The interventions of the trial itself, in most trials none."""
     return list(trial.config.get(AXIS) or ())
 
 
 def fork_sweep(
     folder: Path,
-    trial: TrialRow,
+    trial: TrialResult,
     forks: Iterable[Fork],
     *,
     allow_import: bool = False,
@@ -61,7 +61,7 @@ def fork_sweep(
     return replace(sweep, rounding=_rounding(folder, trial))
 
 
-def _rounding(folder: Path, trial: TrialRow) -> Rounding | None:
+def _rounding(folder: Path, trial: TrialResult) -> Rounding | None:
     """That of the trial's curve; None where the ledger does not say it."""
     if not (folder / LEDGER).is_file():
         return None
@@ -69,13 +69,13 @@ def _rounding(folder: Path, trial: TrialRow) -> Rounding | None:
         return Rounding.of_facts(ledger.environment(trial.trial_id))
 
 
-def accepted(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_import: bool = False) -> list[Fork]:
+def accepted(folder: Path, trial: TrialResult, forks: Sequence[Fork], *, allow_import: bool = False) -> list[Fork]:
     """Those of ``forks`` whose interventions the trial's settings accept."""
     checks = _check(folder, trial, allow_import)
     return [fork for fork in forks if checks(fork) is None]
 
 
-def refuse_forks(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_import: bool = False) -> None:
+def refuse_forks(folder: Path, trial: TrialResult, forks: Sequence[Fork], *, allow_import: bool = False) -> None:
     """Raise InputError, naming the remedy, for the first of ``forks`` that the trial's settings do not accept."""
     checks = _check(folder, trial, allow_import)
     for fork in forks:
@@ -83,14 +83,14 @@ def refuse_forks(folder: Path, trial: TrialRow, forks: Sequence[Fork], *, allow_
             raise InputError(Problem("--try", fork.remedy.name, refused, "try another field or value"))
 
 
-def objective_of(folder: Path, trial: TrialRow, *, allow_import: bool = False) -> Objective:
+def objective_of(folder: Path, trial: TrialResult, *, allow_import: bool = False) -> Objective:
     """What trained the trial, which no custom trainer did. Raises InputError as ``fork_sweep`` does."""
     objective = _sweep(folder, trial, [own_interventions(trial)], allow_import).objective
     assert isinstance(objective, Objective)
     return objective
 
 
-def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]] | None, allow_import: bool) -> Sweep:
+def _sweep(folder: Path, trial: TrialResult, values: Sequence[Sequence[Entry]] | None, allow_import: bool) -> Sweep:
     """The trial's cell over lists of interventions; None for the cell alone."""
     document = cell_alone(folder, trial)
     data = {key: value for key, value in document.data.items() if key not in _NOT_HERE}
@@ -112,7 +112,7 @@ def _sweep(folder: Path, trial: TrialRow, values: Sequence[Sequence[Entry]] | No
     return build_sweep(document, allow_import=allow_import)
 
 
-def _check(folder: Path, trial: TrialRow, allow_import: bool) -> Any:
+def _check(folder: Path, trial: TrialResult, allow_import: bool) -> Any:
     """A function that says why a fork is refused, None where it is not."""
     custom.refuse_unforkable(folder, trial)
     if custom.is_custom(trial):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.base.files import LEDGER, REMEDIES
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.remedies.answer import Harm, Remedies
 from orchestrator.causes.remedies.beside import stable_beside, stable_neighbour
@@ -95,19 +95,19 @@ def different_facts(before: Mapping[str, str], now: Mapping[str, str]) -> dict[s
     return {name: (was, is_now) for name, (was, is_now) in both.items() if was != is_now}
 
 
-def first_spike_over(trial: TrialRow) -> int | None:
+def first_spike_over(trial: TrialResult) -> int | None:
     """The step at which the first spike of a trial was over; None for one that never came back, or left no trend."""
     return trial.episodes[0][1] if trial.episodes else None
 
 
-def _unforked(rows: list[TrialRow], trial: TrialRow) -> TrialRow | None:
+def _unforked(rows: list[TrialResult], trial: TrialResult) -> TrialResult | None:
     """The finished control among the rows of a trial's forks."""
     own = own_interventions(trial)
     alone = (row for row in rows if fork_of(own_interventions(row), own) is None)
     return next((row for row in alone if row.outcome is not None), None)
 
 
-def _harms(folder: Path, neighbour: TrialRow) -> tuple[Harm, ...]:
+def _harms(folder: Path, neighbour: TrialResult) -> tuple[Harm, ...]:
     if not (folder / LEDGER).is_file():
         return ()
     own = own_interventions(neighbour)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.base.messages import Trace, TrialRow
+from orchestrator.base.reports import Trace
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.remedy import NO_CHANGE, Fork, fork_of
 from orchestrator.ledger.reader import LedgerReader
 
@@ -59,14 +60,14 @@ def difference(first: Trace, second: Trace, onset: int | None = None) -> Differe
 
 
 def control_difference(
-    ledger: LedgerReader, trial: TrialRow, trained: LedgerReader, control: TrialRow
+    ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, control: TrialResult
 ) -> Difference | None:
     """How the losses of the control differ from those of the trial; None where only other columns do."""
     first, second = ledger.trace(trial.trial_id, _CURVE), trained.trace(control.trial_id, _CURVE)
     return difference(first, second, trial.onset_step) if "loss" in first and "loss" in second else None
 
 
-def repeats_of(ledger: LedgerReader, trial: TrialRow, trained: LedgerReader, rows: Iterable[TrialRow]) -> Repeats:
+def repeats_of(ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, rows: Iterable[TrialResult]) -> Repeats:
     """The forks of a custom trainer's ``trial`` in the ledger ``trained``, beside each other and beside the trial."""
     forks = {
         (fork.remedy.name, fork.step): (fork, row)
@@ -86,7 +87,7 @@ def repeats_of(ledger: LedgerReader, trial: TrialRow, trained: LedgerReader, row
 
 
 def _without_effect(
-    forks: Mapping[tuple[str, int], tuple[Fork, TrialRow]], alone: Mapping[int, Trace], trained: LedgerReader
+    forks: Mapping[tuple[str, int], tuple[Fork, TrialResult]], alone: Mapping[int, Trace], trained: LedgerReader
 ) -> Sequence[tuple[str, int]]:
     """The remedies whose fork has the losses of the one that is left alone: the trainer takes its own values."""
     found = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from orchestrator.base.intervals import wilson
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy, fork_of
 
 
@@ -58,13 +58,13 @@ class Tally:
         return self.saved == self.tried
 
 
-def tallies(rows: Iterable[TrialRow], own: Sequence[Entry] = (), over: int | None = None) -> list[Tally]:
+def tallies(rows: Iterable[TrialResult], own: Sequence[Entry] = (), over: int | None = None) -> list[Tally]:
     """The tally of each remedy and fork step of ``rows``, in their order; trials without a result do not count.
 
     ``own`` are the interventions of the original, whose first spike was ``over`` at that step. Its own row has no fork
     and no tally. The forks without a remedy have other data alone.
     """
-    found: dict[tuple[str, int], list[tuple[Fork, TrialRow]]] = {}
+    found: dict[tuple[str, int], list[tuple[Fork, TrialResult]]] = {}
     for row in rows:
         fork = fork_of(row.config.get("interventions") or (), own)
         if fork is not None and row.is_judged:
@@ -72,7 +72,7 @@ def tallies(rows: Iterable[TrialRow], own: Sequence[Entry] = (), over: int | Non
     return [_tally(group, over) for group in found.values()]
 
 
-def _tally(group: Sequence[tuple[Fork, TrialRow]], over: int | None) -> Tally:
+def _tally(group: Sequence[tuple[Fork, TrialResult]], over: int | None) -> Tally:
     (first, _), *_ = group
     rows = [row for _, row in group]
     losses = [math.inf if row.final_loss is None else row.final_loss for row in rows]
@@ -93,13 +93,13 @@ def _tally(group: Sequence[tuple[Fork, TrialRow]], over: int | None) -> Tally:
     )
 
 
-def _has_passed(row: TrialRow, over: int) -> bool:
+def _has_passed(row: TrialResult, over: int) -> bool:
     if row.onset_step is None:
         return row.outcome == "stable"
     return row.onset_step > over
 
 
-def is_saved(row: TrialRow) -> bool:
+def is_saved(row: TrialResult) -> bool:
     """Whether a fork is stable and learned.
 
     One that only stands still is not saved, nor one that ends above the loss with which training began: the detector

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis, diagnose
 from orchestrator.causes.remedies.acting import acting, refuse_idle
 from orchestrator.causes.remedies.answer import Beside, Remedies
@@ -67,7 +67,7 @@ def train_remedies(
     trial, allow_import = found.trial, asked.allow_import
     asked = replace(asked, replicates=replicates_of(trial, asked.replicates))
 
-    def train(forks: Iterable[Fork], of: TrialRow, there: Path, steps: Sequence[int] = ()) -> Summary:
+    def train(forks: Iterable[Fork], of: TrialResult, there: Path, steps: Sequence[int] = ()) -> Summary:
         sweep = fork_sweep(folder, of, forks, allow_import=allow_import, there=there, steps=steps)
         refuse_what_cannot_run(sweep, there)
         return run_sweep(sweep, there, make_executor, observers, retry_errored=True)
@@ -203,7 +203,7 @@ def tried_remedies(folder: Path, found: Diagnosis, asked: Asked, steps: Sequence
     return tried
 
 
-def _beside(folder: Path, trial: TrialRow) -> list[Beside]:
+def _beside(folder: Path, trial: TrialResult) -> list[Beside]:
     with LedgerReader(folder / LEDGER) as ledger:
         return stable_beside(ledger, ledger.trials(), trial)
 

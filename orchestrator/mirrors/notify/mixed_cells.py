@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.base.messages import Finished
 from orchestrator.base.space import Trial, format_value
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.search.listed import cell_key
 
 
@@ -25,7 +25,7 @@ class MixedCells:
         for trial_id, outcome in outcomes.items():
             self._outcomes[cell_key(trials[trial_id].cell)].add(outcome)
 
-    def newly_mixed(self, results: Iterable[Finished]) -> list[str]:
+    def newly_mixed(self, results: Iterable[MemberResult]) -> list[str]:
         """The names of cells that ``results`` make mixed, in order, e.g. ``lr=0.1 beta2=0.99``."""
         found = []
         for result in results:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.words import counts_line, format_seconds
 from orchestrator.mirrors.notify.mixed_cells import MixedCells
@@ -63,7 +63,7 @@ class News:
         self._cells = MixedCells(progress.trials, progress.outcomes)
         self._told = _seen(progress)
 
-    def changed(self, progress: Progress, finished: Sequence[Finished]) -> Message | None:
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> Message | None:
         """The message that is due now, if any; ``finished`` are new results."""
         self._mixed += self._cells.newly_mixed(finished)
         now = progress.clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.progress import Progress
 from orchestrator.mirrors.notify.news import Message, News
 from orchestrator.mirrors.notify.sender import Sender
@@ -20,7 +20,7 @@ class Notifier:
         """Training is about to begin."""
         self._news.began(progress)
 
-    def changed(self, progress: Progress, finished: Sequence[Finished]) -> None:
+    def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
         """Send what is due."""
         self._send(self._news.changed(progress, finished))
 

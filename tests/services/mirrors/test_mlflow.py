@@ -21,7 +21,7 @@ from sweep_cases import QUADRATIC, finished
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.commands.printing import show
 from orchestrator.commands.run import run
 from orchestrator.commands.sync import sync

@@ -27,7 +27,7 @@ from objectives.base import GptConfig
 from objectives.models.data import batch_text
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import diagnose, most_typical, rank, trial_by_id
 from orchestrator.causes.diagnosis_text import diagnosis_json, diagnosis_lines, headline
 from orchestrator.cli import app
@@ -64,7 +64,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- which trial ---------------------------------------------------------------------------------
 
 
-def rows(*outcomes: tuple[str, int | None]) -> list[TrialRow]:
+def rows(*outcomes: tuple[str, int | None]) -> list[TrialResult]:
     return [row_of(outcome, onset, trial_id=f"{i:016x}") for i, (outcome, onset) in enumerate(outcomes)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, record, search_with, sweep_of
 
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.causes.remedies.training import Asked
 from orchestrator.cli import app
 from orchestrator.commands.boundary import boundary

@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 from rich.console import Console
 from sweep_cases import QUADRATIC, sweep_of, trial_row
 
-from orchestrator.base.messages import Report, TrialRow
+from orchestrator.base.reports import Report
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.commands.live import LiveView, progress_line, stop_line, text_map
 from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
@@ -16,7 +17,7 @@ from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
 
-def row(cell: dict, label: str) -> TrialRow:
+def row(cell: dict, label: str) -> TrialResult:
     """A trial with this outcome or status; a degraded one has learned a tenth."""
     if label == "degraded":
         return trial_row(cell=cell, outcome="stable", status="finished", learned_share=0.1)

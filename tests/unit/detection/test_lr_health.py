@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import trial_row
 
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.lr_health import BEYOND_NOISE, LEAST_DIFFERENCE, LEAST_OF_ONE_SEED, with_lr_health
 
 Loss = float | str | None
 
 
-def row(rate: float, losses: Sequence[Loss], axis: str = "lr", **cell) -> list[TrialRow]:
+def row(rate: float, losses: Sequence[Loss], axis: str = "lr", **cell) -> list[TrialResult]:
     """The seeds of a cell by their final losses; a word is an outcome other than stable, which ends at 4."""
     return [
         trial_row(
@@ -122,6 +122,6 @@ def test_words_are_the_same_in_other_units_of_the_rate_and_the_lowest_loss_is_ne
     assert [each.lr_health for each in with_lr_health(other)] == found
 
 
-def _plain(each: TrialRow) -> dict:
+def _plain(each: TrialResult) -> dict:
     names = ("trial_id", "seed", "status", "outcome", "initial_loss", "final_loss")
     return {name: getattr(each, name) for name in names}

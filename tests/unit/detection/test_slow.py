@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import learning
 
-from orchestrator.base.messages import Bar, Rival
+from orchestrator.base.packs import ReferenceTrial, RungThreshold
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
-from orchestrator.detection.judging import Judging
-from orchestrator.detection.outcomes import finished_of
-from orchestrator.detection.slow import Rungs, bars_of, rungs_of
+from orchestrator.detection.outcomes import member_result
+from orchestrator.detection.run_monitor import RunMonitor
+from orchestrator.detection.slow import Rungs, rung_thresholds, rungs_of
 
 STEPS = 48
 UNSEEN = SpikeDetector().record()
@@ -43,13 +43,13 @@ RULES = st.one_of(
 )
 
 
-def climbed(slow: SlowConfig, rivals: Sequence[Rival], losses: Sequence[float]) -> Rival:
+def climbed(slow: SlowConfig, rivals: Sequence[ReferenceTrial], losses: Sequence[float]) -> ReferenceTrial:
     """A trial with ``losses`` at its rungs, compared with ``rivals``, as a rival of later ones."""
-    rungs = Rungs(1, slow, bars_of(slow, STEPS, rivals))
-    for bar, loss in zip(rungs.bars, losses, strict=True):
+    rungs = Rungs(1, slow, rung_thresholds(slow, STEPS, rivals))
+    for bar, loss in zip(rungs.thresholds, losses, strict=True):
         if rungs.reach(0, bar.steps - 1, replace(UNSEEN, recent_loss=loss), may_end=True):
-            return Rival(rungs.of(0).losses, ran_to_its_end=False)
-    return Rival(rungs.of(0).losses, ran_to_its_end=True)
+            return ReferenceTrial(rungs.of(0).losses, ran_to_its_end=False)
+    return ReferenceTrial(rungs.of(0).losses, ran_to_its_end=True)
 
 
 def study_of(slow: SlowConfig) -> optuna.Study:
@@ -63,16 +63,16 @@ def study_of(slow: SlowConfig) -> optuna.Study:
     return optuna.create_study(pruner=pruner)
 
 
-def told(study: optuna.Study, slow: SlowConfig, losses: Sequence[float]) -> Rival:
+def told(study: optuna.Study, slow: SlowConfig, losses: Sequence[float]) -> ReferenceTrial:
     """What becomes of a trial in Optuna."""
     trial = study.ask()
     for i, (steps, loss) in enumerate(zip(rungs_of(slow, STEPS), losses, strict=True)):
         trial.report(loss, steps)
         if trial.should_prune():
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            return Rival(tuple(losses[: i + 1]), ran_to_its_end=False)
+            return ReferenceTrial(tuple(losses[: i + 1]), ran_to_its_end=False)
     study.tell(trial, 0.0)
-    return Rival(tuple(losses), ran_to_its_end=True)
+    return ReferenceTrial(tuple(losses), ran_to_its_end=True)
 
 
 @settings(max_examples=150, deadline=None)
@@ -80,7 +80,7 @@ def told(study: optuna.Study, slow: SlowConfig, losses: Sequence[float]) -> Riva
 def test_trials_one_after_the_other_are_pruned_where_optuna_prunes_them(slow: SlowConfig, data: st.DataObject) -> None:
     num_rungs = len(rungs_of(slow, STEPS))
     curves = data.draw(st.lists(st.lists(LOSSES, min_size=num_rungs, max_size=num_rungs), max_size=14))
-    study, ours = study_of(slow), list[Rival]()
+    study, ours = study_of(slow), list[ReferenceTrial]()
     for losses in curves:
         ours.append(climbed(slow, ours, losses))
         assert ours[-1] == told(study, slow, losses)
@@ -90,7 +90,7 @@ def test_both_rules_prune_some_and_keep_some_of_random_curves() -> None:
     curves = np.random.default_rng(0).uniform(1, 2, (40, 4)).tolist()
     for method in ("median", "halving"):
         slow = SlowConfig(method=method, warmup_steps=12, **({"interval_steps": 9} if method == "median" else {}))
-        rivals: list[Rival] = []
+        rivals: list[ReferenceTrial] = []
         for losses in curves:
             rivals.append(climbed(slow, rivals, losses[: len(rungs_of(slow, STEPS))]))
         kept = sum(rival.ran_to_its_end for rival in rivals)
@@ -107,20 +107,20 @@ def test_rungs_begin_after_half_of_the_steps_and_end_before_the_last() -> None:
 
 
 def test_without_enough_earlier_trials_there_is_no_bar_but_still_a_rung() -> None:
-    rivals = [Rival((1.0, 0.5), ran_to_its_end=True)] * 4 + [Rival((3.0,), ran_to_its_end=False)] * 9
+    rivals = [ReferenceTrial((1.0, 0.5), ran_to_its_end=True)] * 4 + [ReferenceTrial((3.0,), ran_to_its_end=False)] * 9
     slow = SlowConfig(method="median", startup_trials=5, warmup_steps=10, interval_steps=20)
-    assert bars_of(slow, 40, rivals) == (Bar(10, math.inf, 4), Bar(30, math.inf, 4))
-    fifth = Rival((2.0, 1.5), ran_to_its_end=True)
-    assert bars_of(slow, 40, [*rivals, fifth]) == (Bar(10, 1.0, 5), Bar(30, 0.5, 5))
+    assert rung_thresholds(slow, 40, rivals) == (RungThreshold(10, math.inf, 4), RungThreshold(30, math.inf, 4))
+    fifth = ReferenceTrial((2.0, 1.5), ran_to_its_end=True)
+    assert rung_thresholds(slow, 40, [*rivals, fifth]) == (RungThreshold(10, 1.0, 5), RungThreshold(30, 0.5, 5))
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(LOSSES, min_size=3, max_size=3), min_size=1, max_size=9), st.randoms())
 def test_the_order_of_earlier_trials_changes_no_bar(curves: list[list[float]], random) -> None:
-    rivals = [Rival(tuple(losses), ran_to_its_end=True) for losses in curves]
+    rivals = [ReferenceTrial(tuple(losses), ran_to_its_end=True) for losses in curves]
     shuffled = random.sample(rivals, len(rivals))
     for slow in (SLOW, SlowConfig(method="halving", startup_trials=0, warmup_steps=4, reduction=3)):
-        assert bars_of(slow, STEPS, shuffled) == bars_of(slow, STEPS, rivals)
+        assert rung_thresholds(slow, STEPS, shuffled) == rung_thresholds(slow, STEPS, rivals)
 
 
 # --- in the loop that judges ----------------------------------------------------------------------
@@ -128,16 +128,18 @@ def test_the_order_of_earlier_trials_changes_no_bar(curves: list[list[float]], r
 NUM_STEPS = 200
 CALM = learning(NUM_STEPS)
 LOST = learning(NUM_STEPS, changes=[(45, NUM_STEPS, 3.5)])  # off its trend at step 50, and lost at about 95
-BARS = tuple(Bar(steps, 1.0, 7) for steps in range(50, NUM_STEPS, 50))
+BARS = tuple(RungThreshold(steps, 1.0, 7) for steps in range(50, NUM_STEPS, 50))
 
 
-def judged(loss_TK: np.ndarray, config: StoppingConfig, audited: Sequence[bool] = (False,), look: int = 7) -> Judging:
+def judged(
+    loss_TK: np.ndarray, config: StoppingConfig, audited: Sequence[bool] = (False,), look: int = 7
+) -> RunMonitor:
     """Members that train until they end, or to their last step."""
-    judging = Judging(config, audited, bars=BARS)
+    monitor = RunMonitor(config, audited, rung_thresholds=BARS)
     for first in range(0, len(loss_TK), look):
-        if judging.look({"loss": loss_TK[first : first + look]}).has_ended_K.any():
+        if monitor.update({"loss": loss_TK[first : first + look]}).has_ended_K.any():
             break
-    return judging
+    return monitor
 
 
 CONFIG = StoppingConfig(slow=SLOW)
@@ -145,12 +147,12 @@ CONFIG = StoppingConfig(slow=SLOW)
 
 @pytest.mark.parametrize("look", [1, 7, 200])
 def test_a_slow_member_ends_at_the_rung_whenever_it_is_looked_at(look: int) -> None:
-    judging = judged(CALM[:, None], CONFIG, look=look)
-    climb = judging.climb()
+    monitor = judged(CALM[:, None], CONFIG, look=look)
+    climb = monitor.rung_progress()
     assert (climb.slow_step, climb.is_pruned) == (49, True)
     assert climb.losses == (pytest.approx(np.median(CALM[40:50])),)
-    assert judging.record().num_steps == 50
-    finished = finished_of("t", judging.record(), CONFIG, 50, math.nan, climb)
+    assert monitor.record().num_steps == 50
+    finished = member_result("t", monitor.record(), CONFIG, 50, math.nan, climb)
     assert (finished.outcome, finished.onset_step, finished.slow_step) == ("pruned", None, 49)
     assert finished.reason == (
         f"slow after 50 steps: its best loss {climb.losses[0]:.4g} was above 1, the median of 7 trials; "
@@ -162,58 +164,58 @@ def test_a_slow_member_ends_at_the_rung_whenever_it_is_looked_at(look: int) -> N
     ("config", "audited"), [(CONFIG, True), (CONFIG.model_copy(update={"early_stop": False}), False)]
 )
 def test_a_slow_member_that_is_audited_trains_to_its_end_and_its_outcome_is_that_of_its_end(config, audited) -> None:
-    judging = judged(CALM[:, None], config, [audited])
-    climb = judging.climb()
+    monitor = judged(CALM[:, None], config, [audited])
+    climb = monitor.rung_progress()
     assert (climb.slow_step, climb.is_pruned, len(climb.losses)) == (49, False, 3)
-    finished = finished_of("t", judging.record(), config, NUM_STEPS, 1.5, climb)
+    finished = member_result("t", monitor.record(), config, NUM_STEPS, 1.5, climb)
     assert (finished.outcome, finished.slow_step) == ("stable", 49)
     assert "audited: slow after 50 steps" in finished.reason
 
 
 def test_whether_a_member_off_its_trend_is_lost_is_for_the_detector_to_say() -> None:
-    judging = judged(LOST[:, None], CONFIG)
-    assert judging.climb().slow_step is None
-    assert judging.record().lost == "far"
+    monitor = judged(LOST[:, None], CONFIG)
+    assert monitor.rung_progress().slow_step is None
+    assert monitor.record().lost == "far"
     back = learning(NUM_STEPS, changes=[(45, 60, 3.5)])
-    assert judged(back[:, None], CONFIG).climb().slow_step == 99, "at the next rung it is back"
+    assert judged(back[:, None], CONFIG).rung_progress().slow_step == 99, "at the next rung it is back"
 
 
 def test_without_bars_nobody_is_pruned_and_records_are_the_same() -> None:
-    plain, slow = Judging(StoppingConfig()), Judging(CONFIG)
-    for judging in (plain, slow):
-        assert not judging.look({"loss": CALM[:, None]}).has_ended_K.any()
+    plain, slow = RunMonitor(StoppingConfig()), RunMonitor(CONFIG)
+    for monitor in (plain, slow):
+        assert not monitor.update({"loss": CALM[:, None]}).has_ended_K.any()
     assert plain.record() == slow.record()
-    assert slow.climb().losses == ()
+    assert slow.rung_progress().losses == ()
 
 
 def test_a_member_that_is_not_finite_climbs_no_further() -> None:
     broken = np.where(np.arange(NUM_STEPS) >= 70, np.nan, CALM)
     config = CONFIG.model_copy(update={"early_stop": False, "slow": SLOW})
-    assert len(judged(broken[:, None], config).climb().losses) == 1
+    assert len(judged(broken[:, None], config).rung_progress().losses) == 1
 
 
 def test_points_far_apart_count_at_every_rung_that_they_have_passed() -> None:
-    judging = Judging(CONFIG, bars=[replace(bar, loss=math.inf) for bar in BARS])
+    monitor = RunMonitor(CONFIG, rung_thresholds=[replace(bar, loss=math.inf) for bar in BARS])
     for step, loss in ((0, 5.0), (60, 3.0), (190, 2.0)):
-        assert not judging.point(step, {"loss": loss})
-    assert judging.climb().losses == (4.0, 3.0, 3.0)
+        assert not monitor.update_single(step, {"loss": loss})
+    assert monitor.rung_progress().losses == (4.0, 3.0, 3.0)
 
 
 def test_bars_that_come_later_do_not_judge_rungs_that_were_passed() -> None:
-    judging = Judging(CONFIG, bars=[replace(bar, loss=math.inf) for bar in BARS])
+    monitor = RunMonitor(CONFIG, rung_thresholds=[replace(bar, loss=math.inf) for bar in BARS])
     for step in range(60):
-        assert not judging.point(step, {"loss": CALM[step]})
-    judging.compare_with(BARS)
-    ended = [step for step in range(60, NUM_STEPS) if judging.point(step, {"loss": CALM[step]})]
+        assert not monitor.update_single(step, {"loss": CALM[step]})
+    monitor.compare_with(BARS)
+    ended = [step for step in range(60, NUM_STEPS) if monitor.update_single(step, {"loss": CALM[step]})]
     assert ended[0] == 99
 
 
 def test_what_is_resumed_keeps_its_climb_and_its_bars() -> None:
-    before = Judging(CONFIG, [False, False], bars=BARS[1:])
+    before = RunMonitor(CONFIG, [False, False], rung_thresholds=BARS[1:])
     loss_TK = np.stack([CALM, CALM + 1], axis=1)
-    before.look({"loss": loss_TK[:60]})
-    after = Judging(CONFIG, [False, False], bars=[Bar(5, 0.0, 1)])
+    before.update({"loss": loss_TK[:60]})
+    after = RunMonitor(CONFIG, [False, False], rung_thresholds=[RungThreshold(5, 0.0, 1)])
     after.load_state_dict(before.state_dict())
-    ends = [judging.look({"loss": loss_TK[60:]}).num_steps_K.tolist() for judging in (before, after)]
+    ends = [monitor.update({"loss": loss_TK[60:]}).num_steps_K.tolist() for monitor in (before, after)]
     assert ends == [[40, 40]] * 2
-    assert after.climb(1) == before.climb(1)
+    assert after.rung_progress(1) == before.rung_progress(1)

@@ -9,26 +9,28 @@ import numpy as np
 import pytest
 from sweep_cases import learning
 
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.detection.config import StoppingConfig
-from orchestrator.detection.judging import Judging
-from orchestrator.detection.outcomes import finished_of
+from orchestrator.detection.outcomes import member_result
+from orchestrator.detection.run_monitor import RunMonitor
 
 CONFIG = StoppingConfig(spike_rise=0.1, gradient_patience=1)
 EVERY, NUM_STEPS = 20, 400
 AT = np.arange(EVERY - 1, NUM_STEPS, EVERY)
 
 
-def result(train: np.ndarray, held_out: np.ndarray, config: StoppingConfig = CONFIG) -> Finished:
+def result(train: np.ndarray, held_out: np.ndarray, config: StoppingConfig = CONFIG) -> MemberResult:
     """The result of a run with these training losses, validated at every ``EVERY`` steps."""
-    judging = Judging(config)
+    monitor = RunMonitor(config)
     by_step = dict(zip(AT.tolist(), held_out.tolist(), strict=True))
     for step, loss in enumerate(train.tolist()):
-        judging.point(step, {"loss": loss, "grad_norm": 1.0})
+        monitor.update_single(step, {"loss": loss, "grad_norm": 1.0})
         if step in by_step:
-            judging.validated(0, step, by_step[step])
+            monitor.validated(0, step, by_step[step])
     last = float(held_out[-1])
-    return finished_of("t", judging.record(), config, len(train), last, judging.climb(), judging.validations())
+    return member_result(
+        "t", monitor.record(), config, len(train), last, monitor.rung_progress(), monitor.validations()
+    )
 
 
 def falling(seed: int = 0, spread: float = 0.01) -> np.ndarray:
@@ -100,11 +102,11 @@ PATIENT = CONFIG.model_copy(update={"validation_patience": 4})
 
 def ends_at(train: np.ndarray, held_out: np.ndarray, config: StoppingConfig, *, is_audited: bool = False) -> list[int]:
     """The steps at which it would end."""
-    judging, found = Judging(config, [is_audited]), []
+    monitor, found = RunMonitor(config, [is_audited]), []
     by_step = dict(zip(AT.tolist(), held_out.tolist(), strict=True))
     for step, loss in enumerate(train.tolist()):
-        judging.point(step, {"loss": loss, "grad_norm": 1.0})
-        if step in by_step and judging.validated(0, step, by_step[step]):
+        monitor.update_single(step, {"loss": loss, "grad_norm": 1.0})
+        if step in by_step and monitor.validated(0, step, by_step[step]):
             found.append(step)
     return found
 
@@ -138,12 +140,12 @@ def test_a_run_off_its_trend_is_left_to_the_detector() -> None:
 def test_a_run_goes_on_from_its_state_as_if_nothing_had_happened() -> None:
     held_out = rising_from(200)
     (end,) = ends_at(TRAIN, held_out, PATIENT)
-    judging, found = Judging(PATIENT), []
+    monitor, found = RunMonitor(PATIENT), []
     by_step = dict(zip(AT.tolist(), held_out.tolist(), strict=True))
     for step, loss in enumerate(TRAIN.tolist()):
-        judging.point(step, {"loss": loss, "grad_norm": 1.0})
-        if step in by_step and judging.validated(0, step, by_step[step]):
+        monitor.update_single(step, {"loss": loss, "grad_norm": 1.0})
+        if step in by_step and monitor.validated(0, step, by_step[step]):
             found.append(step)
-        state, judging = judging.state_dict(), Judging(PATIENT)
-        judging.load_state_dict({**state, "validations": json.loads(json.dumps(state["validations"]))})
+        state, monitor = monitor.state_dict(), RunMonitor(PATIENT)
+        monitor.load_state_dict({**state, "validations": json.loads(json.dumps(state["validations"]))})
     assert found == [end]

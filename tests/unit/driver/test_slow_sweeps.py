@@ -12,8 +12,10 @@ from sweep_cases import numbers, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import Pack, PackLost, Report, Rival, TrialRow
-from orchestrator.detection.slow import bars_of, rungs_of
+from orchestrator.base.packs import Pack, ReferenceTrial
+from orchestrator.base.reports import PackLost, Report
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.detection.slow import rung_thresholds, rungs_of
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
@@ -66,14 +68,16 @@ def test_slow_trials_are_pruned_beside_those_that_ended_before_their_pack_was_se
     monkeypatch.setattr(Noting, "packs", [], raising=False)
     sweep = slow_sweep(slow)
     assert train(sweep, Noting).exit_code == 0
-    found: dict[str, TrialRow] = {row.trial_id: row for row in rows("slow")}
+    found: dict[str, TrialResult] = {row.trial_id: row for row in rows("slow")}
     assert {"pruned", "stable", "diverged"} == {row.outcome for row in found.values()}
-    so_far: list[Rival] = []
+    so_far: list[ReferenceTrial] = []
     for pack in Noting.packs:
         assert sweep.stopping.slow is not None
-        assert pack.bars == bars_of(sweep.stopping.slow, 60, so_far)
+        assert pack.rung_thresholds == rung_thresholds(sweep.stopping.slow, 60, so_far)
         ended = [found[trial_id] for trial_id in pack.trial_ids]
-        so_far += [Rival(row.rung_losses, row.outcome != "pruned") for row in ended if row.outcome != "diverged"]
+        so_far += [
+            ReferenceTrial(row.rung_losses, row.outcome != "pruned") for row in ended if row.outcome != "diverged"
+        ]
     assert len(Noting.packs) == 8
     for row in found.values():
         if row.outcome == "pruned":
@@ -144,11 +148,11 @@ def test_audited_trials_that_are_slow_train_to_their_end_and_say_how_often_that_
     assert [row.trial_id for row in balance.wrong] == [r.trial_id for r in slow if (r.final_loss or 0) < balance.middle]
 
 
-def ended(outcome: str, loss: float, slow_step: int | None = None) -> TrialRow:
+def ended(outcome: str, loss: float, slow_step: int | None = None) -> TrialResult:
     """A row of a sweep of 100 steps."""
     steps_done = 40 if outcome == "pruned" else 100
     return replace(
-        TrialRow("t", {}, 0, {}, "quadratic", "finished", 100),
+        TrialResult("t", {}, 0, {}, "quadratic", "finished", 100),
         outcome=outcome, final_loss=loss, slow_step=slow_step, steps_done=steps_done,
         is_audited=slow_step is not None and outcome != "pruned",
     )  # fmt: skip
@@ -222,6 +226,6 @@ def test_a_replay_refuses_a_rule_that_needs_other_trials(command_line: Callable[
 def test_the_bar_of_a_median_is_among_those_that_ran_to_their_end() -> None:
     slow = slow_sweep().stopping.slow
     assert slow is not None
-    rivals = [Rival((1.0,) * 9, True), Rival((3.0,) * 9, True), Rival((9.0,), False)]
-    assert [bar.loss for bar in bars_of(slow, 60, rivals)] == [2.0] * 9
-    assert all(math.isinf(bar.loss) for bar in bars_of(slow, 60, rivals[:1]))
+    rivals = [ReferenceTrial((1.0,) * 9, True), ReferenceTrial((3.0,) * 9, True), ReferenceTrial((9.0,), False)]
+    assert [bar.loss for bar in rung_thresholds(slow, 60, rivals)] == [2.0] * 9
+    assert all(math.isinf(bar.loss) for bar in rung_thresholds(slow, 60, rivals[:1]))

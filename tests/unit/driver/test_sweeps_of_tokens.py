@@ -60,4 +60,4 @@ def test_slow_trials_are_compared_with_those_of_their_own_length(tmp_path: Path)
     with ledger_at(tmp_path) as ledger:
         map_ledger(ledger, batches(), ["stable", "diverged", "stable", "stable", "stable", "pruned"])
     with LedgerReader(tmp_path / LEDGER) as reader:
-        assert [len(reader.rivals(steps)) for steps in (32, 16, 8, 10)] == [1, 2, 2, 0]
+        assert [len(reader.reference_trials(steps)) for steps in (32, 16, 8, 10)] == [1, 2, 2, 0]

@@ -13,17 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.base.messages import (
-    Checkpoint,
-    Completed,
-    Failed,
-    Finished,
-    Lost,
-    OutOfMemory,
-    Paused,
-    Refused,
-    Report,
-)
+from orchestrator.base.packs import Checkpoint
+from orchestrator.base.reports import Completed, Failed, Lost, OutOfMemory, Paused, Refused, Report
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.executors.report_files import from_json, to_json
 
 words = st.text(max_size=8)
@@ -45,9 +37,9 @@ def curves(draw) -> dict[str, np.ndarray]:
 changes = st.fixed_dictionaries({"at": counts}, optional={"set": st.dictionaries(words, maybe | words, max_size=2)})
 
 
-def results() -> st.SearchStrategy[Finished]:
+def results() -> st.SearchStrategy[MemberResult]:
     return st.builds(
-        Finished, words, words, st.none() | counts, counts, counts, maybe, maybe, maybe, maybe, maybe, words,
+        MemberResult, words, words, st.none() | counts, counts, counts, maybe, maybe, maybe, maybe, maybe, words,
         st.none() | counts, st.booleans(), st.lists(st.tuples(counts, st.none() | counts), max_size=3).map(tuple),
         fired=st.lists(st.fixed_dictionaries({"step": counts, "value": maybe, "did": changes}), max_size=2).map(tuple),
     )  # fmt: skip
@@ -130,7 +122,9 @@ def test_what_is_not_whole_is_refused(change: Callable) -> None:
 
 
 def test_lists_in_what_rules_did_are_refused() -> None:
-    done = Finished("t", "stable", None, 0, 1, 1.0, 1.0, 1.0, None, None, "", fired=({"step": 1, "did": {"at": 2}},))
+    done = MemberResult(
+        "t", "stable", None, 0, 1, 1.0, 1.0, 1.0, None, None, "", fired=({"step": 1, "did": {"at": 2}},)
+    )
     plain = json.loads(to_json(Report("p", 1, 1, 1.0, finished=(done,))))
     assert from_json(json.dumps(plain)).finished == (done,)
     plain["finished"][0]["fired"][0]["did"]["at"] = [2]

@@ -9,7 +9,8 @@ from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import CHECKPOINTS, FROZEN_SWEEP, LEDGER, sweep_lock, write_checkpoint
-from orchestrator.base.messages import Checkpoint, Member, Report
+from orchestrator.base.packs import Checkpoint, Member
+from orchestrator.base.reports import Report
 from orchestrator.commands.gc import gc
 from orchestrator.driver.packing import pack_of
 from orchestrator.health.environment import examine_environment

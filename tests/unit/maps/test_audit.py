@@ -13,15 +13,15 @@ from sweep_cases import trial_row
 
 from orchestrator import cli
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
-from orchestrator.detection.judging import is_audited
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.detection.run_monitor import is_audited
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import Audit, audit, audit_lines
 
 # --- the numbers ---------------------------------------------------------------------------------
 
 
-def row(outcome: str | None, steps_done: int | None = 100, verdict: int | None = None, audited: int = 0) -> TrialRow:
+def row(outcome: str | None, steps_done: int | None = 100, verdict: int | None = None, audited: int = 0) -> TrialResult:
     """A row of a ledger whose trials have 100 steps."""
     return trial_row(outcome=outcome, steps=100, steps_done=steps_done, verdict_step=verdict, is_audited=bool(audited))
 
@@ -171,7 +171,7 @@ def say(results: Path, capsys) -> Callable[..., str]:
     return call
 
 
-def rows_of(results: Path, name: str) -> dict[str, TrialRow]:
+def rows_of(results: Path, name: str) -> dict[str, TrialResult]:
     with LedgerReader(results / "results" / name / LEDGER) as ledger:
         return {r.trial_id: r for r in ledger.trials()}
 
@@ -181,7 +181,7 @@ def curve(results: Path, name: str, trial_id: str) -> dict[str, list]:
         return {column: values.tolist() for column, values in ledger.trace(trial_id).items()}
 
 
-def training(found: TrialRow) -> dict:
+def training(found: TrialResult) -> dict:
     """A row without the times and what else differs between two runs of a trial."""
     return {name: value for name, value in asdict(found).items() if name not in TIMES}
 

@@ -8,7 +8,7 @@ import pytest
 from sweep_cases import trial_row
 
 from orchestrator.base.intervals import wilson
-from orchestrator.base.messages import PRUNED
+from orchestrator.base.vocabulary import PRUNED
 from orchestrator.maps.gains import BestCell, Gains, Trials, gains
 
 

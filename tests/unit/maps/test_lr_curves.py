@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sweep_cases import learning, ledger_at, noise, record, sweep_of, trial_row
 
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.outcomes import judge
@@ -186,12 +186,12 @@ def replayed(file: Path, *sets: str) -> dict[Key, ReplayedTrial]:
     return {key_of(trial.cell, trial.seed): trial for trial in trials}
 
 
-def rows_of(file: Path) -> dict[Key, TrialRow]:
+def rows_of(file: Path) -> dict[Key, TrialResult]:
     with LedgerReader(file) as ledger:
         return {key_of(row.cell, row.seed): row for row in ledger.trials()}
 
 
-def has_finite_curve(row: TrialRow, file: Path) -> bool:
+def has_finite_curve(row: TrialResult, file: Path) -> bool:
     with LedgerReader(file) as ledger:
         return math.isfinite(ledger.trace(row.trial_id)["loss"][-1])
 

@@ -8,7 +8,7 @@ import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.maps.sensitivity import lr_sensitivity, sensitivity_lines

@@ -14,7 +14,7 @@ from sweep_cases import finished, ledger_at, map_ledger, sweep_of, trial_row
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.intervals import Z_SCORE, wilson
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.reader import LedgerReader

@@ -10,7 +10,7 @@ import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.detection.warning.alarms import Bout
 from orchestrator.detection.warning.monitor import model_for
 from orchestrator.driver.packing import make_packs

@@ -11,7 +11,7 @@ import pytest
 from sweep_cases import finished, ledger_at, map_ledger, record, sweep_of
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import Completed, Report
+from orchestrator.base.reports import Completed, Report
 from orchestrator.commands.export_optuna import export_optuna
 from orchestrator.driver.packing import make_packs
 from orchestrator.render.optuna_study import export_study

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 
-from orchestrator.base.messages import Bar, Pack, Report
+from orchestrator.base.packs import Pack, RungThreshold
+from orchestrator.base.reports import Report
 from orchestrator.detection.config import SlowConfig
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
@@ -17,9 +18,9 @@ from orchestrator.worker.packed_run import Pace
 EACH_LOOK = Pace(report_s=0.0)
 # The middle of what the members below have at these steps, so that some are above it.
 BARS = {
-    "gpt": (Bar(15, 5.2, 5), Bar(25, 4.05, 5)),
-    "function_fit": (Bar(15, 1.0, 5), Bar(25, 0.8, 5)),
-    "quadratic": (Bar(15, 0.3, 5), Bar(25, 0.002, 5)),
+    "gpt": (RungThreshold(15, 5.2, 5), RungThreshold(25, 4.05, 5)),
+    "function_fit": (RungThreshold(15, 1.0, 5), RungThreshold(25, 0.8, 5)),
+    "quadratic": (RungThreshold(15, 0.3, 5), RungThreshold(25, 0.002, 5)),
 }
 LRS = {
     "gpt": (1e-3, 3e-2, 1e-2, 1e300, 3e-3, 1e-2, 3e-1),
@@ -31,7 +32,7 @@ LRS = {
 def slow_pack(objective: str, **stopping) -> Pack:
     pack = pack_with(objective, [{"lr": lr} for lr in LRS[objective]], 7, [0, 0, 1, 2, 0, 1, 2])
     slow = {"slow": SlowConfig(method="median", startup_trials=0), **stopping}
-    return replace(pack, stopping=STOPPING.model_copy(update=slow).model_dump(), bars=BARS[objective])
+    return replace(pack, stopping=STOPPING.model_copy(update=slow).model_dump(), rung_thresholds=BARS[objective])
 
 
 def whole(reports: Sequence[Report]) -> tuple[dict, dict]:
@@ -55,7 +56,7 @@ def test_who_shares_a_pack_changes_nothing_about_who_is_pruned(objective: str, a
         is_pruned = finished.slow_step is not None and not finished.is_audited
         assert (finished.outcome == "pruned") == is_pruned
         if is_pruned:
-            assert finished.steps_done == finished.slow_step + 1 in {bar.steps for bar in pack.bars}
+            assert finished.steps_done == finished.slow_step + 1 in {bar.steps for bar in pack.rung_thresholds}
             assert finished.validation_loss is None
         assert all(loss == float(loss) for loss in finished.rung_losses)
 
@@ -63,7 +64,7 @@ def test_who_shares_a_pack_changes_nothing_about_who_is_pruned(objective: str, a
 def test_a_pruned_member_leaves_its_pack_so_that_its_steps_are_saved() -> None:
     trained = [
         list(worker.run_pack(pack))[-1].member_steps
-        for pack in (slow_pack("quadratic"), replace(slow_pack("quadratic"), bars=()))
+        for pack in (slow_pack("quadratic"), replace(slow_pack("quadratic"), rung_thresholds=()))
     ]
     assert trained[0] < trained[1]
 
@@ -81,7 +82,7 @@ def test_a_pack_that_dies_goes_on_with_the_bars_that_it_had(num_reports: int) ->
     assert last is not None
     done = frozenset(finished.trial_id for report in seen for finished in report.finished)
     # By now other trials have ended, which would have set other bars.
-    others = tuple(Bar(bar.steps, 0.0, 99) for bar in pack.bars)
-    going_on = replace(pack, resume=last, skip=done, bars=others)
+    others = tuple(RungThreshold(bar.steps, 0.0, 99) for bar in pack.rung_thresholds)
+    going_on = replace(pack, resume=last, skip=done, rung_thresholds=others)
     after = list(worker.run_pack(going_on, pace=EACH_LOOK))
     assert {**results(seen), **results(after)} == undisturbed[0]

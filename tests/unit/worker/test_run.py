@@ -13,7 +13,8 @@ from tiers import thinned
 from objectives.base import OBJECTIVES, Rounding, Way
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
-from orchestrator.base.messages import Completed, Member, Pack, StackedPack
+from orchestrator.base.packs import Member, Pack, StackedPack
+from orchestrator.base.reports import Completed
 from orchestrator.worker import run as worker
 from orchestrator.worker.curves import to_host
 from orchestrator.worker.measurement import Measurement

@@ -14,7 +14,8 @@ from pack_cases import REPORT_EACH_LOOK, assert_the_same, curve, interrupted, pa
 
 from objectives.base import OBJECTIVES, QuadraticConfig
 from objectives.training.packed import PackedTrainer
-from orchestrator.base.messages import Pack, Report
+from orchestrator.base.packs import Pack
+from orchestrator.base.reports import Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.roster import Roster

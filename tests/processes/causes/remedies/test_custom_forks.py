@@ -16,7 +16,7 @@ from forked_cases import ONSET, SWEEP, TRAIN, swept
 from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.answer_text import remedies_lines
 from orchestrator.causes.remedies.reading import forks_folder
@@ -44,7 +44,7 @@ def said(found: Remedies) -> str:
     return re.sub(r"\s+", " ", " ".join(remedies_lines(found)))
 
 
-def forks(folder: Path, found: Remedies) -> dict[tuple[str, int], TrialRow]:
+def forks(folder: Path, found: Remedies) -> dict[tuple[str, int], TrialResult]:
     """The rows of the forks, by remedy and step."""
     with LedgerReader(forks_folder(folder, found.trial.trial_id) / LEDGER) as ledger:
         rows = [(fork_of(row.config["interventions"]), row) for row in ledger.trials()]

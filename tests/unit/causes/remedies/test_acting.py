@@ -11,7 +11,7 @@ from remedy_cases import LOWER, SKIP
 
 from objectives.base import OBJECTIVES
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.acting import acting, idle_because, refuse_idle
 from orchestrator.causes.remedies.asking import remedies_of
 from orchestrator.causes.remedies.remedy import Fork, Remedy
@@ -19,7 +19,7 @@ from orchestrator.causes.remedies.remedy import Fork, Remedy
 QUADRATIC, FIT, GPT = (OBJECTIVES[name] for name in ("quadratic", "function_fit", "gpt"))
 
 
-def trial_of(objective: Any = QUADRATIC, **fields: Any) -> TrialRow:
+def trial_of(objective: Any = QUADRATIC, **fields: Any) -> TrialResult:
     config = objective.config_class.model_validate({"steps": 100, **fields}, strict=False)
     return replace(row_of("diverged", 50, objective=objective.name), config=config.model_dump(mode="json"))
 

@@ -10,7 +10,7 @@ from diagnosis_cases import row_of
 from forked_cases import SWEEP
 
 from orchestrator.base.errors import InputError
-from orchestrator.base.messages import TrialRow
+from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.custom import nearest, refuse_unforkable, replicates_of, unanswered
 from orchestrator.causes.remedies.derived import accepted, fork_sweep, refuse_forks
 from orchestrator.causes.remedies.remedy import Fork, Remedy, fork_of
@@ -20,14 +20,14 @@ from orchestrator.sweepfile.strict_yaml import parse_document
 HALF = Remedy(({"at": 0, "set": {"lr": "x0.5"}},))
 
 
-def frozen(folder: Path, text: str = SWEEP) -> TrialRow:
+def frozen(folder: Path, text: str = SWEEP) -> TrialResult:
     """The results folder of a sweep, and its trial at the larger learning rate."""
     folder.mkdir(exist_ok=True)
     sweep = build_sweep(parse_document(text, "mine.yaml"))
     (folder / "sweep.yaml").write_text(sweep.text)
     trial = sweep.trials[-1]
     row = row_of("diverged", 56, objective=sweep.objective.name, cell=dict(trial.cell), steps=100)
-    return TrialRow(
+    return TrialResult(
         **{**{name: getattr(row, name) for name in row.__slots__}, "config": json.loads(json.dumps(dict(trial.config)))}
     )
 
@@ -80,7 +80,7 @@ def test_replicates_need_a_placeholder_for_the_data(tmp_path: Path) -> None:
     assert replicates_of(row, 3) == 1
     assert (
         replicates_of(
-            TrialRow(**{**{n: getattr(row, n) for n in row.__slots__}, "config": {**row.config, "data_seed": 1}}), 3
+            TrialResult(**{**{n: getattr(row, n) for n in row.__slots__}, "config": {**row.config, "data_seed": 1}}), 3
         )
         == 3
     )

@@ -14,7 +14,7 @@ from sweep_cases import sweep_of
 import orchestrator
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
-from orchestrator.base.messages import CUSTOM_KINDS
+from orchestrator.base.vocabulary import CUSTOM_KINDS
 from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.answer_text import remedies_json
 from orchestrator.causes.remedies.derived import fork_sweep

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweep_cases import finished, sweep_of, sweep_with
 
 from orchestrator.base.errors import StorageError
-from orchestrator.base.messages import Finished
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.progress import Progress
 from orchestrator.mirrors.notify.news import PAUSE_S, Message, News
 from orchestrator.sweepfile.sections import EVENTS
@@ -37,7 +37,7 @@ class Run:
 
     def results(self, *outcomes: tuple[int, str]) -> Message | None:
         """These trials get results."""
-        new: list[Finished] = []
+        new: list[MemberResult] = []
         for i, outcome in outcomes:
             self.progress.statuses[self.ids[i]] = "finished"
             self.progress.outcomes[self.ids[i]] = outcome

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.base.messages import Bar
+from orchestrator.base.packs import RungThreshold
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.norm_rises import NormRises
-from orchestrator.detection.slow import Climb, Rungs, is_on_trend
+from orchestrator.detection.slow import RungProgress, Rungs, is_on_trend
 from orchestrator.detection.validations import MemberValidations, Validations
 
-# Shapes: T steps of a look, K members.
+# Shapes: T steps of an update, K members.
 
 # Columns of a curve that are judged. All but the loss may be missing; a norm that was not measured counts as finite.
 JUDGED = ("loss", "grad_norm", "is_skipped", "rolled_back")
@@ -40,7 +40,7 @@ def is_audited(trial_id: str, fraction: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Update:
     """The result of some steps: how many count for each member, (K,), and whether it ended at the last of them.
 
     Steps after a member's end do not count.
@@ -50,10 +50,10 @@ class Look:
     has_ended_K: np.ndarray
 
 
-class Judging:
+class RunMonitor:
     """Judges members during training by ``stopping``; those in ``is_audited_K`` train on after a verdict.
 
-    ``wants_norm_rises`` is that of ``NormRises``, ``bars`` are those with which members are compared.
+    ``wants_norm_rises`` is that of ``NormRises``, ``rung_thresholds`` are those with which members are compared.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class Judging:
         stopping: StoppingConfig,
         is_audited_K: Sequence[bool] = (False,),
         wants_norm_rises: bool | None = None,
-        bars: Sequence[Bar] = (),
+        rung_thresholds: Sequence[RungThreshold] = (),
     ) -> None:
         self._stopping = stopping
         self._norm_rises = NormRises(len(is_audited_K), wants_norm_rises)
-        self._rungs = Rungs(len(is_audited_K), stopping.slow, bars)
+        self._rungs = Rungs(len(is_audited_K), stopping.slow, rung_thresholds)
         self._validations = MemberValidations(len(is_audited_K), stopping.validation_patience)
         self._detector = SpikeDetector(len(is_audited_K), stopping)
         self._is_audited_K = np.array(is_audited_K, dtype=bool)
         self._at_end: dict[int, MemberRecord] = {}
 
-    def look(
+    def update(
         self,
         columns: Mapping[str, np.ndarray],
         step_TK: np.ndarray | None = None,
         length_K: np.ndarray | None = None,
-    ) -> Look:
+    ) -> Update:
         """Judge the next T steps of each member by its ``columns`` (of JUDGED), (T, K) each.
 
         ``step_TK`` are the step numbers, by default counted from 0. Of each member only the first ``length_K`` steps
@@ -91,7 +91,7 @@ class Judging:
             lost_K = self._detector.update(loss_K, norm_TK[t], step_K, unseen_K=unseen_TK[t])
             is_there_K = ~has_ended_K & (t < length_K)
             ends_K = self._ends(lost_K) & is_there_K
-            if self._rungs.bars:
+            if self._rungs.thresholds:
                 ends_K |= self._are_pruned(step_K, is_there_K & ~ends_K)
             num_steps_K[ends_K] = t + 1
             has_ended_K |= ends_K
@@ -100,12 +100,12 @@ class Judging:
                 self._at_end[int(k)] = self._detector.record(int(k))
         if "grad_norm" in columns:
             self._norm_rises.follow(columns["grad_norm"], step_TK, num_steps_K)
-        return Look(num_steps_K, has_ended_K)
+        return Update(num_steps_K, has_ended_K)
 
-    def point(self, step: int, row: Mapping[str, float | None]) -> bool:
+    def update_single(self, step: int, row: Mapping[str, float | None]) -> bool:
         """Judge one step of a single member from the JUDGED values in ``row``; returns whether it ends there."""
         columns = {name: np.array([[row[name]]], dtype=np.float64) for name in JUDGED if row.get(name) is not None}
-        return bool(self.look(columns, np.array([[step]])).has_ended_K[0])
+        return bool(self.update(columns, np.array([[step]])).has_ended_K[0])
 
     def validated(self, member: int, step: int, loss: float) -> bool:
         """Note a validation of ``member`` after its update number ``step``; returns whether it ends there."""
@@ -117,17 +117,17 @@ class Judging:
         return self._validations.of(member)
 
     def record(self, member: int = 0) -> MemberRecord:
-        """What is known of ``member`` so far, or at its last step in the last look."""
+        """What is known of ``member`` so far, or at its last step in the last update."""
         record = self._at_end[member] if member in self._at_end else self._detector.record(member)
         return replace(record, norm_rises=self._norm_rises.of(member))
 
-    def climb(self, member: int = 0) -> Climb:
+    def rung_progress(self, member: int = 0) -> RungProgress:
         """How far up the rungs ``member`` has come."""
         return self._rungs.of(member)
 
-    def compare_with(self, bars: Sequence[Bar]) -> None:
-        """Use the losses of ``bars``, of the same rungs as before, from now on."""
-        self._rungs.bars = tuple(bars)
+    def compare_with(self, rung_thresholds: Sequence[RungThreshold]) -> None:
+        """Use the losses of ``rung_thresholds``, of the same rungs as before, from now on."""
+        self._rungs.thresholds = tuple(rung_thresholds)
 
     def norm_rises(self, member: int = 0) -> tuple[int, ...]:
         """The steps at which the gradient norm of ``member`` had risen by half."""

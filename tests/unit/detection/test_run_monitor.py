@@ -11,7 +11,7 @@ from sweep_cases import learning
 
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
-from orchestrator.detection.judging import Judging, is_audited
+from orchestrator.detection.run_monitor import RunMonitor, is_audited
 
 CONFIG = StoppingConfig(patience=20, gradient_patience=1)
 NUM_STEPS = 300
@@ -28,14 +28,14 @@ def at(values_N: np.ndarray, step: int, value: float) -> np.ndarray:
     return np.where(np.arange(len(values_N)) == step, value, values_N)
 
 
-def judged(columns: Mapping[str, np.ndarray], config: StoppingConfig = CONFIG, *, looks: int = NUM_STEPS) -> Judging:
+def judged(columns: Mapping[str, np.ndarray], config: StoppingConfig = CONFIG, *, looks: int = NUM_STEPS) -> RunMonitor:
     """One member, looked at every ``looks`` steps until it ends."""
-    judging = Judging(config)
+    monitor = RunMonitor(config)
     for first in range(0, NUM_STEPS, looks):
         part = {name: values[first : first + looks, None] for name, values in columns.items()}
-        if judging.look(part).has_ended_K[0]:
+        if monitor.update(part).has_ended_K[0]:
             break
-    return judging
+    return monitor
 
 
 CALM, NORM = learning(NUM_STEPS), np.ones(NUM_STEPS)
@@ -78,13 +78,13 @@ def test_a_member_ends_at_its_verdict_an_audited_one_where_it_is_not_finite_and_
     broken = at(LOST, 200, math.nan)
     columns = {"loss": np.stack([LOST, LOST, broken, CALM], axis=1)}
     audited = [False, True, True, False]
-    look = (stopping := Judging(CONFIG, audited)).look(columns)
+    update = (stopping := RunMonitor(CONFIG, audited)).update(columns)
     verdict_step = alone(LOST).lost_step
     assert 100 < verdict_step < 200
-    assert look.num_steps_K.tolist() == [verdict_step + 1, NUM_STEPS, 201, NUM_STEPS]
-    assert look.has_ended_K.tolist() == [True, False, True, False]
-    assert [stopping.record(k).num_steps for k in range(4)] == look.num_steps_K.tolist()
-    never = Judging(CONFIG.model_copy(update={"early_stop": False}), audited).look(columns)
+    assert update.num_steps_K.tolist() == [verdict_step + 1, NUM_STEPS, 201, NUM_STEPS]
+    assert update.has_ended_K.tolist() == [True, False, True, False]
+    assert [stopping.record(k).num_steps for k in range(4)] == update.num_steps_K.tolist()
+    never = RunMonitor(CONFIG.model_copy(update={"early_stop": False}), audited).update(columns)
     assert not never.has_ended_K.any()
     assert never.num_steps_K.tolist() == [NUM_STEPS] * 4
 
@@ -99,24 +99,24 @@ def alone(loss_N: np.ndarray) -> MemberRecord:
 
 def test_what_is_known_of_a_member_is_what_was_known_at_its_last_step() -> None:
     columns = {"loss": np.stack([CALM, LOST], axis=1)}
-    judging = Judging(CONFIG, [False, False])
-    look = judging.look(columns, length_K=np.array([120, NUM_STEPS]))
-    assert look.num_steps_K[0] == 120
-    assert not look.has_ended_K[0], "its steps ended, and no verdict did"
+    monitor = RunMonitor(CONFIG, [False, False])
+    update = monitor.update(columns, length_K=np.array([120, NUM_STEPS]))
+    assert update.num_steps_K[0] == 120
+    assert not update.has_ended_K[0], "its steps ended, and no verdict did"
     for k, curve in enumerate((CALM, LOST)):
-        assert judging.record(k) == alone(curve[: look.num_steps_K[k]])
+        assert monitor.record(k) == alone(curve[: update.num_steps_K[k]])
 
 
 def test_members_come_and_go_and_one_point_at_a_time_is_as_good_as_a_look() -> None:
-    judging = Judging(CONFIG, [False, True])
-    judging.look({"loss": np.stack([CALM, LOST], axis=1)[:50]})
-    judging.arrange([None, 1], [False, False])
-    judging.look({"loss": np.stack([LOST[:200], LOST[50:250]], axis=1)})
-    single = Judging(CONFIG)
-    ends = [single.point(step, {"loss": loss, "grad_norm": None}) for step, loss in enumerate(LOST[:200])]
+    monitor = RunMonitor(CONFIG, [False, True])
+    monitor.update({"loss": np.stack([CALM, LOST], axis=1)[:50]})
+    monitor.arrange([None, 1], [False, False])
+    monitor.update({"loss": np.stack([LOST[:200], LOST[50:250]], axis=1)})
+    single = RunMonitor(CONFIG)
+    ends = [single.update_single(step, {"loss": loss, "grad_norm": None}) for step, loss in enumerate(LOST[:200])]
     last = ends.index(True)
     assert single.record(0).lost_step == last
-    assert judging.record(0).lost_step == judging.record(1).lost_step == last
+    assert monitor.record(0).lost_step == monitor.record(1).lost_step == last
 
 
 # --- which trials are audited --------------------------------------------------------------------

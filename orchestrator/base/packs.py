@@ -1,0 +1,147 @@
+"""What a worker gets: a pack of trials to train, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from objectives.protocol import Rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One trial inside a pack."""
+
+    trial_id: str
+    config: Mapping[str, Any]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of a running pack as bytes, with the steps that each running trial has completed in it."""
+
+    content: bytes = field(repr=False)
+    ages: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to run trials of a custom trainer: ``workers`` processes each, with ``gpus_per_worker``.
+
+    Commands run in ``folder``, and each trial has its folder in ``trials_folder``. If the file ``checkpoint`` exists,
+    ``resume_arguments`` are added. A trial that must end has ``grace_s`` seconds after SIGTERM; one that reports no
+    loss for ``silence_s`` is ended. With ``preload`` they are forks of a process that has imported these modules, with
+    "auto" the script's. There is a report every ``report_s`` seconds.
+    """
+
+    folder: str
+    workers: int
+    gpus_per_worker: float
+    checkpoint: str | None
+    resume_arguments: tuple[str, ...]
+    grace_s: float
+    silence_s: float
+    preload: str | tuple[str, ...] | None = None
+    trials_folder: str = ""
+    report_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Steps between readings, and between curvatures of ``products`` Hessian products; every ``curves``-th loss."""
+
+    every: int | None = None
+    curvature: int | None = None
+    products: int = 4
+    curves: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTrial:
+    """An earlier trial that slow ones are compared with: its loss at each rung that it reached."""
+
+    losses: tuple[float, ...]
+    ran_to_its_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RungThreshold:
+    """A rung: after ``steps``, a trial with a loss above ``loss`` is slow compared with ``num_references`` trials."""
+
+    steps: int
+    loss: float
+    num_references: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Trials to train in one process: a ``StackedPack`` or a ``LaunchedPack``.
+
+    ``rung_thresholds`` ascend in their steps; empty if slow trials are not stopped.
+    """
+
+    pack_id: str
+    steps: int
+    members: tuple[Member, ...] = field(repr=False)
+    stopping: Mapping[str, Any] = field(repr=False)
+    cpus: int = 1
+    gpus: float = 0.0
+    rung_thresholds: tuple[RungThreshold, ...] = field(default=(), repr=False)
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """Ids of the members in order."""
+        return [member.trial_id for member in self.members]
+
+    @property
+    def trained_ids(self) -> list[str]:
+        """Ids of the members that this attempt trains."""
+        return self.trial_ids
+
+    @property
+    def resumed_ages(self) -> Mapping[str, int]:
+        """Steps that trials have behind them in the checkpoint from which the pack resumes."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedPack(Pack):
+    """Trials of an objective, ``width`` at a time as one stacked model; None for the fastest width.
+
+    ``steps_ahead`` are the member-steps that this worker can expect, in this and later packs: compiling must pay off
+    over them. ``resume`` is the state of an earlier attempt at the same members; those in ``skip`` are not trained
+    further. A checkpoint is written every ``checkpoint_s`` seconds or ``checkpoint_steps``. The held-out loss of a
+    member is measured after every ``validate_every`` of its steps, None for after the last one alone.
+    """
+
+    objective: str
+    folder: str = ""  # of the module of a custom objective
+    width: int | None
+    rounding: Rounding | None = None  # of results that it must repeat to the bit; None for the fastest way
+    steps_ahead: int = 0
+    validate_every: int | None = None
+    telemetry: Telemetry = Telemetry()
+    checkpoint_s: float | None = None
+    checkpoint_steps: int | None = None
+    resume: Checkpoint | None = field(default=None, repr=False)
+    skip: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def trained_ids(self) -> list[str]:
+        """Ids of the members that this attempt trains."""
+        return [trial_id for trial_id in self.trial_ids if trial_id not in self.skip]
+
+    @property
+    def resumed_ages(self) -> Mapping[str, int]:
+        """Steps that trials have behind them in the checkpoint from which the pack resumes."""
+        return self.resume.ages if self.resume is not None else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedPack(Pack):
+    """One trial of a custom trainer."""
+
+    launch: Launch
