@@ -1,4 +1,4 @@
-"""Callbacks that watch training in other libraries' trainers: one module per library, and what they have in common."""
+"""Callbacks that watch training in other libraries' trainers, one module per library."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
-    """The norm of all gradients together, including DTensors; None without any gradient.
+    """Return the norm of all gradients together, including DTensors, or None without gradients.
 
-    With DTensors, all processes that hold a part must call it.
+    With DTensors it is a collective: every process that holds a shard must call it.
     """
     import torch
 
-    by_mesh: dict[Any, list[torch.Tensor]] = {}  # torch sums over the parts of one mesh at a time
+    by_mesh: dict[Any, list[torch.Tensor]] = {}  # torch sums over the shards of one mesh at a time
     for parameter in parameters:
         grad = parameter.grad
         if grad is not None:

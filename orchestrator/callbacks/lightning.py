@@ -25,20 +25,20 @@ logger = logging.getLogger(__name__)
 
 
 class StabilityCallback(Callback):
-    """Watches each optimizer step of a Lightning Trainer and stops the training once the run is lost.
+    """Watch each optimizer step of a Lightning Trainer and stop training once the run is lost.
 
-    ``Trainer(callbacks=[StabilityCallback()])`` is all that is needed; afterwards ``watch`` has the outcome. Within a
-    sweep it reports to the sweep. Each ``fit()`` is a separate run. A step is an optimizer step, counted from 0; where
-    a batch takes several optimizer steps, it is the last of them.
+    Use ``Trainer(callbacks=[StabilityCallback()])``; afterwards ``watch`` has the outcome. Within a sweep it reports to
+    the sweep. Each ``fit()`` is a separate run. A step is an optimizer step, counted from 0; if a batch takes
+    several optimizer steps, only the last one is reported.
 
-    The loss is the return value of `training_step`, averaged over a step's micro-batches, never of validation. With
-    manual optimization `training_step` must return it. The gradient norm is before clipping (the largest if several
-    optimizers step), and unscaled if there is a loss scaler, except for fused optimizers. With FSDPStrategy and
-    DeepSpeedStrategy the gradients are sharded over processes and out of reach, so there is no norm.
+    The loss is the return value of `training_step`, averaged over a step's micro-batches, and never of validation.
+    With manual optimization, `training_step` must return it. The gradient norm is measured before clipping (the largest
+    one if several optimizers step). It is unscaled if there is a loss scaler, except with fused optimizers.
+    FSDPStrategy and DeepSpeedStrategy shard gradients over processes and hide them, so there is no norm.
 
-    A rise of the gradient norm by half is logged as a note. When the callback stops a run early, Lightning validates
-    once more, and trains on up to `min_epochs` and `min_steps`. A run that resumes from a checkpoint outside a sweep is
-    judged from there on, without its past.
+    A rise of the gradient norm by half is logged as a note. After the callback has stopped a run, Lightning validates
+    once more, and trains on up to `min_epochs` and `min_steps`. Outside a sweep, a run that resumes from a checkpoint
+    is judged without its past.
     """
 
     def __init__(self, stopping: StoppingConfig | None = None) -> None:
@@ -63,13 +63,13 @@ class StabilityCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record the loss of a micro-batch, and report after the last one of an optimizer step.
+        """Record the loss of a micro-batch, and report after the last micro-batch of an optimizer step.
 
-        Raises InputError where manual optimization does not return its loss.
+        Raises InputError if manual optimization does not return its loss.
         """
         loss = None if outputs is None else outputs.get("loss")
         if loss is not None:
-            # Lightning has divided it by this number, even where the last step of an epoch has fewer micro-batches.
+            # Lightning has divided it by this number, even if the last step of an epoch has fewer micro-batches.
             self._losses.append(loss.detach() * trainer.accumulate_grad_batches)
         elif not pl_module.automatic_optimization:
             raise InputError(

@@ -24,18 +24,19 @@ logger = logging.getLogger(__name__)
 
 
 class StabilityCallback(TrainerCallback):
-    """Watches each optimizer step of a Trainer and stops the training once the run is lost.
+    """Watch each optimizer step of a Trainer and stop training once the run is lost.
 
-    ``Trainer(..., callbacks=[StabilityCallback()])`` is all that is needed; afterwards ``watch`` has the outcome.
-    Within a sweep it reports to the sweep. Each ``train()`` is a separate run. Steps count from 0, as in a sweep: the
-    Trainer's step 1 is step 0 here.
+    Use ``Trainer(..., callbacks=[StabilityCallback()])``; afterwards ``watch`` has the outcome. Within a sweep it
+    reports to the sweep. Each ``train()`` is a separate run. Steps count from 0, as in a sweep: the Trainer's step 1 is
+    step 0 here.
 
     The loss is the return value of the Trainer's `training_step`, summed over a step's micro-batches as the Trainer
-    does: before its filter of non-finite losses, without evaluation, and with any loss function. The gradient norm is
-    before clipping: the Trainer clips before every callback hook, so the norm is taken from the return value of the
-    accelerator's `clip_grad_norm_`. Where the Trainer does not call that, there is no norm.
+    does. It is taken before the Trainer's filter of non-finite losses, excludes evaluation, and works with any loss
+    function. The gradient norm is measured before clipping: the Trainer clips before every callback hook, so the norm
+    is the return value of the accelerator's `clip_grad_norm_`. If the Trainer does not call that method, there is no
+    norm.
 
-    A run that resumes from a checkpoint outside a sweep is judged from there on, without its past.
+    Outside a sweep, a run that resumes from a checkpoint is judged without its past.
     """
 
     def __init__(self, stopping: StoppingConfig | None = None) -> None:
@@ -48,8 +49,8 @@ class StabilityCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Attach to the Trainer; raises InputError if none is running."""
-        self._close_taps()  # some are left if the last training raised an error
+        """Attach to the Trainer. Raises InputError if none is running."""
+        self._close_taps()  # the last training may have raised an error and left some
         self._forget()
         if self.watch.record().num_steps:
             self.watch = Watch(self._stopping)
@@ -62,7 +63,7 @@ class StabilityCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Report the optimizer step that was just taken; raises InputError if its loss was not seen."""
+        """Report the optimizer step that was just taken. Raises InputError if its loss was not seen."""
         if self._loss is None:
             raise InputError(
                 "this Trainer takes its steps without `training_step`, so its loss is not seen\n"
@@ -100,7 +101,7 @@ class StabilityCallback(TrainerCallback):
 
 
 class _Tap:
-    """Captures the return values of a method of one object until it is closed; the method works as before."""
+    """Capture the return values of an object's method until closed; the method works as before."""
 
     def __init__(self, owner: Any, name: str, hear: Callable[[Any], None]) -> None:
         self._owner, self._name = owner, name
@@ -130,11 +131,11 @@ class _Tap:
 
 
 def _running_trainer() -> Trainer:
-    """The Trainer that called the callback, found on the stack; raises InputError if there is none.
+    """Return the Trainer that called the callback, found on the stack. Raises InputError if there is none.
 
-    A callback gets everything except the Trainer. A hook on the model would not suffice: with label smoothing or a
-    custom loss function the Trainer computes the loss outside the model, and only the Trainer knows whether
-    micro-batches are summed or averaged.
+    The hook's arguments include everything except the Trainer. A hook on the model would not suffice: with label
+    smoothing or a custom loss function the Trainer computes the loss outside the model, and only the Trainer knows
+    whether micro-batches are summed or averaged.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -130,7 +130,7 @@ def _read_all(
     """The logs of all paths. Files in a folder that are not logs are counted; a named one is an error."""
     for path in paths:
         if path.startswith(MLFLOW_PREFIX):
-            from orchestrator.mirrors.mlflow_reading import read_run
+            from orchestrator.mirrors.mlflow_store import read_run
 
             yield read_run(path.removeprefix(MLFLOW_PREFIX), results, wanted)
             continue

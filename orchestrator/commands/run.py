@@ -20,9 +20,8 @@ from orchestrator.executors import INLINE, Executor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.related_cells import led
 from orchestrator.maps.stability import repeated_runs, repeats_text
-from orchestrator.mirrors.notify.news import Message, News
-from orchestrator.mirrors.notify.notifier import Notifier
-from orchestrator.mirrors.notify.sender import NotDelivered, Sender
+from orchestrator.mirrors.news import Message, News
+from orchestrator.mirrors.notifier import NotDelivered, Notifier, Sender
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 
@@ -47,7 +46,7 @@ def run(
         return (yield from _notify_test(sweep))
     from rich.console import Console
 
-    from orchestrator.mirrors.background import BackgroundMirror
+    from orchestrator.mirrors.mirror import BackgroundMirror
     from orchestrator.mirrors.tracker import tracker_class
     from orchestrator.render.ahead import import_ahead
 
@@ -115,7 +114,7 @@ def _notifiers(sweep: Sweep, folder: Path) -> list[Notifier]:
     """What tells the user of the run: one, or none without `notify`. Raises InputError where it cannot."""
     if sweep.notify is None:
         return []
-    from orchestrator.mirrors.notify.service import service_of
+    from orchestrator.mirrors.notifier import service_of
 
     sender = Sender(service_of(sweep.notify, sweep.notify_place))
     return [Notifier(News(sweep.notify.on, folder), sender)]
@@ -130,7 +129,7 @@ def _warnings(notifiers: Sequence[Notifier]) -> Iterator[str]:
 
 def _notify_test(sweep: Sweep) -> Answer:
     """Send a test message. Raises NotDelivered when the service does not accept it."""
-    from orchestrator.mirrors.notify.service import service_of
+    from orchestrator.mirrors.notifier import service_of
 
     if sweep.notify is None:
         remedy = "add notify: {url_from: NAME_OF_AN_ENVIRONMENT_VARIABLE} to the file"

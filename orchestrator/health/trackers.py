@@ -10,7 +10,7 @@ from orchestrator.base.files import LEDGER, is_locked
 from orchestrator.health.finding import Finding
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.mirrors.mirror import Mirror, is_current
-from orchestrator.mirrors.mlflow_reading import runs_without_driver
+from orchestrator.mirrors.mlflow_store import runs_without_driver
 from orchestrator.mirrors.records import version_of
 from orchestrator.mirrors.tracker import Tracker, TrackingError, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig

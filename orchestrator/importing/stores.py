@@ -24,7 +24,7 @@ def logs_of_experiment(source: str, results: Path, wanted: Columns) -> tuple[lis
     The store is that of MLFLOW_TRACKING_URI, or the one under ``results``. Raises InputError where it has no such
     experiment.
     """
-    from orchestrator.mirrors.mlflow_reading import read_experiment
+    from orchestrator.mirrors.mlflow_store import read_experiment
 
     rows: list[Row] = []
     logs: list[Log] = []

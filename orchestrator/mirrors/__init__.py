@@ -1,1 +1,1 @@
-"""From the ledger to an experiment tracker: a mirror that can be deleted and written again."""
+"""Copies of the ledger in experiment trackers, and messages about a run."""

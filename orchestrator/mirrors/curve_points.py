@@ -1,4 +1,4 @@
-"""Which points of a trial's curves a tracker gets: few, but every extreme and the steps around each spike."""
+"""Thin a trial's curves for a tracker: few points, but every extreme and the steps around each spike."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from orchestrator.mirrors.tracker import Point
 
 # Shapes: N steps of a curve, B buckets of S steps.
 
-MOST_POINTS = 200  # of a column, but for the peaks of episodes, all of which are kept
-# Buckets of the columns with spikes, each with its lowest, highest and last value. A store needs 50 us for a point, so
-# those of columns that are looked at less cost more than they are worth.
+MOST_POINTS = 200  # of a column; the peaks of episodes may exceed it
+# Buckets of the columns with spikes; the lowest, highest and last value of each bucket are kept. A point costs a store
+# 50 us, so less important columns have fewer.
 SPIKY = {"loss": 32, "grad_norm": 12}
 _FEW = 12  # points of the other columns
-_STRAIGHT = 1e-6  # change of the slope, as a share of the steepest, up to which a curve has no bend
-_AROUND = 10  # steps kept at the beginning and at the end of an episode off the trend
+_STRAIGHT = 1e-6  # a curve bends where its slope changes by more than this share of the steepest slope
+_AROUND = 10  # steps kept at the start and at the end of an episode
 
 Episodes = Sequence[tuple[int, int | None]]  # onset and recovery
 
 
 def curve_points(trace: Trace, episodes: Episodes, every: int | str) -> list[Point]:
-    """Finite numbers of every ``every``-th step; with "auto" those of `kept_rows`, and fewer of what does not spike.
+    """Return the finite values at every ``every``-th step, or with "auto" as few as show the curves.
 
-    A tracker would store infinity as 1.8e308 and hide NaN.
+    "auto" applies `kept_rows` to columns with spikes and keeps the bends of the others. Non-finite values are left out:
+    a tracker would store infinity as 1.8e308 and hide NaN.
     """
     if not trace:
         return []
@@ -46,10 +47,10 @@ def curve_points(trace: Trace, episodes: Episodes, every: int | str) -> list[Poi
 
 
 def kept_rows(step_N: np.ndarray, value_N: np.ndarray, episodes: Episodes, num_buckets: int) -> np.ndarray:
-    """Ascending indices of at most about `MOST_POINTS` rows: lowest, highest and last of each bucket, and episodes.
+    """Return ascending indices of about `MOST_POINTS` rows: each bucket's lowest, highest and last, and episodes.
 
-    Of an episode the highest row is always kept, and its first and last ten while there is room. A curve with no more
-    rows than three for each bucket is kept whole.
+    The highest row of an episode is always kept, its first and last ten rows while there is room. A curve with at most
+    three rows per bucket is kept whole.
     """
     num = len(step_N)
     if num <= 3 * num_buckets:
@@ -65,10 +66,10 @@ def kept_rows(step_N: np.ndarray, value_N: np.ndarray, episodes: Episodes, num_b
 
 
 def complete_rows(step_N: np.ndarray, value_N: np.ndarray, num_steps: int, after: int) -> tuple[np.ndarray, int]:
-    """The rows to show of a curve that still grows, and how many rows they stand for.
+    """Return the new rows to show of a growing curve, and the number of rows that are covered.
 
-    These are the lowest, the highest and the last of each interval of ``num_steps`` / 32 that is complete, beyond the
-    first ``after`` rows.
+    The rows are the lowest, highest and last of each complete interval of ``num_steps`` / 32 steps after the first
+    ``after`` rows.
     """
     size = max(1, -(-num_steps // SPIKY["loss"]))
     kept: set[int] = set()
@@ -82,13 +83,13 @@ def complete_rows(step_N: np.ndarray, value_N: np.ndarray, num_steps: int, after
 
 
 def _rows_of(step_N: np.ndarray, onset: int, recovery: int | None) -> tuple[int, int]:
-    """The rows of an episode, its end excluded."""
+    """Return the rows of an episode as a half-open range."""
     end = len(step_N) if recovery is None else int(np.searchsorted(step_N, recovery))
     return int(np.searchsorted(step_N, onset)), end
 
 
 def _bends(step_N: np.ndarray, value_N: np.ndarray) -> np.ndarray:
-    """The rows between which a curve is straight; `_FEW` evenly spaced ones of a curve with more bends."""
+    """Return the rows of a curve's bends, or `_FEW` evenly spaced rows if there are more."""
     num = len(step_N)
     slope = np.diff(value_N) / np.diff(step_N)
     scale = np.abs(slope).max(initial=0.0)
@@ -99,7 +100,7 @@ def _bends(step_N: np.ndarray, value_N: np.ndarray) -> np.ndarray:
 
 
 def _extremes(value_N: np.ndarray, num_buckets: int) -> list[int]:
-    """The lowest, the highest and the last finite row of each bucket."""
+    """Return the lowest, highest and last finite row of each bucket."""
     size = -(-len(value_N) // num_buckets)
     padded = np.full(num_buckets * size, np.nan)
     padded[: len(value_N)] = value_N
@@ -118,7 +119,7 @@ def _low_if_missing(values: np.ndarray) -> np.ndarray:
 
 
 def reading_points(telemetry: Trace, names: Mapping[str, str], num_buckets: int) -> list[Point]:
-    """Finite readings of telemetry, the extremes among them, under the names that ``names`` gives to their columns."""
+    """Return finite readings, including the extremes, of columns of telemetry; ``names`` maps them to new names."""
     points = []
     for column, shown in names.items():
         if column not in telemetry:

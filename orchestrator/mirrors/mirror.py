@@ -1,7 +1,7 @@
-"""Ledger -> tracker: what the tracker lacks of a sweep.
+"""Write to a tracker what it lacks of a sweep's ledger, at once or in a thread during training.
 
-The mirror is idempotent: a trial that the tracker has completely, in the ledger's version, is not written again. The
-tracker's store may be deleted and created again at any time.
+The mirror is idempotent: a trial that the tracker has in the ledger's version is not written again. The tracker's store
+may be deleted and rebuilt at any time.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from orchestrator.base.errors import SweepError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, MIRRORED, atomic_write, open_private
 from orchestrator.base.space import Axis
+from orchestrator.base.trial_result import MemberResult
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes
 from orchestrator.mirrors.records import running_record, trial_record, version_of
 from orchestrator.mirrors.sweep_records import sweep_record
-from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, tracker_class
+from orchestrator.mirrors.tracker import Tracker, TrackingError, TrialAnswer, import_library, tracker_class
 from orchestrator.sweepfile.sections import TrackingConfig
 
-# How long the end of a run waits for a store that does not respond, or for another process that writes.
-PATIENCE_S = 30.0
+PATIENCE_S = 30.0  # how long the end of a run waits for a silent store, or for another process that writes
 _WRITER_LOCK = "mirror.lock"
-
-
-def own_file(file: str, tracker: type[Tracker]) -> str:
-    """The name of ``file`` for this tracker; MLflow's have no addition, since MLflow was the first."""
-    return _own_name(file, tracker.name)
-
-
-def _own_name(file: str, tracker_name: str) -> str:
-    return file if tracker_name == "mlflow" else f"{file}.{tracker_name}"
+_LIVE_S = 3.0  # between two updates of running trials, if nothing else happens
+_LIVE_PAUSE = 20.0  # the same, as a multiple of the time that an update takes
 
 
 class Mirror:
@@ -44,32 +42,33 @@ class Mirror:
         self,
         folder: Path,
         tracking: TrackingConfig,
-        sign_of_life: Callable[[], None] = lambda: None,
+        on_response: Callable[[], None] = lambda: None,
         tracker: type[Tracker] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Connect to the store; ``sign_of_life`` is called on every response.
+        """Connect to the store; ``on_response`` is called whenever it responds.
 
-        Raises TrackingError when the store cannot be used, or another process writes the sweep for ``patience_s``.
+        Raises TrackingError if the store is unusable, or another process is still writing the sweep after
+        ``patience_s``.
         """
         self.folder, self.tracking = folder, tracking
         self._axes: Mapping[str, Axis] | None = None
-        self._shown_rows: dict[tuple[str, str | None], int] = {}  # of curves that still grow, by trial and attempt
-        make = tracker or tracker_class()
-        make.load()
-        sign_of_life()
-        self._holds = contextlib.ExitStack()
-        # Two writers that look for a run and find none would both create it.
-        self._holds.enter_context(_only_writer(folder / own_file(_WRITER_LOCK, make), make.title, patience_s))
+        self._num_shown: dict[tuple[str, str | None], int] = {}  # rows of growing curves, by trial and attempt
+        kind = tracker or tracker_class()
+        import_library(kind)
+        on_response()
+        self._locks = contextlib.ExitStack()
+        # Two writers that both look for a run and miss it would both create it.
+        self._locks.enter_context(_only_writer(folder / _file_of(kind.name, _WRITER_LOCK), kind.title, patience_s))
         try:
-            self.tracker = make(folder, tracking, sign_of_life)
+            self.tracker = kind(folder, tracking, on_response)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Let other processes write this sweep."""
-        self._holds.close()
+        self._locks.close()
 
     def __enter__(self) -> Mirror:
         return self
@@ -77,84 +76,193 @@ class Mirror:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def known(self) -> Mapping[str, str]:
+        """Versions of the trials in the tracker; "" for incomplete ones."""
+        return self.tracker.known
+
     def mirror_trials(
         self, ledger: LedgerReader, trial_ids: Sequence[str], shares: Mapping[str, Mapping[str, float]] | None = None
     ) -> None:
-        """Write these trials from the ledger, with their ``shares`` if known, unless the tracker has them.
-
-        Raises TrackingError.
-        """
+        """Write the trials that the tracker lacks, with their ``shares`` if known. Raises TrackingError."""
         name = ledger.facts().get("name", "")
         for trial_id in trial_ids:
             row = ledger.trial(trial_id)
-            if self.tracker.known.get(trial_id) != version_of(row):
+            if self.known.get(trial_id) != version_of(row):
                 own = (shares or {}).get(trial_id, {})
                 record = trial_record(ledger, row, self.tracking.every, self._axes_of(ledger), name, own)
                 self.tracker.write_trial(record)
 
-    def mirror_running(self, ledger: LedgerReader, wants_end: Callable[[], bool]) -> None:
-        """Write what is new of trials that still train, until all are written or it ``wants_end``.
-
-        Raises TrackingError.
-        """
+    def mirror_running(self, ledger: LedgerReader, is_cancelled: Callable[[], bool]) -> None:
+        """Append the new points of running trials, until all are written or ``is_cancelled``. Raises TrackingError."""
         name = ledger.facts().get("name", "")
         for trial_id in [trial_id for trial_id, (status, _) in ledger.statuses().items() if status == "running"]:
-            if wants_end():
+            if is_cancelled():
                 return
             row = ledger.trial(trial_id)
-            after = self._shown_rows.get((trial_id, row.pack_id), 0)
-            record, until = running_record(ledger, row, self._axes_of(ledger), name, after)
-            if row.status == "running" and until > after:
+            after = self._num_shown.get((trial_id, row.pack_id), 0)
+            record, num_rows = running_record(ledger, row, self._axes_of(ledger), name, after)
+            if row.status == "running" and num_rows > after:
                 self.tracker.write_running(record)
-                self._shown_rows[trial_id, row.pack_id] = until
+                self._num_shown[trial_id, row.pack_id] = num_rows
 
     def mirror_machine(self) -> None:
         """Write the load of this machine. Raises TrackingError."""
         self.tracker.write_machine()
 
+    def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> None:
+        """Write all missing trials, and the sweep with its ``artifacts`` and ``answers``. Raises TrackingError."""
+        with LedgerReader(self.folder / LEDGER) as ledger:
+            statuses = ledger.statuses(removed=True)
+            # A tracker gets planned trials only if an earlier run has put them there.
+            begun = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
+            sweep = replace(sweep_record(ledger), answers=answers)
+            self.mirror_trials(ledger, begun, sweep.shares)
+            self.tracker.write_sweep(sweep, artifacts)
+            state = _state(self.folder, ledger)
+        atomic_write(self.folder / _file_of(self.tracker.name, MIRRORED), f"{self.tracker.where} {state}")
+
     def _axes_of(self, ledger: LedgerReader) -> Mapping[str, Axis]:
-        """The axes of the sweep; reading them takes all rows."""
+        """Return the sweep's axes, read once: it takes all rows."""
         if self._axes is None:
             self._axes = {axis.name: axis for axis in sweep_axes(ledger)}
         return self._axes
 
-    def mirror_sweep(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> None:
-        """Write what is missing of all trials, and the sweep as a whole with ``artifacts`` and ``answers``.
 
-        Raises TrackingError.
+class BackgroundMirror:
+    """Mirror trials in a thread as they finish, while workers train. An observer of the run.
+
+    The first failure stops it for this run and is kept in ``failure``: an unreachable store costs one warning, and a
+    later sync writes what is missing. The driver's thread never calls the store, so a hanging store can be abandoned.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tracking: TrackingConfig,
+        tracker: type[Tracker] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """``patience_s`` is how long the end of the run waits for a silent store."""
+        self.folder, self.tracking = folder, tracking
+        self._tracker, self._patience_s = tracker or tracker_class(), patience_s
+        self.failure: TrackingError | None = None
+        self._mirror: Mirror | None = None
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_ending = False
+        self._deadline = 0.0
+        self._thread = threading.Thread(target=self._attempt, args=(self._work,), daemon=True, name="mirror")
+
+    def start(self) -> None:
+        """Start connecting. A tracker's first start may keep a core busy for seconds."""
+        self._thread.start()
+
+    def began(self, progress: Any) -> None:
+        """Do nothing: no trial has a result yet."""
+
+    def changed(self, progress: Any, finished: Sequence[MemberResult]) -> None:
+        """Queue the new results."""
+        for result in finished:
+            self._queue.put(result.trial_id)
+
+    def ended(self, progress: Any) -> None:
+        """Accept no more results; queued ones are written while workers and exports finish."""
+        self._queue.put(None)
+
+    def is_current(self) -> bool:
+        """Return whether the store has everything in the ledger."""
+        return is_current(self.folder, self.tracking, self._tracker)
+
+    def finish(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer] = ()) -> TrackingError | None:
+        """Write everything that is missing and the parent run, and return the error, or None.
+
+        A silent store blocks the caller for ``patience_s`` at most.
         """
-        with LedgerReader(self.folder / LEDGER) as ledger:
-            statuses = ledger.statuses(removed=True)
-            # Planned trials of an interrupted sweep are not in the tracker yet.
-            there = [trial for trial, (status, _) in statuses.items() if status != "planned" or trial in self.known]
-            sweep = replace(sweep_record(ledger), answers=answers)
-            self.mirror_trials(ledger, there, sweep.shares)
-            self.tracker.write_sweep(sweep, artifacts)
-            state = _state(self.folder, ledger)
-        atomic_write(self.folder / own_file(MIRRORED, type(self.tracker)), f"{self.tracker.where} {state}")
+        import_library(self._tracker)  # slow on a busy machine, which must not count as a silent store
+        self._is_ending = True
+        self._deadline = time.monotonic() + self._patience_s
+        if self._thread.ident is not None:
+            self._wait_for(self._thread)
+        if self.failure is None:
+            last = threading.Thread(
+                target=self._attempt, args=(self._complete, artifacts, answers), daemon=True, name="mirror-end"
+            )
+            last.start()
+            self._wait_for(last)
+        return self.failure
 
-    @property
-    def known(self) -> Mapping[str, str]:
-        """Trials that the tracker has."""
-        return self.tracker.known
+    def _wait_for(self, thread: threading.Thread) -> None:
+        """Wait until ``thread`` ends, or the store has been silent or slow for too long."""
+        while thread.is_alive() and time.monotonic() < self._deadline:
+            thread.join(0.1)
+        if thread.is_alive():
+            where = self._tracker.shown_store(self.folder, self.tracking)
+            self.failure = TrackingError(f"{self._tracker.title} at {where}: does not answer, or too slowly")
+
+    def _extend_deadline(self) -> None:
+        # A response earns one second: a store that takes longer for each of thousands of calls is abandoned too.
+        self._deadline = min(self._deadline + 1.0, time.monotonic() + self._patience_s)
+
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Run ``action``; on an error, keep it and release the sweep's lock."""
+        try:
+            action(*arguments)
+        except TrackingError as error:
+            self.failure = error
+        except (SweepError, OSError) as error:
+            self.failure = TrackingError(f"{self._tracker.title}: {error}")
+        if self.failure is not None and self._mirror is not None:
+            self._mirror.close()
+
+    def _new_mirror(self) -> Mirror:
+        return Mirror(self.folder, self.tracking, self._extend_deadline, self._tracker, self._patience_s)
+
+    def _work(self) -> None:
+        _lower_priority()
+        self._mirror = self._new_mirror()
+        with LedgerReader(self.folder / LEDGER) as ledger:
+            # Once the run waits for this thread, another one with normal priority writes the rest.
+            pause_s = _LIVE_S
+            while not self._is_ending:
+                self._mirror.mirror_machine()
+                try:
+                    trial_id = self._queue.get(timeout=pause_s)
+                except queue.Empty:
+                    began = time.monotonic()
+                    self._mirror.mirror_running(ledger, lambda: self._is_ending or not self._queue.empty())
+                    pause_s = max(_LIVE_S, _LIVE_PAUSE * (time.monotonic() - began))
+                    continue
+                if trial_id is None:
+                    return
+                self._mirror.mirror_trials(ledger, [trial_id])
+
+    def _complete(self, artifacts: Sequence[Path], answers: Sequence[TrialAnswer]) -> None:
+        self._mirror = self._mirror or self._new_mirror()
+        self._mirror.mirror_sweep(artifacts, answers)
+        self._mirror.close()
 
 
 def has_been_mirrored(folder: Path, name: str) -> bool:
-    """Whether the sweep in ``folder`` was written to the tracker of that name."""
-    return (folder / _own_name(MIRRORED, name)).is_file()
+    """Return whether the sweep in ``folder`` was ever written to the tracker ``name``."""
+    return (folder / _file_of(name, MIRRORED)).is_file()
 
 
 def is_current(folder: Path, tracking: TrackingConfig, tracker: type[Tracker]) -> bool:
-    """Whether the store has everything in the ledger, as far as known without connecting."""
-    marker = folder / own_file(MIRRORED, tracker)
-    if not marker.is_file() or not tracker.is_there(folder, tracking):
+    """Return whether the store has everything in the ledger, as far as known without connecting."""
+    marker = folder / _file_of(tracker.name, MIRRORED)
+    if not marker.is_file() or not tracker.may_exist(folder, tracking):
         return False
     with LedgerReader(folder / LEDGER) as ledger:
         return marker.read_text() == f"{tracker.shown_store(folder, tracking)} {_state(folder, ledger)}"
 
 
+def _file_of(tracker_name: str, file: str) -> str:
+    """Return a tracker's name for ``file``. MLflow came first, so its files have no suffix."""
+    return file if tracker_name == "mlflow" else f"{file}.{tracker_name}"
+
+
 def _state(folder: Path, ledger: LedgerReader) -> str:
-    """A hash of what is mirrored: the sweep's ledger and those of forks of its trials."""
+    """Return a hash of what is mirrored: the sweep's ledger, and the ledgers of forks of its trials."""
     states = [ledger.state()]
     for path in sorted(folder.glob(FORKS_OF_EACH)):
         with LedgerReader(path) as forks:
@@ -164,7 +272,7 @@ def _state(folder: Path, ledger: LedgerReader) -> str:
 
 @contextlib.contextmanager
 def _only_writer(path: Path, title: str, patience_s: float) -> Iterator[None]:
-    """Hold the lock file ``path``, waiting a while for other holders. Raises TrackingError on timeout."""
+    """Hold the lock file ``path``, waiting for other holders. Raises TrackingError after ``patience_s``."""
     deadline = time.monotonic() + patience_s
     with open_private(path, "a") as file:
         while True:
@@ -176,3 +284,9 @@ def _only_writer(path: Path, title: str, patience_s: float) -> Iterator[None]:
                     raise TrackingError(f"another process is writing this sweep to {title}") from None
                 time.sleep(0.1)
         yield
+
+
+def _lower_priority() -> None:
+    """Put this thread behind training; what it does not write is written at the end."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has thread priorities
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

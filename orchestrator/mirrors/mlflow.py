@@ -1,7 +1,7 @@
-"""Sweeps in MLflow: a run for the sweep, below it one for each cell, and below that one for each trial.
+"""Sweeps in MLflow: a run for the sweep, below it one per cell, and below that one per trial.
 
-Runs are identified by the tags ``sweep.folder``, ``sweep.cell_id`` and ``sweep.trial_id``; ``sweep.level`` says which
-of the three a run is. Every number has a timestamp that follows from the ledger, so MLflow drops duplicates.
+Runs are identified by the tags ``sweep.folder``, ``sweep.cell_id`` and ``sweep.trial_id``; ``sweep.level`` names their
+level. Timestamps of metrics follow from the ledger, so MLflow drops duplicates.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import SweepError
-from orchestrator.base.files import FROZEN_SWEEP, make_folder
-from orchestrator.mirrors.mlflow_attachments import log_answer, log_map, log_table, log_texts
-from orchestrator.mirrors.mlflow_machine import MachineReadings
-from orchestrator.mirrors.mlflow_runs import ATTEMPT, MIRRORED, find_runs
-from orchestrator.mirrors.mlflow_settings import tell_apart
+from orchestrator.base.files import FROZEN_SWEEP
+from orchestrator.mirrors.mlflow_attachments import (
+    MachineReadings,
+    log_answer,
+    log_map,
+    log_table,
+    log_texts,
+    make_artifacts_folder,
+)
+from orchestrator.mirrors.mlflow_runs import ATTEMPT, MIRRORED, find_runs, log_differences
 from orchestrator.mirrors.mlflow_store import (
     artifacts_folder,
     folder_tag,
-    local_folder,
     prepare_database,
     rehome,
     shown_uri,
@@ -49,88 +53,96 @@ if TYPE_CHECKING:
     from mlflow.entities import Param
 
 _LONGEST_PARAM = 500  # characters
-_MAX_METRICS = 800  # in one call of log_batch, which accepts 1000 entries
-_COLLECT_AFTER = 200_000
+_MAX_METRICS = 800  # in one call of log_batch, which accepts 1,000 entries
+_GC_THRESHOLD = 200_000
 _FINAL_STATUS = {
     "errored": "FAILED",
     "lost": "FAILED",
     "interrupted": "KILLED",
-    "running": "KILLED",  # the driver writes only ended trials, and sync runs when there is no driver
+    "running": "KILLED",  # the driver writes ended trials only, and sync runs without a driver
     "planned": "SCHEDULED",
 }
-# Errors for a database that was interrupted while created or migrated, has another version, or is not one.
+# Errors of a database that was interrupted while being created or migrated, has another version, or is not a database.
 _UNUSABLE = re.compile(
     "no such (table|column)|has no column|table .* already exists|revision|schema|malformed|not a database"
 )
 
 
 class MlflowTracker:
-    """One sweep's runs in MLflow; ``Tracker`` describes the methods."""
+    """One sweep's runs in MLflow; see ``Tracker`` for the methods."""
 
     name = library = "mlflow"
     title = "MLflow"
 
-    def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
-        """Connect to the store, creating it if it is a file that does not exist. Raises TrackingError."""
+    def __init__(self, folder: Path, tracking: TrackingConfig, on_response: Callable[[], None]) -> None:
+        """Connect to the store; a missing SQLite file is created. Raises TrackingError."""
         self.folder, self.tracking = folder, tracking
         self.uri = tracking_uri(tracking, folder.parent)
         self.where = shown_uri(self.uri)
         self._machine: MachineReadings | None = None
-        self._sign_of_life = sign_of_life
-        with self._told_as_tracking_errors():
+        self._on_response = on_response
+        with self._tracking_errors():
             self._connect()
 
     @classmethod
-    def load(cls) -> None:
-        """Import MLflow now, which takes seconds."""
-        with contextlib.suppress(Exception):
-            import mlflow  # noqa: F401
-
-    @classmethod
     def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
-        """The tracking URI, without a password."""
+        """Return the tracking URI, without a password."""
         return shown_uri(tracking_uri(tracking, folder.parent))
 
     @classmethod
-    def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
-        """Whether the store's file exists; True for another kind of store."""
+    def may_exist(cls, folder: Path, tracking: TrackingConfig) -> bool:
+        """Return whether the store's file exists; True for another kind of store."""
         path = sqlite_file(tracking_uri(tracking, folder.parent))
         return path is None or path.is_file()
 
     @property
     def known(self) -> Mapping[str, str]:
-        """Trials that have a run, and the version of each complete one."""
+        """Versions of the trials with a run; "" for incomplete ones."""
         return self._runs.complete
 
     def write_trial(self, trial: TrialRecord) -> None:
         """Write a trial's run."""
-        with self._told_as_tracking_errors():
-            self._write_trial(trial)
+        with self._tracking_errors():
+            tags = {**self._identity(trial), MIRRORED: trial.version, **trial.tags}
+            run_id = self._run_of_attempt(trial, tags)
+            # ``_write_shares`` changes the shares that the run already has: two values at one time would be ambiguous.
+            known = self._runs.shares.get(trial.trial_id, {})
+            new = {name: value for name, value in trial.shares.items() if name not in known}
+            shares = [Point(name, value, 0) for name, value in new.items()]
+            self._log(run_id, trial, [*trial.points, *shares], tags)
+            ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
+            # Nobody else writes this run, so after a crash MLflow would list it as running forever.
+            self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
+            self._runs.running.discard(run_id)
+            self._runs.shown.pop(run_id, None)
+            self._runs.complete[trial.trial_id] = trial.version
+            self._runs.shares[trial.trial_id] = {**new, **known}
+            self._on_response()
 
     def write_running(self, trial: TrialRecord) -> None:
-        """Add points to a trial's run, which is made with the first ones."""
-        with self._told_as_tracking_errors():
-            tags = {**self._place(trial), "status": trial.status}
+        """Append points to a trial's run, which its first points create."""
+        with self._tracking_errors():
+            tags = {**self._identity(trial), "status": trial.status}
             run_id = self._run_of_attempt(trial, tags)
             self._log(run_id, trial, trial.points, tags)
             self._runs.running.add(run_id)
-            self._sign_of_life()
+            self._on_response()
 
     def write_machine(self) -> None:
-        """Add MLflow's system metrics to the sweep's run, every ten seconds."""
-        with self._told_as_tracking_errors():
+        """Append MLflow's system metrics to the sweep's run, at most every ten seconds."""
+        with self._tracking_errors():
             self._machine = self._machine or MachineReadings()
             now_ms = int(1000 * time.time())
-            # The seconds since the sweep's run was made: steps that also grow over a restart.
+            # Steps are seconds since the sweep's run was created, so they keep growing after a restart.
             step = (now_ms - self._runs.parent_made_ms) // 1000
             metrics = [self._entities.Metric(name, value, now_ms, step) for name, value in self._machine.due().items()]
             if metrics:
                 self._client.log_batch(self._runs.parent_id, metrics=metrics)
-                self._sign_of_life()
+                self._on_response()
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent run, FINISHED when the sweep is over and KILLED otherwise, and end stray runs."""
-        with self._told_as_tracking_errors():
+        """Write the parent run, FINISHED if the sweep is over and KILLED otherwise, and end stray runs."""
+        with self._tracking_errors():
             self._end_strays()
             self._write_shares(sweep)
             for answer in sweep.answers:
@@ -139,13 +151,13 @@ class MlflowTracker:
             for cell in sweep.cells:
                 self._write_cell(cell)
             for run_id in [run_id for run_id, status in self._runs.status.items() if status == "RUNNING"]:
-                self._client.set_terminated(run_id, status="KILLED")  # the sweep no longer has this cell
+                self._client.set_terminated(run_id, status="KILLED")  # the sweep has lost this cell
                 self._runs.status[run_id] = "KILLED"
-            tell_apart(self._client, self._experiment_id, self._sign_of_life)
+            log_differences(self._client, self._experiment_id, self._on_response)
 
     @contextlib.contextmanager
-    def _told_as_tracking_errors(self) -> Iterator[None]:
-        """MLflow may raise anything from its own errors to SQLAlchemy's; none may end a sweep."""
+    def _tracking_errors(self) -> Iterator[None]:
+        """Turn whatever MLflow raises, from its own errors to SQLAlchemy's, into TrackingError."""
         try:
             with _rare_collections():
                 yield
@@ -162,41 +174,41 @@ class MlflowTracker:
         from mlflow import MlflowClient
 
         for name in ("mlflow", "alembic", "urllib3"):
-            # Errors are reported once, as a warning of the sweep, without a traceback.
+            # The sweep reports an error once, as a warning without a traceback.
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._entities = mlflow.entities
-        # MLflow's modules are hundreds of thousands of objects that live as long as the process.
+        # MLflow's modules have hundreds of thousands of objects, which live as long as the process.
         gc.freeze()
-        self._sign_of_life()
+        self._on_response()
         if (path := sqlite_file(self.uri)) is not None:
-            prepare_database(path, self.folder.parent / ".mlflow.lock", self._sign_of_life)
+            prepare_database(path, self.folder.parent / ".mlflow.lock", self._on_response)
             rehome(path, self.folder.parent)
         self._client = MlflowClient(tracking_uri=self.uri)
         self._experiment_id = self._find_experiment()
-        self._sign_of_life()
+        self._on_response()
         self._find_runs()
 
     def _find_experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self.tracking.experiment)
-        if found is not None:
-            if found.lifecycle_stage != "active":
-                self._client.restore_experiment(found.experiment_id)
-            return found.experiment_id
-        # A local store's default place for artifacts is the working directory.
+        experiment = self._client.get_experiment_by_name(self.tracking.experiment)
+        if experiment is not None:
+            if experiment.lifecycle_stage != "active":
+                self._client.restore_experiment(experiment.experiment_id)
+            return experiment.experiment_id
+        # By default a local store keeps artifacts in the working directory.
         is_local = self.uri.startswith("sqlite:")
         location = artifacts_folder(self.folder.parent).as_uri() if is_local else None
         try:
             return self._client.create_experiment(self.tracking.experiment, artifact_location=location)
         except Exception:
-            found = self._client.get_experiment_by_name(self.tracking.experiment)
-            if found is None:
+            experiment = self._client.get_experiment_by_name(self.tracking.experiment)
+            if experiment is None:
                 raise
-            return found.experiment_id  # another sweep has just created it
+            return experiment.experiment_id  # another sweep has just created it
 
     def _find_runs(self) -> None:
         folder = folder_tag(self.folder)
         self._owner = {"sweep.folder": folder, "mlflow.user": getpass.getuser()}
-        self._runs = find_runs(self._client, self._experiment_id, folder, self._sign_of_life)
+        self._runs = find_runs(self._client, self._experiment_id, folder, self._on_response)
         if not self._runs.parent_id:
             self._create_parent()
 
@@ -205,35 +217,18 @@ class MlflowTracker:
         run = self._client.create_run(self._experiment_id, tags=tags, run_name=self.folder.name)
         self._runs.parent_id, self._runs.parent_made_ms = run.info.run_id, run.info.start_time
 
-    def _write_trial(self, trial: TrialRecord) -> None:
-        tags = {**self._place(trial), MIRRORED: trial.version, **trial.tags}
-        run_id = self._run_of_attempt(trial, tags)
-        # Those that the run has already are changed by ``_write_shares``: two values at one time would be ambiguous.
-        known = self._runs.shares.get(trial.trial_id, {})
-        new = {name: value for name, value in trial.shares.items() if name not in known}
-        shares = [Point(name, value, 0) for name, value in new.items()]
-        self._log(run_id, trial, [*trial.points, *shares], tags)
-        ended_ms = int(1000 * trial.finished_s) if trial.finished_s else None
-        # No other process writes these runs, so one that MLflow lists as running would stay so after a crash.
-        self._client.set_terminated(run_id, status=_FINAL_STATUS.get(trial.status, "FINISHED"), end_time=ended_ms)
-        self._runs.running.discard(run_id)
-        self._runs.shown.pop(run_id, None)
-        self._runs.complete[trial.trial_id] = trial.version
-        self._runs.shares[trial.trial_id] = {**new, **known}
-        self._sign_of_life()
-
     def _log(self, run_id: str, trial: TrialRecord, points: Sequence[Point], tags: Mapping[str, str]) -> None:
-        """Write points of a trial, with its params and ``tags``, as far as the run lacks them."""
+        """Write the points, params and ``tags`` of a trial that its run lacks."""
         entities, started_ms = self._entities, int(1000 * (trial.started_s or 0))
         shown = self._runs.shown.setdefault(run_id, set())
         new = [point for point in points if (point.name, point.step) not in shown]
         metrics = [entities.Metric(name, value, started_ms + step, step) for name, value, step in new]
         params = self._new_params(run_id, trial.values)
-        # One call writes all of an ordinary trial; a call costs as much as forty points.
+        # One call suffices for an ordinary trial; a call costs as much as forty points.
         last = max(0, (len(metrics) - 1) // _MAX_METRICS * _MAX_METRICS)
         for start in range(0, last, _MAX_METRICS):
             self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
-            self._sign_of_life()
+            self._on_response()
         known = self._runs.tags.setdefault(run_id, {})
         changed = [entities.RunTag(key, value) for key, value in tags.items() if known.get(key) != value]
         self._client.log_batch(run_id, metrics=metrics[last:], params=params, tags=changed)
@@ -241,8 +236,8 @@ class MlflowTracker:
         shown |= {(point.name, point.step) for point in new}
         self._runs.attempt[trial.trial_id] = attempt_of(trial)
 
-    def _place(self, trial: TrialRecord) -> dict[str, str]:
-        """The tags that say where a trial's run belongs."""
+    def _identity(self, trial: TrialRecord) -> dict[str, str]:
+        """Return the tags that identify a trial's run and attempt."""
         return {
             "mlflow.parentRunId": self._cell_run(trial.cell),
             "sweep.level": "trial",
@@ -251,19 +246,18 @@ class MlflowTracker:
         }
 
     def _run_of_attempt(self, trial: TrialRecord, tags: Mapping[str, str]) -> str:
-        """The run of a trial, a new one where it has points of another attempt: MLflow cannot remove points."""
+        """Return the run of a trial's attempt. The run of another attempt is deleted: MLflow cannot remove points."""
         trial_id = trial.trial_id
         if self._runs.attempt.get(trial_id, attempt_of(trial)) != attempt_of(trial):
             old = self._runs.of_trial.pop(trial_id)
             self._runs.running.discard(old)
             self._runs.shares.pop(trial_id, None)
             self._client.delete_run(old)
-        return self._runs.of_trial.get(trial_id) or self._create_child(trial, tags)
+        return self._runs.of_trial.get(trial_id) or self._create_trial_run(trial, tags)
 
-    def _create_child(self, trial: TrialRecord, tags: Mapping[str, str]) -> str:
-        """A run with ``tags`` from the beginning: written later, each would cost a query."""
-        # MLflow lists the newest first, and trials of a pack start at one moment: milliseconds make the order.
-        started_ms = int(1000 * trial.started_s) - trial.position if trial.started_s else None
+    def _create_trial_run(self, trial: TrialRecord, tags: Mapping[str, str]) -> str:
+        """Create a run with its ``tags``: set later, each would cost a query."""
+        started_ms = _start_ms(trial.started_s, trial.position)
         run = self._client.create_run(
             self._experiment_id, start_time=started_ms, tags={**self._owner, **tags}, run_name=trial.name[:250]
         )
@@ -273,11 +267,11 @@ class MlflowTracker:
         return run_id
 
     def _cell_run(self, cell: CellKey) -> str:
-        """The run of a cell, which is made if there is none."""
+        """Return the run of a cell; create it if needed."""
         if cell.cell_id not in self._runs.of_cell:
             tags = {**self._owner, "sweep.cell_id": cell.cell_id, "sweep.level": "cell"}
             tags["mlflow.parentRunId"] = self._runs.parent_id
-            started_ms = int(1000 * cell.started_s) - cell.position if cell.started_s else None
+            started_ms = _start_ms(cell.started_s, cell.position)
             run = self._client.create_run(
                 self._experiment_id, start_time=started_ms, tags=tags, run_name=cell.name[:250]
             )
@@ -287,7 +281,7 @@ class MlflowTracker:
         return self._runs.of_cell[cell.cell_id]
 
     def _new_params(self, run_id: str, values: Mapping[str, object]) -> list[Param]:
-        """The params that a run lacks: only what varies, since MLflow's plots start with the name that sorts first."""
+        """Return the params that a run lacks."""
         known = self._runs.params.setdefault(run_id, {})
         new = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in values.items() if key not in known}
         known.update(new)
@@ -300,58 +294,59 @@ class MlflowTracker:
         if self._runs.status.get(run_id) != status:
             self._client.set_terminated(run_id, status=status, end_time=ended_ms or None)
             self._runs.status[run_id] = status
-        self._sign_of_life()
+        self._on_response()
 
     def _write_metrics(self, run_id: str, metrics: Mapping[str, float], now_ms: int) -> None:
-        """Write the metrics of a cell or a sweep that have changed; those that no longer apply stay as they were."""
+        """Write the changed metrics of a cell or a sweep; metrics that no longer apply keep their values."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         known = self._runs.metrics.setdefault(run_id, {})
-        changed = {name: value for name, value in metrics.items() if known.get(name) != value and math.isfinite(value)}
+        known.update(self._log_changed(run_id, finite, known, now_ms))
+
+    def _log_changed(
+        self, run_id: str, metrics: Mapping[str, float], known: Mapping[str, float], now_ms: int
+    ) -> dict[str, float]:
+        """Log the metrics that differ from ``known``, and return them."""
+        changed = {name: float(value) for name, value in metrics.items() if known.get(name) != value}
         if changed:
-            made = [self._entities.Metric(name, float(value), now_ms, 0) for name, value in changed.items()]
-            self._client.log_batch(run_id, metrics=made)
-            known.update(changed)
+            entries = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
+            self._client.log_batch(run_id, metrics=entries)
+        return changed
 
     def _end_strays(self) -> None:
-        """End the runs of trials that are not in the ledger: it was deleted, and the sweep was changed."""
+        """End the runs of trials outside the ledger: it was deleted, and the sweep was changed."""
         for run_id in self._runs.running:
             self._client.set_terminated(run_id, status="KILLED")
         self._runs.running.clear()
 
     def _write_shares(self, sweep: SweepRecord) -> None:
-        """Write the metrics that depend on other trials, where they have changed."""
+        """Write the changed metrics that depend on other trials."""
         now_ms = int(1000 * sweep.finished_s)
         for trial_id, shares in sweep.shares.items():
-            run_id, known = self._runs.of_trial.get(trial_id), self._runs.shares.get(trial_id, {})
-            changed = {name: value for name, value in shares.items() if known.get(name) != value}
-            if run_id is None or not changed:
-                continue
-            metrics = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
-            self._client.log_batch(run_id, metrics=metrics)
-            self._runs.shares[trial_id] = {**known, **shares}
-            self._sign_of_life()
+            if (run_id := self._runs.of_trial.get(trial_id)) is not None:
+                known = self._runs.shares.get(trial_id, {})
+                if self._log_changed(run_id, shares, known, now_ms):
+                    self._runs.shares[trial_id] = {**known, **shares}
+                    self._on_response()
 
     def _write_answer(self, answer: TrialAnswer) -> None:
-        """Write what is known of a trial since its end to its run, where that has changed."""
-        run_id, shares = self._runs.of_trial.get(answer.trial_id), self._runs.shares.get(answer.trial_id, {})
+        """Write an answer about a trial to its run, if it has changed."""
+        run_id, known = self._runs.of_trial.get(answer.trial_id), self._runs.shares.get(answer.trial_id, {})
         if run_id is None:
             return
-        # Another question may give lower numbers, and of two at one time MLflow shows the higher.
-        now_ms = int(1000 * time.time())
-        changed = {name: float(value) for name, value in answer.metrics.items() if shares.get(name) != value}
-        metrics = [self._entities.Metric(name, value, now_ms, 0) for name, value in changed.items()]
-        self._client.log_batch(run_id, metrics=metrics)
-        self._runs.shares[answer.trial_id] = {**shares, **changed}
+        # A later question may give lower numbers, and at equal times MLflow shows the highest.
+        changed = self._log_changed(run_id, answer.metrics, known, int(1000 * time.time()))
+        self._runs.shares[answer.trial_id] = {**known, **changed}
         tags = self._runs.tags.setdefault(run_id, {})
         tags |= log_answer(self._client, run_id, answer, tags)
-        self._sign_of_life()
+        self._on_response()
 
     def _write_parent(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
         wanted = {key: shown_value(value)[:_LONGEST_PARAM] for key, value in sweep.settings.items()}
         known = self._runs.params.get(self._runs.parent_id, {})
         if any(wanted.get(key) != value for key, value in known.items()):
-            self._replace_parent()  # the user has edited the sweep, and params of a run cannot change
+            self._replace_parent()  # the user has edited the sweep, and params cannot change
         tags = {**sweep.tags, "sweep.level": "sweep", "mlflow.source.type": "LOCAL"}
-        tags["mlflow.source.name"] = f"sweep run {self.folder / FROZEN_SWEEP}"  # with the command line's changes
+        tags["mlflow.source.name"] = f"sweep run {self.folder / FROZEN_SWEEP}"  # includes changes by the command line
         tags |= {"mlflow.source.git.commit": sweep.git_commit} if sweep.git_commit else {}
         entities, now_ms = self._entities, int(1000 * sweep.finished_s)
         self._client.log_batch(
@@ -360,16 +355,15 @@ class MlflowTracker:
             tags=[entities.RunTag(key, value[:5000]) for key, value in tags.items()],
         )
         self._write_metrics(self._runs.parent_id, sweep.metrics, now_ms)
-        if (place := local_folder(self._client.get_run(self._runs.parent_id).info.artifact_uri)) is not None:
-            make_folder(place)  # MLflow would create it with the umask's permissions
+        local_artifacts = make_artifacts_folder(self._client, self._runs.parent_id)
         log_texts(self._client, self._runs.parent_id, sweep.texts)
         log_table(self._client, self._runs.parent_id, sweep.cells)
         for path in artifacts:
             self._client.log_artifact(self._runs.parent_id, str(path))
-            self._sign_of_life()
+            self._on_response()
             if path.suffix == ".png":
-                log_map(self._client, self._runs.parent_id, path, sweep.num_finished, place)
-                self._sign_of_life()
+                log_map(self._client, self._runs.parent_id, path, sweep.num_finished, local_artifacts)
+                self._on_response()
         self._client.set_terminated(self._runs.parent_id, status="FINISHED" if sweep.is_over else "KILLED")
 
     def _replace_parent(self) -> None:
@@ -377,23 +371,28 @@ class MlflowTracker:
         self._create_parent()
         for run_id in self._runs.of_cell.values():
             self._client.set_tag(run_id, "mlflow.parentRunId", self._runs.parent_id)
-            self._sign_of_life()
+            self._on_response()
         self._client.delete_run(old)
 
 
+def _start_ms(started_s: float | None, position: int) -> int | None:
+    """Return the start of a run. Milliseconds order the trials of a pack, since MLflow lists the newest run first."""
+    return int(1000 * started_s) - position if started_s else None
+
+
 def _cause(error: Exception) -> str:
-    """The first line of an error, fit to be shown."""
+    """Return the first line of an error, without passwords."""
     return shown_uri((str(error).strip() or type(error).__name__).splitlines()[0][:200])
 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Makes Python collect garbage less often: MLflow creates tens of objects per point, none of them garbage yet.
+    """Collect garbage less often: MLflow creates tens of live objects per point.
 
-    Otherwise a third of MLflow's time for a batch is spent on collecting.
+    At the default threshold, a third of MLflow's time for a batch is garbage collection.
     """
     before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER, *before[1:])
+    gc.set_threshold(_GC_THRESHOLD, *before[1:])
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""MLflow's pages: the server that shows them, and prepared views in which sweeps are compared.
+"""MLflow's pages: the command that serves them, and prepared views for comparing sweeps.
 
-A view is a tag of the experiment that MLflow's own button for sharing would write: columns, order and charts.
+A view is the tag of an experiment that MLflow's share button writes: columns, order and charts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestrator.mirrors.mlflow_store import artifacts_folder
 from orchestrator.mirrors.sweep_records import MAP_AXES
 
 _VIEW = "mlflow.sharedViewState."
-# As many as a page of usual width shows; MLflow orders them by name.
+# As many as fit a page of usual width; MLflow orders them by name.
 _SWEEP_COLUMNS = ("stable_fraction", "edge_low", "edge_high", "recommended_margin", "lr_sensitivity")
 _CELL_COLUMNS = ("stable_fraction", "distance_to_edge", "final_loss", "num_diverged", "num_spiked")
 _MOST_MAPS = 12  # on one page
@@ -23,10 +23,9 @@ _PAGE = 1000
 
 
 def run_pages(uri: str, address: str) -> list[str]:
-    """What each experiment's pages show, with where the server at ``address`` has them; prepares their views.
+    """Prepare each experiment's views and return a line for each: what it shows, and its URL at ``address``.
 
-    Empty when the store cannot be read. MLflow opens an experiment on a page for chat traces unless the address asks
-    for its runs.
+    Empty if the store is unreadable. The URLs ask for runs: by default MLflow opens an experiment's chat traces.
     """
     import mlflow
 
@@ -48,30 +47,30 @@ def run_pages(uri: str, address: str) -> list[str]:
             }
             for key, (title, view, mode) in views.items():
                 client.set_experiment_tag(experiment.experiment_id, _VIEW + key, json.dumps(view))
-                asked = urllib.parse.urlencode({"viewStateShareKey": key, "compareRunsMode": mode})
-                lines.append(f"{title}: {page}&{asked}")
+                parameters = urllib.parse.urlencode({"viewStateShareKey": key, "compareRunsMode": mode})
+                lines.append(f"{title}: {page}&{parameters}")
     except Exception:
         return lines
     return lines
 
 
 def sweeps_view() -> dict[str, Any]:
-    """The list of sweeps by the share of their seeds that are stable, with their edges."""
+    """Return the view of sweeps with their edges, ordered by the fraction of stable seeds."""
     columns = [f"metrics.`{name}`" for name in _SWEEP_COLUMNS]
     return _view("tags.`sweep.level` = 'sweep'", "metrics.`stable_fraction`", columns)
 
 
 def maps_view(sweeps: Sequence[Any]) -> dict[str, Any]:
-    """A chart of the stable fraction for each of the runs ``sweeps``, over the axes that its tag names.
+    """Return the view with a chart of the stable fraction per sweep, over the axes in the run's tag.
 
-    They come in pairs with the names of the sweeps above them, since MLflow titles a chart by its axes alone.
+    Charts come in pairs under a heading with the sweeps' names, since MLflow titles a chart by its axes alone.
     """
     named = [
         (str(sweep.info.run_name), [axis for axis in sweep.data.tags.get(MAP_AXES, "").split(",") if axis])
         for sweep in sweeps[:_MOST_MAPS]
     ]
     charts, sections = [], []
-    drawn = [each for each in named if each[1]]
+    drawn = [(name, axes) for name, axes in named if axes]
     for start in range(0, len(drawn), 2):
         pair = drawn[start : start + 2]
         section = f"maps of {' and '.join(name for name, _ in pair)}"
@@ -87,7 +86,7 @@ def maps_view(sweeps: Sequence[Any]) -> dict[str, Any]:
 
 
 def _map_chart(sweep: str, axes: Sequence[str], section: str) -> dict[str, Any]:
-    """A contour over two axes; with one axis the points of its cells."""
+    """Return a contour chart over two axes, or a scatter chart over one."""
     fraction = {"key": f"stable_fraction/{sweep}", "type": "METRIC"}
     x, y = ({"key": name, "type": "PARAM"} for name in (axes[0], axes[-1]))
     shared = {"uuid": f"map-{sweep}", "metricSectionId": section, "deleted": False, "isGenerated": False}
@@ -98,7 +97,7 @@ def _map_chart(sweep: str, axes: Sequence[str], section: str) -> dict[str, Any]:
 
 
 def _view(query: str, order: str, columns: Sequence[str]) -> dict[str, Any]:
-    """The state of MLflow's page of runs."""
+    """Return the state of MLflow's page of runs."""
     return {
         "searchFilter": query, "orderByKey": order, "orderByAsc": False, "startTime": "ALL",
         "lifecycleFilter": "Active", "datasetsFilter": [], "modelVersionFilter": "All Runs",
@@ -111,7 +110,7 @@ def _view(query: str, order: str, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def server_command(uri: str, results: Path, port: int, python: str) -> list[str]:
-    """The command that serves MLflow's pages for ``uri``, on loopback only."""
+    """Return the command that serves MLflow's pages for ``uri``, on loopback only."""
     hosts = ",".join(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
     artifacts = artifacts_folder(results).as_uri()
     return [

@@ -1,4 +1,4 @@
-"""MLflow's store for the sweeps of one results folder: its URI, its SQLite file, and the place of its artifacts."""
+"""MLflow's store for the sweeps of one results folder: its location, its SQLite file, and what is read from it."""
 
 from __future__ import annotations
 
@@ -6,62 +6,86 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import make_folder, make_private, waiting_lock
+from orchestrator.logs.columns import Columns
+from orchestrator.logs.tables import Log, Table, make_log
 from orchestrator.sweepfile.sections import TrackingConfig
 
-# An unreachable store must cost seconds, not MLflow's default of minutes: one call takes at most twice ten seconds, so
-# MLflow's error for a server that hangs comes before the mirror's patience ends.
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# An unreachable store must cost seconds instead of MLflow's default of minutes. A call takes at most twice ten seconds,
+# so MLflow reports a hanging server before the mirror's patience ends.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 STORE = "mlflow.db"
-# MLflow waits as long for a database that another process has locked.
-_BUSY_TIMEOUT_S = 20.0
+_BUSY_TIMEOUT_S = 20.0  # for a locked database, as in MLflow
+_PAGE = 1000  # runs
+_MOST_NAMES = 8  # of experiments in an error
+
+
+# --- location --------------------------------------------------------------------------------------
 
 
 def tracking_uri(tracking: TrackingConfig, results: Path) -> str:
-    """The MLflow store of sweeps under ``results``: the configured one, or mlflow.db there."""
+    """Return the URI of the store for sweeps under ``results``: the configured one, or mlflow.db there."""
     return tracking.uri or f"sqlite:///{(results / STORE).absolute()}"
 
 
 def shown_uri(uri: str) -> str:
-    """A tracking URI for display: without user and password."""
+    """Return a tracking URI for display: without user and password."""
     return re.sub(r"//[^/@]*@", "//", uri)
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite store; None for another kind of store."""
+    """Return the file of a SQLite store, or None for another kind of store."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def folder_tag(folder: Path) -> str:
-    """The tag that identifies the runs of the sweep in ``folder``; MLflow's filters cannot escape a quote."""
+    """Return the tag that identifies the runs of the sweep in ``folder``. MLflow's filters cannot escape a quote."""
     return str(folder.absolute()).replace("'", "_")
 
 
-def prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) -> None:
-    """Make sure that the store at ``path`` can be written, and create one if needed.
+def artifacts_folder(results: Path) -> Path:
+    """Return the folder for artifacts of sweeps under ``results``, in a store on this machine."""
+    return (results / "mlflow_artifacts").absolute()
 
-    MLflow itself tries for minutes to open a broken store. If it is killed while creating one, or two processes create
-    one at once, it leaves a partial store that it can never open again. Raises sqlite3.Error when the file cannot be
-    used.
+
+def local_folder(uri: str | None) -> Path | None:
+    """Return the folder of a file: URI, or None for another kind of URI."""
+    return Path(url2pathname(urlsplit(uri).path)) if uri and uri.startswith("file:") else None
+
+
+# --- the SQLite file -------------------------------------------------------------------------------
+
+
+def prepare_database(path: Path, lock: Path, on_response: Callable[[], None]) -> None:
+    """Ensure that the store at ``path`` is writable, and create it if needed.
+
+    MLflow itself would retry for minutes to open a broken store. If it is killed while creating one, or if two
+    processes create one at once, the partial store can never be opened again. Raises sqlite3.Error if the file is
+    unusable.
     """
     if _has_tables(path):
         return
     with waiting_lock(lock):
-        sign_of_life()
+        on_response()
         if _has_tables(path):
             return
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         new = path.with_name(f".{path.name}.new")
-        # A journal left by a killed process would be replayed into a database that it does not belong to.
+        # A killed process may have left a journal, which must not be replayed into a different database.
         for file in (new, path):
             for leftover in ("-journal", "-wal", "-shm"):
                 file.with_name(file.name + leftover).unlink(missing_ok=True)
@@ -70,68 +94,156 @@ def prepare_database(path: Path, lock: Path, sign_of_life: Callable[[], None]) -
         make_private(new)  # SQLite gives the journal the mode of its database
         SqlAlchemyStore(f"sqlite:///{new}", artifacts_folder(path.parent).as_uri()).engine.dispose()
         os.replace(new, path)
-        # In this process MLflow may still hold a store that was deleted.
+        # MLflow may still hold a deleted store in this process.
         if (known := getattr(SqlAlchemyStore, "_engine_map", {}).get(f"sqlite:///{path}")) is not None:
             known.dispose()
-    sign_of_life()
+    on_response()
 
 
 def rehome(path: Path, results: Path) -> None:
-    """Update the places of artifacts and sweeps in the store at ``path`` if it was copied or moved with ``results``.
+    """Update the paths in the store at ``path`` after it was copied or moved with ``results``.
 
-    MLflow stores absolute paths, so in a copy artifacts would not be found, or be written to the old place. A store
-    that is not that of ``results``, or that has runs of several results folders, is left unchanged. Raises
-    sqlite3.Error when the file cannot be used.
+    MLflow stores absolute paths of artifacts, so a copy would miss its artifacts or write to the old folder. A store
+    outside ``results``, or with runs of several results folders, is left unchanged. Raises sqlite3.Error if the file is
+    unusable.
     """
     here = artifacts_folder(results)
     if path.absolute() != (results / STORE).absolute() or not path.is_file():
         return
     with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as database, database:
-        found = database.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
-        places = {
-            place if place.name == here.name else place.parent for (uri,) in found if (place := local_folder(uri))
+        rows = database.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
+        locations = {
+            folder if folder.name == here.name else folder.parent for (uri,) in rows if (folder := local_folder(uri))
         }
-        for there in places - {here}:
-            if there.name != here.name or not _is_left(there, path):
+        for there in locations - {here}:
+            if there.name != here.name or not _has_left(path, there):
                 continue
             changes = (
                 ("experiments", "artifact_location", "1", there.as_uri(), here.as_uri()),
                 ("runs", "artifact_uri", "1", there.as_uri(), here.as_uri()),
                 ("tags", "value", "key = 'sweep.folder'", folder_tag(there.parent), folder_tag(here.parent)),
             )
-            for table, column, which, old, new in changes:
+            for table, column, condition, old, new in changes:
                 database.execute(
                     f"UPDATE {table} SET {column} = ? || substr({column}, ?)"
-                    f" WHERE {which} AND ({column} = ? OR substr({column}, 1, ?) = ?)",
+                    f" WHERE {condition} AND ({column} = ? OR substr({column}, 1, ?) = ?)",
                     (new, len(old) + 1, old, len(old) + 1, f"{old}/"),
                 )
 
 
-def _is_left(artifacts: Path, store: Path) -> bool:
-    """Whether ``store`` was copied or moved away from where ``artifacts`` are."""
+def _has_left(store: Path, artifacts: Path) -> bool:
+    """Return whether ``store`` is a copy from, or was moved out of, the folder that ``artifacts`` are in."""
     before = artifacts.parent / STORE
     if before.exists():
         return not before.samefile(store)
     return not artifacts.exists()
 
 
-def artifacts_folder(results: Path) -> Path:
-    """Where artifacts of sweeps under ``results`` are, in a store on this machine."""
-    return (results / "mlflow_artifacts").absolute()
-
-
-def local_folder(uri: str | None) -> Path | None:
-    """The folder that a file: URI names; None for another kind."""
-    return Path(url2pathname(urlsplit(uri).path)) if uri and uri.startswith("file:") else None
-
-
 def _has_tables(path: Path) -> bool:
-    """Whether the database at ``path`` exists, can be written, and has tables. Raises sqlite3.Error."""
+    """Return whether the database at ``path`` exists, is writable and has tables. Raises sqlite3.Error."""
     if not path.exists():
         return False
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_S)
     with contextlib.closing(connection) as database:
         database.execute("BEGIN IMMEDIATE")
-        found = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+        num_tables = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
         database.execute("ROLLBACK")
-    return found > 0
+    return num_tables > 0
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def all_runs(
+    client: MlflowClient, experiment_id: str, query: str = "", on_response: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
+    """Iterate over the runs of an experiment that match ``query``; ``on_response`` is called for each page."""
+    token: str | None = None
+    while True:
+        page = client.search_runs([experiment_id], query, max_results=_PAGE, page_token=token)
+        on_response()
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def read_run(run_id: str, results: Path, wanted: Columns) -> Log:
+    """Return the log in a run's metrics, from MLFLOW_TRACKING_URI or the store under ``results``.
+
+    Raises InputError if there is no such run.
+    """
+    name = f"mlflow:{run_id}"
+    with _connection(name, results) as (client, _):
+        table = _metrics(client, run_id, client.get_run(run_id).data.metrics)
+    return make_log(name, table, wanted)
+
+
+def read_experiment(name: str, results: Path) -> Iterator[tuple[str, dict[str, str], Table]]:
+    """Iterate over the runs of an experiment in the store of ``read_run``: id, parameters, metrics by step.
+
+    Raises InputError if there is no such experiment.
+    """
+    source = f"mlflow:{name}"
+    with _connection(source, results) as (client, uri):
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            names = ", ".join(e.name for e in client.search_experiments(max_results=_PAGE)[:_MOST_NAMES])
+            raise InputError(Problem(source, "", f"{uri} has no experiment {name!r}", f"there are: {names}"))
+        for run in all_runs(client, experiment.experiment_id):
+            yield run.info.run_id, dict(run.data.params), _metrics(client, run.info.run_id, run.data.metrics)
+
+
+@contextlib.contextmanager
+def _connection(source: str, results: Path) -> Iterator[tuple[MlflowClient, str]]:
+    """Connect to MLFLOW_TRACKING_URI or the store under ``results``, and yield the client and the URI for display.
+
+    Raises InputError if the store's file is missing, and in place of MLflow's errors.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or tracking_uri(TrackingConfig(), results)
+    where = shown_uri(uri)
+    if (path := sqlite_file(uri)) is not None and not path.is_file():
+        raise InputError(Problem(source, "", f"no MLflow store at {where}", "set MLFLOW_TRACKING_URI"))
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield MlflowClient(tracking_uri=uri), where
+    except MlflowException as error:
+        cause = str(error).splitlines()[0]
+        raise InputError(Problem(source, "", shown_uri(cause), f"looked in {where}")) from None
+
+
+def _metrics(client: MlflowClient, run_id: str, keys: Iterable[str]) -> Table:
+    table = Table()
+    for key in keys:
+        for metric in client.get_metric_history(run_id, key):
+            table.add({key: metric.value} | {"step": metric.step})
+    return table
+
+
+def runs_without_driver(folder: Path, tracking: TrackingConfig) -> int:
+    """Return how many runs of the sweep in ``folder`` are RUNNING in MLflow. Call it when no driver has the sweep.
+
+    Returns 0 without a readable store. Neither creates nor changes a store.
+    """
+    uri, tag = tracking_uri(tracking, folder.parent), folder_tag(folder)
+    try:
+        if (path := sqlite_file(uri)) is not None:
+            # MLflow would create or migrate the store.
+            with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                query = (
+                    "SELECT COUNT(*) FROM runs JOIN tags USING (run_uuid) WHERE tags.key = 'sweep.folder'"
+                    " AND tags.value = ? AND runs.status = 'RUNNING' AND runs.lifecycle_stage = 'active'"
+                )
+                return database.execute(query, (tag,)).fetchone()[0]
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(tracking.experiment)
+        if experiment is None:
+            return 0
+        query = f"tags.`sweep.folder` = '{tag}' and attributes.status = 'RUNNING'"
+        return len(client.search_runs([experiment.experiment_id], query, max_results=_PAGE))
+    except Exception:
+        return 0

@@ -1,4 +1,4 @@
-"""What a tracker gets of a trial, from the ledger, and the key of its cell."""
+"""The tracker's records of trials and the keys of their cells, from the ledger."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of, headlines
 from orchestrator.maps.related_cells import tied_settings, ties_of
-from orchestrator.mirrors.companions import on_scales, with_companions
 from orchestrator.mirrors.curve_points import SPIKY, complete_rows, curve_points, reading_points
+from orchestrator.mirrors.log_columns import loss_columns, with_log_columns
 from orchestrator.mirrors.tracker import CellKey, Point, TrialRecord
 
-# Raised when a trial's record gets other content: then trackers write all trials once more.
+# Increase it when the content of records changes: trackers then write all trials again.
 _VERSION = 4
-# Columns of telemetry that say the most, by the names that a tracker shows.
+# The most informative columns of telemetry, and their names in a tracker.
 _HEADLINES = {
     "lambda_max_over_threshold": "lambda_max_over_threshold", "update_rms/all": "update_rms", "v_lag/all": "v_lag",
     "attention_logit": "attention_logit", "noise_scale": "noise_scale",
 }  # fmt: skip
-_HEADLINE_BUCKETS = 5  # of which the lowest, the highest and the last reading are shown
+_HEADLINE_BUCKETS = 5  # the lowest, highest and last reading of each are shown
 
 
 def version_of(row: TrialResult) -> str:
-    """What changes whenever a trial's record does."""
+    """Return a text that changes whenever the trial's record does."""
     return f"{_VERSION}:{row.status}:{row.pack_id}"
 
 
 def attempt_of(trial: TrialRecord) -> str:
-    """Which attempt at training a record is of."""
+    """Return the id of the attempt that a record describes."""
     return trial.version.rpartition(":")[2]
 
 
@@ -50,7 +50,7 @@ def trial_record(
     sweep: str,
     shares: Mapping[str, float] | None = None,
 ) -> TrialRecord:
-    """The tracker's record of a trial of the ``sweep`` over ``axes``: points of its curves, results, ``shares``."""
+    """Return the tracker's record of a trial; ``sweep`` is the name of the sweep."""
     is_finished, ties = row.status == "finished", ties_of(ledger)
     tags = {"status": row.status, "outcome": row.outcome, "reason": row.reason}
     tags |= {"audited": "true"} if row.is_audited else {}
@@ -60,7 +60,7 @@ def trial_record(
         version=version_of(row),
         status=row.status,
         cell=cell_key(row, axes, sweep, ties),
-        # Settings that do not vary are recorded on the sweep.
+        # The sweep has the settings that do not vary.
         values={**_values(row, axes, ties), "seed": row.seed, "sweep": sweep},
         tags={key: str(value) for key, value in tags.items() if value is not None},
         points=_points(ledger, row, every) if is_finished else [],
@@ -74,18 +74,18 @@ def trial_record(
 def running_record(
     ledger: LedgerReader, row: TrialResult, axes: Mapping[str, Axis], sweep: str, after: int
 ) -> tuple[TrialRecord, int]:
-    """The record of a trial that still trains, with the points beyond its first ``after`` rows, and the next such."""
+    """Return the record of a running trial, with points after its first ``after`` rows, and the new number of rows."""
     trace = ledger.trace(row.trial_id)
-    points, until = [], after
+    points, num_rows = [], after
     for name in set(SPIKY) & set(trace):
         value_N = trace[name]
-        kept, until = complete_rows(trace["step"], value_N, row.steps, after)
+        kept, num_rows = complete_rows(trace["step"], value_N, row.steps, after)
         points += [Point(name, float(value_N[i]), int(trace["step"][i])) for i in kept if math.isfinite(value_N[i])]
-    return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), until
+    return replace(trial_record(ledger, row, "auto", axes, sweep), points=points), num_rows
 
 
 def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mapping[str, str]) -> CellKey:
-    """The cell of a trial. Trials of other settings that are no axes, or other ties, are of another cell."""
+    """Return the key of a trial's cell, which also depends on the settings outside the axes and on the ties."""
     config = {key: value for key, value in row.config.items() if key not in row.cell}
     config |= tied_settings(row, ties)
     text = canonical_json([dict(row.cell), config])
@@ -99,17 +99,17 @@ def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mappi
 
 
 def _values(row: TrialResult, axes: Mapping[str, Axis], ties: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a cell on the axes, and those that follow from them."""
-    return {**with_companions(row.cell, axes), **tied_settings(row, ties)}
+    """Return a cell's values on the axes, and the values that follow from them."""
+    return {**with_log_columns(row.cell, axes), **tied_settings(row, ties)}
 
 
 def shown_value(value: Any) -> str:
-    """The value of a field as text."""
+    """Return the value of a field as text."""
     return "none" if value is None else json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
 def _points(ledger: LedgerReader, row: TrialResult, every: int | str) -> list[Point]:
-    """A finished trial's curves, its results and the headline readings of its telemetry."""
+    """Return a finished trial's curves, results and headline readings of telemetry."""
     trace, telemetry = ledger.trace(row.trial_id), ledger.telemetry(row.trial_id)
     readings = [Point(name, value, 0) for name, value in headlines(telemetry, trace).items()]
     return [*_curves(row, trace, telemetry, every), *_results(row), *readings]
@@ -131,5 +131,5 @@ def _curves(row: TrialResult, trace: Trace, telemetry: Trace, every: int | str) 
 def _results(row: TrialResult) -> list[Point]:
     values = {name: value for name in RESULTS if (value := getattr(row, name)) is not None}
     values |= {outcome: float(row.outcome == outcome) for outcome in OUTCOMES}
-    values |= on_scales(row.final_loss, row.initial_loss, is_over=row.outcome == "diverged")
+    values |= loss_columns(row.final_loss, row.initial_loss, has_diverged=row.outcome == "diverged")
     return [Point(name, float(value), 0) for name, value in values.items()]

@@ -1,4 +1,4 @@
-"""What a tracker gets of a sweep as a whole, and of each of its cells, from the ledger."""
+"""The tracker's records of a sweep and its cells, from the ledger."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.related_cells import led, ties_of
 from orchestrator.maps.sensitivity import lr_sensitivity
 from orchestrator.maps.stability import MapCell, distinct_runs, map_cell, stability_map, sweep_axes
-from orchestrator.mirrors.companions import map_axes, on_scales
+from orchestrator.mirrors.log_columns import loss_columns, map_params
 from orchestrator.mirrors.records import cell_key, shown_value
 from orchestrator.mirrors.tracker import CellKey, CellRecord, SweepRecord, Text
 from orchestrator.sweepfile.settings import settings_of
 
-MAP_AXES = "sweep.map_axes"  # tag: the params of cells over which a map can be drawn, by commas
+MAP_AXES = "sweep.map_axes"  # tag: comma-separated params of cells that a map can be drawn over
 _UNFINISHED = ("planned", "running", "interrupted", "lost")
-LR_WORDS = {"lr_too_slow": TOO_SLOW, "lr_oscillating": OSCILLATING, "lr_right": RIGHT}  # metrics: 1 where it is so
+_LR_METRICS = {"lr_too_slow": TOO_SLOW, "lr_oscillating": OSCILLATING, "lr_right": RIGHT}  # 1 if it applies, else 0
 _MEDIANS = (
     "final_loss", "validation_loss", "best_loss", "peak_factor", "off_share", "learned_share", "lr_regret",
     "onset_step", *OF_TELEMETRY,
 )  # fmt: skip
-_MOST_ROWS = 20  # whose edges are metrics of the sweep
+_MOST_ROWS = 20  # of the map: with more, their edges are not logged one by one
 
 
 def sweep_record(ledger: LedgerReader) -> SweepRecord:
-    """The tracker's record of the sweep of ``ledger``."""
+    """Return the tracker's record of the sweep in ``ledger``."""
     facts, packs, rows = ledger.facts(), ledger.packs(), judged_trials(ledger)
     environment = packs[-1].environment if packs else {}
     axes = sweep_axes(ledger)
@@ -48,7 +48,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
     tags = {
         "objective": facts.get("objective", ""),
         "sweep_version": facts.get("sweep_version", ""),
-        MAP_AXES: ",".join(map_axes([axis for axis in axes if axis.name not in led(axes)])),
+        MAP_AXES: ",".join(map_params([axis for axis in axes if axis.name not in led(axes)])),
         **{f"fixed.{key}": shown_value(value) for key, value in fixed.items()},
         **{f"environment.{key}": value for key, value in environment.items() if key != "pid"},
     }
@@ -64,7 +64,7 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
             **{f"tie.{name}": text for name, text in ties.items()},
             **{key: shown_value(value) for key, value in fixed.items()},
         },
-        metrics={**_counts(rows), **_of_map(ledger, rows, cells), **_costs(ledger, packs)},
+        metrics={**_counts(rows), **_map_metrics(ledger, rows, cells), **_costs(ledger, packs)},
         cells=cells,
         finished_s=max((row.finished_at or 0 for row in rows), default=0),
         is_over=not any(row.status in _UNFINISHED for row in rows),
@@ -74,15 +74,15 @@ def sweep_record(ledger: LedgerReader) -> SweepRecord:
 
 
 def _shares(row: TrialResult) -> dict[str, float]:
-    """What other trials tell of this one."""
-    found: dict[str, float] = {}
+    """Return the results of a trial that depend on other trials."""
+    shares: dict[str, float] = {}
     if row.learned_share is not None:
-        found |= {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
+        shares |= {"learned_share": row.learned_share, DEGRADED: float(row.is_degraded)}
     if row.lr_regret is not None:
-        found["lr_regret"] = row.lr_regret
+        shares["lr_regret"] = row.lr_regret
     if row.lr_health is not None:
-        found |= {name: float(row.lr_health == word) for name, word in LR_WORDS.items()}
-    return found
+        shares |= {name: float(row.lr_health == word) for name, word in _LR_METRICS.items()}
+    return shares
 
 
 # --- cells -----------------------------------------------------------------------------------------
@@ -119,20 +119,21 @@ def _cells(
 
 
 def _cell_metrics(cell: MapCell, rows: Sequence[TrialResult], sweep: str) -> dict[str, float]:
-    found: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
-    found["num_stable"] += cell.outcomes.get(DEGRADED, 0)
-    found |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
+    metrics: dict[str, float] = {f"num_{outcome}": float(cell.outcomes.get(outcome, 0)) for outcome in OUTCOMES}
+    metrics["num_stable"] += cell.outcomes.get(DEGRADED, 0)
+    metrics |= {f"num_{DEGRADED}": float(cell.outcomes.get(DEGRADED, 0)), "num_risen": float(cell.num_risen)}
     if cell.lr_health is not None:
-        found |= {name: float(cell.lr_health == word) for name, word in LR_WORDS.items()}
+        metrics |= {name: float(cell.lr_health == word) for name, word in _LR_METRICS.items()}
     if cell.fraction_stable is not None and cell.interval is not None:
         low, high = cell.interval
-        # Once more with the sweep's name: MLflow's charts show one metric of all runs that have it.
-        found |= {"stable_fraction": cell.fraction_stable, f"stable_fraction/{sweep}": cell.fraction_stable}
-        found |= {"stable_fraction_low": low, "stable_fraction_high": high}
-    found |= {name: value for name in _MEDIANS if (value := cell.medians[name]) is not None}
-    initial = [row.initial_loss for row in rows if row.initial_loss is not None]
-    is_over = cell.outcomes.get("diverged", 0) * 2 > cell.num_finished
-    return found | on_scales(cell.medians["final_loss"], median(initial) if initial else None, is_over=is_over)
+        # Repeated with the sweep's name, since MLflow charts a metric for every run that has it.
+        metrics |= {"stable_fraction": cell.fraction_stable, f"stable_fraction/{sweep}": cell.fraction_stable}
+        metrics |= {"stable_fraction_low": low, "stable_fraction_high": high}
+    metrics |= {name: value for name in _MEDIANS if (value := cell.medians[name]) is not None}
+    initials = [row.initial_loss for row in rows if row.initial_loss is not None]
+    has_diverged = cell.outcomes.get("diverged", 0) * 2 > cell.num_finished
+    initial = median(initials) if initials else None
+    return metrics | loss_columns(cell.medians["final_loss"], initial, has_diverged=has_diverged)
 
 
 def _distance(cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tuple[Any, ...], str]) -> dict[str, float]:
@@ -141,16 +142,16 @@ def _distance(cell: Mapping[str, Any], axes: Sequence[Axis], states: Mapping[tup
 
 
 def _sensitivities(ledger: LedgerReader) -> Callable[[Mapping[str, Any]], dict[str, float]]:
-    """The function from a cell to what a wrong learning rate costs at its other settings, where that is known."""
+    """Return a function from a cell to the cost of a wrong learning rate at its other settings, if known."""
     try:
         settings = lr_sensitivity(ledger, "lr")
     except InputError:
         settings = []
-    found = {tuple(each.setting.items()): each.value for each in settings}
+    costs = {tuple(s.setting.items()): s.value for s in settings}
     names = list(settings[0].setting) if settings else []
 
     def of_cell(cell: Mapping[str, Any]) -> dict[str, float]:
-        value = found.get(tuple((name, cell[name]) for name in names))
+        value = costs.get(tuple((name, cell[name]) for name in names))
         return {} if value is None else {"lr_sensitivity": value}
 
     return of_cell
@@ -165,26 +166,26 @@ def _counts(rows: Sequence[TrialResult]) -> dict[str, float]:
     return counts | {"num_trials": len(rows)} | _audit_counts(audit(rows, None))
 
 
-def _of_map(ledger: LedgerReader, rows: Sequence[TrialResult], cells: Sequence[CellRecord]) -> dict[str, float]:
-    """The size of the stable region, the edge, the setting to take, and what a wrong learning rate costs."""
-    found: dict[str, float] = {}
-    known = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
-    if known:
-        found["stable_fraction"] = sum(known) / len(known)
+def _map_metrics(ledger: LedgerReader, rows: Sequence[TrialResult], cells: Sequence[CellRecord]) -> dict[str, float]:
+    """Return the size of the stable region, the edge, the recommendation and the cost of a wrong learning rate."""
+    metrics: dict[str, float] = {}
+    fractions = [cell.metrics["stable_fraction"] for cell in cells if "stable_fraction" in cell.metrics]
+    if fractions:
+        metrics["stable_fraction"] = sum(fractions) / len(fractions)
         states = [cell_state([row.label for row in trials]) for trials in _by_cell(rows)]
-        found["stable_cells"] = sum(state == "stable" for state in states) / len(states)
-    found |= _edges(ledger)
+        metrics["stable_cells"] = sum(state == "stable" for state in states) / len(states)
+    metrics |= _edges(ledger)
     try:
         chosen = recommend(ledger).chosen
     except InputError:
         chosen = None
     if chosen is not None:
-        found |= {f"recommended_{name}": float(v) for name, v in chosen.setting.items() if is_number(v)}
-        found["recommended_loss"] = chosen.loss
+        metrics |= {f"recommended_{name}": float(v) for name, v in chosen.setting.items() if is_number(v)}
+        metrics["recommended_loss"] = chosen.loss
         if math.isfinite(chosen.margin):
-            found["recommended_margin"] = chosen.margin
+            metrics["recommended_margin"] = chosen.margin
     costs = [cell.metrics["lr_sensitivity"] for cell in cells if "lr_sensitivity" in cell.metrics]
-    return found | ({"lr_sensitivity": median(costs)} if costs else {})
+    return metrics | ({"lr_sensitivity": median(costs)} if costs else {})
 
 
 def _by_cell(rows: Iterable[TrialResult]) -> list[list[TrialResult]]:
@@ -195,9 +196,9 @@ def _by_cell(rows: Iterable[TrialResult]) -> list[list[TrialResult]]:
 
 
 def _edges(ledger: LedgerReader) -> dict[str, float]:
-    """The bracket of each row's outermost edge along the first axis, and their medians on its scale.
+    """Return the bracket of each row's outermost edge along the first axis, and their median on the axis's scale.
 
-    Where cells are scattered, the median 95 % interval of the fitted edge.
+    For scattered cells, return the median 95 % interval of the fitted edge.
     """
     try:
         stability = stability_map(ledger)
@@ -214,17 +215,17 @@ def _edges(ledger: LedgerReader) -> dict[str, float]:
     }
     if not brackets:
         return {}
-    found = {}
-    for place, name in enumerate(("edge_low", "edge_high")):
-        found[name] = _middle([bracket[place] for bracket in brackets.values()], stability.x)
+    metrics = {}
+    for side, name in enumerate(("edge_low", "edge_high")):
+        metrics[name] = _middle([bracket[side] for bracket in brackets.values()], stability.x)
         if stability.y is not None and len(brackets) <= _MOST_ROWS:
-            of_rows = {y: bracket[place] for y, bracket in brackets.items()}
-            found |= {f"{name}/{stability.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
-    return found
+            of_rows = {y: bracket[side] for y, bracket in brackets.items()}
+            metrics |= {f"{name}/{stability.y.name} {_plain(format_value(y))}": value for y, value in of_rows.items()}
+    return metrics
 
 
 def _plain(text: str) -> str:
-    """``text`` with the characters that MLflow takes in a name; interventions have commas and plus signs."""
+    """Replace the characters that MLflow rejects in a name, such as the commas and plus signs of interventions."""
     return re.sub(r"[^\w./: -]", "_", text, flags=re.ASCII)
 
 
@@ -239,21 +240,23 @@ def _fitted_edges(fitted: Fit) -> dict[str, float]:
 
 
 def _middle(values: Sequence[float], axis: Axis) -> float:
-    """The median on the axis's scale: halfway between two values in the middle is so on that scale."""
+    """Return the median; the two middle values are averaged on the axis's scale."""
     ordered = sorted(values)
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return low if low == high else axis.between(low, high) or (low + high) / 2
 
 
 def _costs(ledger: LedgerReader, packs: Sequence[PackRow]) -> dict[str, float]:
-    """Steps trained, seconds of all workers together, and seconds in which any worker trained."""
-    found = {"steps_trained": float(sum(pack.member_steps for pack in packs))}
-    found["worker_seconds"] = sum(pack.seconds for pack in packs)
-    return found | {"wall_seconds": ledger.training_seconds()}
+    """Return steps trained, seconds summed over workers, and seconds during which any worker trained."""
+    return {
+        "steps_trained": float(sum(pack.member_steps for pack in packs)),
+        "worker_seconds": sum(pack.seconds for pack in packs),
+        "wall_seconds": ledger.training_seconds(),
+    }
 
 
 def _audit_counts(balance: Audit) -> dict[str, float]:
-    """What early stopping saved, and how often it was wrong, where known."""
+    """Return what early stopping saved, and how often it was wrong, if known."""
     counts: dict[str, float] = {
         "num_audited": balance.num_judged,
         "steps_saved": balance.steps_saved,
@@ -268,13 +271,13 @@ def _audit_counts(balance: Audit) -> dict[str, float]:
 
 
 def _texts(packs: Sequence[PackRow]) -> list[Text]:
-    """The texts that packs were trained on, as their workers found them."""
-    found = [pack.environment for pack in packs if "text_sha256" in pack.environment]
-    return list(dict.fromkeys(Text(e["text"], e["text_sha256"], int(e["text_bytes"])) for e in found))
+    """Return the texts that packs were trained on, as their workers found them."""
+    environments = [pack.environment for pack in packs if "text_sha256" in pack.environment]
+    return list(dict.fromkeys(Text(e["text"], e["text_sha256"], int(e["text_bytes"])) for e in environments))
 
 
 def _fixed(rows: Sequence[TrialResult], ties: Container[str]) -> dict[str, Any]:
-    """The settings that are neither axes nor tied and so equal in all trials."""
+    """Return the settings that are neither axes nor tied, and so equal in all trials."""
     if not rows:
         return {}
     settings = settings_of(rows[0].objective, rows[0].config)
@@ -282,7 +285,7 @@ def _fixed(rows: Sequence[TrialResult], ties: Container[str]) -> dict[str, Any]:
 
 
 def _range_text(axis: Axis) -> str:
-    """The values of an axis in short."""
+    """Return a short text for the values of an axis."""
     values = axis.values
     if not values:
         return "" if axis.ends is None else f"{axis.ends[0]:g} .. {axis.ends[1]:g}"

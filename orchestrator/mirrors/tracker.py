@@ -1,11 +1,12 @@
-"""The interface of an experiment tracker.
+"""The interface of an experiment tracker, and the records that it stores.
 
-A tracker is a class with the methods of ``Tracker`` in a module of this room, and a line in the table of
-``catalogue.py``.
+To add a tracker, write a class with the methods of ``Tracker`` in a module of this room and list it in
+``orchestrator/base/vocabulary.py``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +20,11 @@ from orchestrator.sweepfile.sections import TrackingConfig
 
 
 class TrackingError(SweepError):
-    """A tracker cannot be reached or rejects a request; this never ends a sweep."""
+    """A tracker is unreachable or rejects a request. It never ends a sweep."""
 
 
 class Point(NamedTuple):
-    """One number of a curve, or a result at step 0; always finite."""
+    """One finite number of a curve, or a result at step 0."""
 
     name: str
     value: float
@@ -32,48 +33,45 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellKey:
-    """A cell of the sweep: its id, which also depends on the settings that are no axes, its name and its values.
+    """The identity of a cell in a tracker."""
 
-    ``started_s`` is when its first trial started, and ``position`` its place in the sweep.
-    """
-
-    cell_id: str
+    cell_id: str  # a hash of the values, and of the settings outside the axes
     name: str
     values: Mapping[str, Any]
-    started_s: float | None = None
-    position: int = 0
+    started_s: float | None = None  # when its first trial started, since 1970
+    position: int = 0  # in the sweep, from 0
 
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """All that a tracker gets of a cell, but its trials."""
+    """A cell, without its trials."""
 
     key: CellKey
     metrics: Mapping[str, float]
-    finished_s: float  # when its last trial so far ended; 0 before any
+    finished_s: float  # when its latest trial ended, since 1970; 0 before any did
     is_over: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """All that a tracker gets of a trial."""
+    """A trial: its values, curves and results."""
 
     trial_id: str
     name: str
-    version: str  # changes whenever any other field here does
+    version: str  # changes whenever another field does
     status: str  # as in the ledger
     cell: CellKey
-    values: Mapping[str, Any]  # of the axes and the seed, with companions on their scales; an axis may have None
+    values: Mapping[str, Any]  # axes and seed, with log columns; an axis may be None
     tags: Mapping[str, str]
     points: Sequence[Point]
     started_s: float | None  # since 1970
     finished_s: float | None
     position: int  # in the sweep, from 0
-    shares: Mapping[str, float] = field(default_factory=dict)  # see SweepRecord, as far as known
+    shares: Mapping[str, float] = field(default_factory=dict)  # see SweepRecord; those known so far
 
 
 class Text(NamedTuple):
-    """A text that trials were trained on: its name, the SHA-256 of its bytes, and how many."""
+    """A text that trials were trained on: its name, SHA-256 and size."""
 
     name: str
     sha256: str
@@ -82,9 +80,9 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialAnswer:
-    """What was found out about a trial after its end: why it failed, and what forks of it say would have saved it.
+    """Findings about a trial after its end: why it failed, and which remedies would have saved it.
 
-    ``table`` has a row for each remedy and step, ``picture`` is a file.
+    ``table`` has a row per remedy and step; ``picture`` is an image file.
     """
 
     trial_id: str
@@ -96,18 +94,19 @@ class TrialAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SweepRecord:
-    """All that a tracker gets of a sweep as a whole. ``metrics`` are counts, the edge and what follows from it.
+    """A sweep as a whole, with its cells.
 
-    ``shares`` are results of trials that depend on the others: by trial, name and value. They change as trials finish.
+    ``metrics`` are counts, the edge and what follows from it. ``shares`` are results of a trial that depend on other
+    trials, by trial and name; they change as trials finish.
     """
 
     tags: Mapping[str, str]
     git_commit: str  # empty if unknown
-    settings: Mapping[str, str]  # of all trials; an axis has its range
+    settings: Mapping[str, str]  # shared by all trials; an axis has its range
     metrics: Mapping[str, float]
     cells: Sequence[CellRecord]
-    finished_s: float  # when its last trial so far ended, since 1970; 0 before any
-    is_over: bool  # whether no trial is left to train
+    finished_s: float  # when its latest trial ended, since 1970; 0 before any did
+    is_over: bool  # every trial has ended
     num_finished: int = 0  # trials
     texts: Sequence[Text] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -117,66 +116,69 @@ class SweepRecord:
 class Tracker(Protocol):
     """One sweep in a tracker: its trials, and the sweep as their parent.
 
-    The mirror ensures that one process at a time writes a sweep. Writing the same thing twice stores it once.
+    Only one process at a time writes a sweep; the mirror ensures it. Writes are idempotent.
     """
 
-    name: ClassVar[str]  # in a sweep file, and of the extra that installs it
-    title: ClassVar[str]  # its name in messages
-    library: ClassVar[str]  # what it imports
+    name: ClassVar[str]  # in a sweep file; also the extra that installs it
+    title: ClassVar[str]  # in messages
+    library: ClassVar[str]  # the module that it imports
     where: str  # the store, for display: without passwords
 
-    def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, tracking: TrackingConfig, on_response: Callable[[], None]) -> None:
         """Connect to the store for the sweep with results in ``folder``.
 
-        ``sign_of_life`` is called on every response of the store, to distinguish a slow store from one that hangs.
-        Raises TrackingError, and nothing else, when the store cannot be used; so do the writing methods.
+        ``on_response`` is called whenever the store responds: it distinguishes a slow store from one that hangs.
+        Raises TrackingError, and no other error, if the store is unusable. The same holds for the writing methods.
         """
 
     @property
     def known(self) -> Mapping[str, str]:
-        """Trials in the store, with the version of each that is complete there, "" for the others."""
+        """Versions of the trials in the store; "" for incomplete ones."""
 
     def write_trial(self, trial: TrialRecord) -> None:
-        """Write a whole trial, replacing what the store has of it."""
+        """Write a whole trial, replacing its previous version in the store."""
 
     def write_running(self, trial: TrialRecord) -> None:
-        """Add the points of a trial that still trains; `write_trial` follows at its end. May do nothing."""
+        """Append points of a running trial. Optional; `write_trial` follows at its end."""
 
     def write_machine(self) -> None:
-        """Add the load of this machine, which trains the sweep now. May do nothing."""
+        """Append the current load of this machine. Optional."""
 
     def write_sweep(self, sweep: SweepRecord, artifacts: Sequence[Path]) -> None:
-        """Write the parent with ``artifacts``, the trials' ``shares`` and ``answers``, and end stray runs.
+        """Write the parent with ``artifacts``, update the trials' ``shares`` and ``answers``, and end stray runs.
 
-        Stray runs are other runs of the sweep that the store lists as running.
+        Stray runs belong to the sweep but are not in the ledger, and the store lists them as running.
         """
 
     @classmethod
-    def load(cls) -> None:
-        """Do the slow imports now; raises nothing: later use reports the error."""
-
-    @classmethod
     def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
-        """``where``, without connecting."""
+        """Return ``where`` without connecting."""
 
     @classmethod
-    def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
-        """Whether the store may have content, as far as known without connecting."""
+    def may_exist(cls, folder: Path, tracking: TrackingConfig) -> bool:
+        """Return whether the store may have the sweep. Does not connect."""
 
 
-def with_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a record, with the logarithms that are among them as numbers."""
-    return {name: float(value) if name.startswith("log10_") else value for name, value in values.items()}
+def import_library(tracker: type[Tracker]) -> None:
+    """Import a tracker's library now, which may take seconds. Errors are left to the first use."""
+    with contextlib.suppress(Exception):
+        importlib.import_module(tracker.library)
 
 
 def tracker_class(name: str = "mlflow") -> type[Tracker]:
-    """The class of a tracker in ``TRACKERS``. Raises InputError for an unknown name, and without its library."""
+    """Return the class of a tracker in ``TRACKERS``. Raises InputError if it is unknown or its library is missing."""
     if name not in TRACKERS:
         raise InputError(Problem("", "tracking.to", f"{name!r} is unknown", f"choose from {', '.join(TRACKERS)}"))
     module, _, attribute = TRACKERS[name].partition(":")
-    found: type[Tracker] = getattr(importlib.import_module(module), attribute)
-    if not is_installed(found.library):
+    tracker: type[Tracker] = getattr(importlib.import_module(module), attribute)
+    if not is_installed(tracker.library):
         remedy = f"{install_command(name)}, or remove it from tracking.to"
-        what = f"{found.title} needs the package {found.library}, which is not installed"
-        raise InputError(Problem("", "tracking.to", what, remedy))
-    return found
+        message = f"{tracker.title} needs the package {tracker.library}, which is not installed"
+        raise InputError(Problem("", "tracking.to", message, remedy))
+    return tracker
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return the columns and the values of ``rows``; a missing value is None."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return columns, [[row.get(column) for column in columns] for row in rows]

@@ -1,7 +1,7 @@
-"""The process that Weights & Biases starts, and the files that it writes: neither is trusted to be well in the end.
+"""The process that Weights & Biases starts, and the files that it writes. Neither is trusted to end well.
 
-The library waits without limit for a process that hangs, also as this process exits. It drops what does not fit on a
-full disk, and says so only in a log.
+The library waits without limit for a hanging process, even when this process exits. On a full disk it drops data and
+only logs it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from orchestrator.base.processes import children, end_all, is_alive, tree_of
 
 _NAME = "wandb-core"
 _EXIT_S = 2.0
-_FILE_HEAD, _PART_HEAD, _BLOCK = 7, 7, 32768  # bytes: of the file, of a part of a record, and between block ends
-_WHOLE, _LAST = 1, 4  # kinds of parts that end a record
+_FILE_HEAD, _PART_HEAD, _BLOCK = 7, 7, 32768  # bytes: file header, header of a record's part, block
+_WHOLE, _LAST = 1, 4  # kinds of part that end a record
 
-_in_use: set[threading.Event] = set()  # by threads, of which some may be abandoned when this process exits
+_in_use: set[threading.Event] = set()  # by threads, which may have been abandoned when this process exits
 _ending = threading.Lock()
 
 
 @contextlib.contextmanager
 def limited(limit_s: float) -> Iterator[threading.Event]:
-    """Kills the library's process where what is done inside takes longer than ``limit_s``, or outlasts this process.
+    """Kill the library's process if the block takes longer than ``limit_s``, or is running when this process exits.
 
-    Yields an event that says that this happened. Errors of the library's own logs are not printed meanwhile.
+    Yield an event that is set when that happens. Meanwhile, errors of the library's own logging are not printed.
     """
     is_late, watch = threading.Event(), threading.Timer(limit_s, lambda: (is_late.set(), kill_service()))
     watch.daemon = True
@@ -51,18 +51,18 @@ def limited(limit_s: float) -> Iterator[threading.Event]:
 
 
 def start_service(settings: Any) -> None:
-    """Start the library's process, unless it runs, and see to it that the exit of this process does not wait for it."""
+    """Start the library's process unless it is running, and keep this process's exit from waiting for it."""
     from wandb.sdk import wandb_setup
 
-    # As wandb.setup() does, which waits for itself where the process cannot be started.
+    # Does what wandb.setup() does, which deadlocks if the process cannot be started.
     wandb_setup._setup(settings=settings, start_service=False).ensure_service()
-    # Hooks are called in reverse order, so this one has to come after the library's, which waits.
+    # Exit hooks run in reverse order: registered last, this one runs before the library's, which waits.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
 
 def is_running() -> bool:
-    """Whether the library's process runs."""
+    """Return whether the library's process is running."""
     return bool(_running())
 
 
@@ -80,12 +80,12 @@ def _running() -> list[psutil.Process]:
 
 
 def end_service() -> None:
-    """End the library's process in order, unless a run of the user's needs it; otherwise it ends with this process."""
+    """End the library's process in order, unless a run of the user's needs it; it then ends with this process."""
     import wandb
 
     with _ending:
         if wandb.run is None:
-            # It raises SystemExit if that process failed, and anything if it was killed; then its run has failed too.
+            # SystemExit if that process failed, any error if it was killed; the run has reported it.
             with contextlib.suppress(Exception, SystemExit):
                 wandb.teardown()
 
@@ -94,15 +94,15 @@ def _at_exit() -> None:
     for is_late in list(_in_use):
         is_late.set()
         kill_service()
-        end = threading.Thread(target=end_service, daemon=True)  # the library's locks may be held for ever
+        end = threading.Thread(target=end_service, daemon=True)  # the library's locks may be held forever
         end.start()
         end.join(_EXIT_S)
 
 
 def wait_for_end(path: Path, patience_s: float) -> None:
-    """Wait until the file of a run that was written offline is complete, which it is only after the run was finished.
+    """Wait until the file of an offline run is complete, which takes a moment after the run's end.
 
-    Raises OSError where it is not after ``patience_s``.
+    Raises OSError after ``patience_s``.
     """
     deadline = time.monotonic() + patience_s
     while not is_complete(path):
@@ -112,10 +112,10 @@ def wait_for_end(path: Path, patience_s: float) -> None:
 
 
 def is_complete(path: Path) -> bool:
-    """Whether all records of a run's file are whole, and the last says how the run ended.
+    """Return whether all records of a run's file are whole and the last one says how the run ended.
 
-    The file is a log as LevelDB has it: blocks of 32 KiB with parts of records, each with a checksum of kind and
-    content, its length and its kind.
+    The format is LevelDB's log: 32 KiB blocks of record parts, each with a checksum of kind and content, its length and
+    its kind.
     """
     from wandb.proto.wandb_internal_pb2 import Record
 

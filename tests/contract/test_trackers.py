@@ -20,8 +20,7 @@ from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import stability_map, sweep_axes
-from orchestrator.mirrors.background import BackgroundMirror
-from orchestrator.mirrors.mirror import Mirror
+from orchestrator.mirrors.mirror import BackgroundMirror, Mirror
 from orchestrator.mirrors.records import running_record
 from orchestrator.mirrors.tracker import (
     TRACKERS,
@@ -46,21 +45,18 @@ class MemoryTracker:
     stores: ClassVar[dict[str, dict]] = {}
     is_down: ClassVar[bool] = False
 
-    def __init__(self, folder: Path, tracking: TrackingConfig, sign_of_life: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, tracking: TrackingConfig, on_response: Callable[[], None]) -> None:
         self.where = self.shown_store(folder, tracking)
         self._check()
         self._store = self.stores.setdefault(self.where, {"trials": {}, "sweep": None, "artifacts": []})
-        self._sign_of_life = sign_of_life
-
-    @classmethod
-    def load(cls) -> None: ...
+        self._on_response = on_response
 
     @classmethod
     def shown_store(cls, folder: Path, tracking: TrackingConfig) -> str:
         return f"memory of {folder}"
 
     @classmethod
-    def is_there(cls, folder: Path, tracking: TrackingConfig) -> bool:
+    def may_exist(cls, folder: Path, tracking: TrackingConfig) -> bool:
         return cls.shown_store(folder, tracking) in cls.stores
 
     @property
@@ -70,7 +66,7 @@ class MemoryTracker:
     def write_trial(self, trial: TrialRecord) -> None:
         self._check()
         self._store["trials"][trial.trial_id] = trial
-        self._sign_of_life()
+        self._on_response()
 
     def write_running(self, trial: TrialRecord) -> None:
         self._check()
@@ -401,12 +397,12 @@ def test_a_store_that_was_lost_is_written_again(case: Case, results: Path) -> No
     assert case.stored(results) == before
 
 
-def test_the_store_gives_signs_of_life(case: Case, results: Path) -> None:
-    signs: list[None] = []
-    with Mirror(results / NAME, TrackingConfig(), lambda: signs.append(None), case.tracker) as mirror:
-        before = len(signs)
+def test_the_store_reports_its_responses(case: Case, results: Path) -> None:
+    responses: list[None] = []
+    with Mirror(results / NAME, TrackingConfig(), lambda: responses.append(None), case.tracker) as mirror:
+        before = len(responses)
         mirror.mirror_sweep([])
-    assert len(signs) - before >= 12, "one a trial"
+    assert len(responses) - before >= 12, "one a trial"
 
 
 def test_one_process_at_a_time_writes_a_sweep(case: Case, results: Path) -> None:
@@ -476,7 +472,7 @@ def test_the_suite_can_fail(results: Path) -> None:
     for broken in (
         test_the_store_says_what_the_ledger_says,
         test_a_trial_that_the_store_has_is_not_written_again,
-        test_the_store_gives_signs_of_life,
+        test_the_store_reports_its_responses,
     ):
         with pytest.raises(AssertionError):
             broken(wrong, results)

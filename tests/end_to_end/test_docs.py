@@ -27,8 +27,8 @@ from orchestrator.maps.edge_axes import MOST_LINES
 from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
 from orchestrator.maps.front import Kind as FrontKind
-from orchestrator.mirrors.notify.news import PAUSE_S
-from orchestrator.mirrors.notify.sender import PATIENCE_S
+from orchestrator.mirrors.news import PAUSE_S
+from orchestrator.mirrors.notifier import PATIENCE_S
 from orchestrator.sweepfile.overrides import parse_set
 from orchestrator.sweepfile.sections import (
     EVENTS,

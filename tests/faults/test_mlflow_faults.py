@@ -28,7 +28,7 @@ from orchestrator.commands.sync import sync
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.mirrors.mirror import Mirror
 from orchestrator.mirrors.mlflow_pages import server_command
-from orchestrator.mirrors.mlflow_reading import runs_without_driver
+from orchestrator.mirrors.mlflow_store import runs_without_driver
 from orchestrator.mirrors.tracker import TrackingError
 from orchestrator.sweepfile.sections import TrackingConfig
 

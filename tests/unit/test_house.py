@@ -31,18 +31,13 @@ ROOMS = {
 IMPORTERS = {
     "ray": {"orchestrator.executors.ray_ranks", "orchestrator.executors.ray_tune"},
     "mlflow": {
-        f"orchestrator.mirrors.{name}"
-        for name in ("mlflow", "mlflow_attachments", "mlflow_machine", "mlflow_pages", "mlflow_reading", "mlflow_store")
+        f"orchestrator.mirrors.{name}" for name in ("mlflow", "mlflow_attachments", "mlflow_pages", "mlflow_store")
     },
     "optuna": {f"orchestrator.search.{name}" for name in ("by_optuna", "importance", "sampled", "study")},
     "submitit": {"orchestrator.executors.slurm"},
-    "tensorboardX": {
-        "orchestrator.logs.event_files",
-        "orchestrator.mirrors.event_writing",
-        "orchestrator.mirrors.tensorboard",
-    },
+    "tensorboardX": {"orchestrator.logs.event_files", "orchestrator.mirrors.tensorboard"},
     "wandb": {"orchestrator.mirrors.wandb", "orchestrator.mirrors.wandb_service"},
-    "apprise": {"orchestrator.mirrors.notify.service"},
+    "apprise": {"orchestrator.mirrors.notifier"},
     "transformers": {"orchestrator.callbacks.transformers"},
     "lightning": {"orchestrator.callbacks.lightning"},
     "typer": {

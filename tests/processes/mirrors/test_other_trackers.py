@@ -83,13 +83,13 @@ def test_a_run_that_is_lost_or_was_not_written_to_its_end_is_written_again(folde
 def test_after_a_move_the_next_run_names_the_copies_of_tables_in_their_new_place(folder: Path, tmp_path: Path) -> None:
     mirror_to("wandb", folder)
     wandb = tracker_class("wandb")
-    assert wandb.is_there(folder, TrackingConfig())
+    assert wandb.may_exist(folder, TrackingConfig())
     (tmp_path / "elsewhere").mkdir()
     moved = folder.rename(tmp_path / "elsewhere" / "edge")
-    assert not wandb.is_there(moved, TrackingConfig()), "so that a run looks"
+    assert not wandb.may_exist(moved, TrackingConfig()), "so that a run looks"
     before = {path: path.stat().st_mtime_ns for path in moved.glob("wandb/offline-run-*/*.wandb")}
     mirror_to("wandb", moved)
-    assert wandb.is_there(moved, TrackingConfig())
+    assert wandb.may_exist(moved, TrackingConfig())
     after = {path: path.stat().st_mtime_ns for path in moved.glob("wandb/offline-run-*/*.wandb")}
     assert (len(after), len(before.items() & after.items())) == (13, 12), "only the run of the sweep is written again"
     content = b"".join(path.read_bytes() for path in after)

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from sweep_cases import learning
 
 from orchestrator.logs.columns import Columns
-from orchestrator.mirrors.mlflow_reading import read_run
+from orchestrator.mirrors.mlflow_store import read_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -14,9 +14,9 @@ from sweep_cases import QUADRATIC
 from objectives.models import quadratic
 from orchestrator.base.errors import StorageError
 from orchestrator.ledger.writer import LedgerWriter
-from orchestrator.mirrors.notify import service
-from orchestrator.mirrors.notify.news import Message
-from orchestrator.mirrors.notify.sender import NotDelivered, Sender
+from orchestrator.mirrors import notifier
+from orchestrator.mirrors.news import Message
+from orchestrator.mirrors.notifier import NotDelivered, Sender
 
 RUN = ("run", "edge.yaml", "--executor", "inline")
 
@@ -26,7 +26,7 @@ def arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     """The messages of runs in a folder with a sweep file that asks for them."""
     found: list[Message] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(service, "service_of", lambda notify, where: found.append)
+    monkeypatch.setattr(notifier, "service_of", lambda notify, where: found.append)
     (tmp_path / "edge.yaml").write_text(f"{QUADRATIC}notify: {{url_from: NOTIFY_URL}}\n")
     return found
 
@@ -38,7 +38,7 @@ def refusing(arrived, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(message: Message) -> None:
         raise NotDelivered("the service answered with HTTP status 401")
 
-    monkeypatch.setattr(service, "service_of", lambda notify, where: refuse)
+    monkeypatch.setattr(notifier, "service_of", lambda notify, where: refuse)
 
 
 def test_a_run_is_told_at_its_end_and_a_finished_sweep_tells_nothing_more(arrived, command_line) -> None:
@@ -128,7 +128,7 @@ def test_a_service_that_refuses_costs_one_warning_also_where_an_error_ends_the_r
 
 def test_a_service_that_hangs_costs_one_warning(arrived, command_line, monkeypatch) -> None:
     release = threading.Event()
-    monkeypatch.setattr(service, "service_of", lambda notify, where: lambda message: release.wait() and None)
+    monkeypatch.setattr(notifier, "service_of", lambda notify, where: lambda message: release.wait() and None)
     monkeypatch.setattr("orchestrator.commands.run.Sender", partial(Sender, patience_s=0.01))
     code, text = command_line(*RUN)
     assert code == 0

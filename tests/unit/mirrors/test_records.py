@@ -6,7 +6,7 @@ import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
 from orchestrator.maps.stability import sweep_axes
-from orchestrator.mirrors.mlflow_settings import differing
+from orchestrator.mirrors.mlflow_runs import differing
 from orchestrator.mirrors.records import trial_record
 from orchestrator.mirrors.sweep_records import sweep_record
 
