@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from objectives.base import OBJECTIVES, Way
+from objectives.base import OBJECTIVES, ExecutionPlan
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.worker.checkpoints import CheckpointWriter, random_states
 
@@ -27,7 +27,7 @@ def measure(width: int) -> tuple[float, float, float]:
     """Size in MiB, pause in ms, and parallel work in ms, medians of five."""
     objective = OBJECTIVES["gpt"]
     configs = [objective.config_class(steps=1000, width=width, lr=1e-3)] * _MEMBERS
-    trainer = objective.start(configs, list(range(_MEMBERS)), "cpu", Way(_MEMBERS))
+    trainer = objective.start(configs, list(range(_MEMBERS)), "cpu", ExecutionPlan(_MEMBERS))
     detector = SpikeDetector(_MEMBERS)
     trial_ids = [f"trial{k}" for k in range(_MEMBERS)]
     writer = CheckpointWriter(trial_ids, _INTERVAL_S, None)

@@ -12,7 +12,7 @@ import torch
 from benchmarks.crew import Advance, Window, count_steps
 from benchmarks.plain_gpt import PlainTrainer, Style
 from benchmarks.sizes import Size
-from objectives.base import OBJECTIVES, GptConfig, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 
 NUM_SEEDS = 3
 # The worker of sweep looks at the metrics of its pack as often.
@@ -76,7 +76,7 @@ def stack(size: Size, precision: str, device: str, num_members: int, is_compiled
     """A pack as sweep trains it: metrics stay on the device and are read every ten steps."""
     configs = member_configs(size, num_members, precision)
     seeds = [k % NUM_SEEDS for k in range(num_members)]
-    trainer = OBJECTIVES["gpt"].start(configs, seeds, device, Way(num_members, is_compiled))
+    trainer = OBJECTIVES["gpt"].start(configs, seeds, device, ExecutionPlan(num_members, is_compiled))
     curve: list[torch.Tensor] = []
 
     def advance() -> int:

@@ -24,7 +24,7 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import SpikeDetector
 from orchestrator.detection.run_monitor import RunMonitor
 from orchestrator.maps.replay import Curve, detect
-from orchestrator.worker.ways import prepare_process
+from orchestrator.worker.machine import prepare_process
 
 _PACKS = (("gpt", 16), ("gpt", 64), ("function_fit", 64), ("function_fit", 512), ("quadratic", 512))
 _STEPS = 20  # between two looks
@@ -42,12 +42,12 @@ def judged_share(objective: str, members: int, rounds: int) -> float:
     """Time of judging the steps of a pack, as a share of the time of the steps."""
     import torch
 
-    from objectives.base import OBJECTIVES, Way
+    from objectives.base import OBJECTIVES, ExecutionPlan
 
     torch.set_num_threads(1)
     kind = OBJECTIVES[objective]
     configs = [kind.config_class(steps=100_000, lr=1e-3)] * members
-    trainer = kind.start(configs, list(range(members)), "cpu", Way(members))
+    trainer = kind.start(configs, list(range(members)), "cpu", ExecutionPlan(members))
     monitor = RunMonitor(StoppingConfig(), [False] * members)
     loss_TK = losses(_STEPS * (rounds + 4), members)
     trained, judged = [], []

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.worker.ways import prepare_process
+from orchestrator.worker.machine import prepare_process
 
 _PLAIN = 4  # plain steps between two that are observed
 _PRODUCTS = (2, 3, 4, 6)
@@ -28,12 +28,12 @@ def extra_steps(rounds: int, members: int) -> dict[str, float]:
     """The extra cost of a reading, of a measurement with each number of products, and of a validation, in steps."""
     import torch
 
-    from objectives.base import OBJECTIVES, GptConfig, Way
+    from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 
     torch.set_num_threads(1)
     config = GptConfig(steps=100_000, lr=1e-2, warmup=10, beta2=0.95)
     everyone = list(range(members))
-    trainer = OBJECTIVES["gpt"].start([config] * members, everyone, "cpu", Way(members))
+    trainer = OBJECTIVES["gpt"].start([config] * members, everyone, "cpu", ExecutionPlan(members))
     kinds: dict[str, Callable[[], Any]] = {"reading": lambda: trainer.observed_step(everyone, [], 1)}
     for number in _PRODUCTS:
         kinds[f"{number} products"] = lambda number=number: trainer.observed_step(everyone, everyone, number)

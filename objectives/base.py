@@ -12,21 +12,21 @@ from objectives.models.facts import OBJECTIVES
 from objectives.models.facts.function_fit import FunctionFitConfig
 from objectives.models.facts.gpt import GptConfig
 from objectives.models.facts.quadratic import QuadraticConfig
-from objectives.protocol import Kernels, Objective, Place, Rounding, Trainer, Way, data_step
+from objectives.protocol import ExecutionPlan, Kernels, Objective, Rounding, RowSpec, Trainer, data_step
 from objectives.training_config import TrainingConfig
 
 __all__ = [
     "OBJECTIVES",
+    "ExecutionPlan",
     "FunctionFitConfig",
     "GptConfig",
     "Kernels",
     "Objective",
-    "Place",
     "QuadraticConfig",
     "Rounding",
+    "RowSpec",
     "Trainer",
     "TrainingConfig",
-    "Way",
     "data_seed",
     "data_step",
     "load_objective",

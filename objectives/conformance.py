@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from objectives.base import Place, Trainer
+from objectives.base import RowSpec, Trainer
 from objectives.conformance_kit import (
     ALIKE,
     METRICS,
@@ -284,10 +284,10 @@ class ObjectiveConformance(ConformanceKit):
     def test_a_pack_of_many_ages_resumes_bit_for_bit(self) -> None:
         straight = self.start([RUNS[run][0] for run in (1, 0)], [1, 0])
         curves(straight, 3)
-        straight.arrange(self.places_of([0, 2, 1], [1, 0]))
+        straight.arrange(self.rows_of([0, 2, 1], [1, 0]))
         curves(straight, 2)
         now = [4, 1, 0, 2]
-        straight.arrange(self.places_of(now, [0, 2, 1]))
+        straight.arrange(self.rows_of(now, [0, 2, 1]))
         curves(straight, 1)
         state = straight.state_dict()
         resumed = self.start([RUNS[run][0] for run in now], [RUNS[run][1] for run in now])
@@ -300,7 +300,7 @@ class ObjectiveConformance(ConformanceKit):
         straight.load_state_dict(state)
         assert_identical(curves(straight, 4), expected, "restored")
         straight.load_state_dict(state)
-        straight.arrange(self.places_of([2, 4], now))
+        straight.arrange(self.rows_of([2, 4], now))
         self.assert_alike(curves(straight, 4), members(expected, [3, 0]))
 
     def test_a_checkpoint_is_tensors_integers_and_strings_and_survives_the_disk(self, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ class ObjectiveConformance(ConformanceKit):
         trainer = self.start([shared | RUNS[run][0] for run in before], [RUNS[run][1] for run in before])
         for now, num_steps in PHASES:
             if now != before:
-                trainer.arrange(self.places_of(now, before, shared))
+                trainer.arrange(self.rows_of(now, before, shared))
             assert trainer.num_members == len(now), "arrange() leaves num_members as it was"
             news = curves(trainer, num_steps)
             for k, run in enumerate(now):
@@ -343,12 +343,12 @@ class ObjectiveConformance(ConformanceKit):
             if run in held_out:
                 self.assert_alike({"validation": validation(alone)}, {"validation": np.array([held_out[run]])})
 
-    def test_the_order_of_places_does_not_matter(self) -> None:
+    def test_the_order_of_rows_does_not_matter(self) -> None:
         def arranged(order: Sequence[int]) -> Curves:
             trainer = self.start([RUNS[run][0] for run in (0, 1, 3)], [0, 1, 0])
             curves(trainer, 3)
-            places = self.places_of([0, 1, 2, 3, 4], [0, 1, 3])
-            trainer.arrange([places[i] for i in order])
+            rows = self.rows_of([0, 1, 2, 3, 4], [0, 1, 3])
+            trainer.arrange([rows[i] for i in order])
             return curves(trainer, 5)
 
         expected = arranged(range(5))
@@ -367,7 +367,7 @@ class ObjectiveConformance(ConformanceKit):
         trainer = self.start(changes[:1], [3])
         twins = self.start(changes[:1] * len(changes), [3] * len(changes))
         curves(trainer, 4)
-        trainer.arrange([Place(self.config_of(change), 3, 0) for change in changes])
+        trainer.arrange([RowSpec(self.config_of(change), 3, 0) for change in changes])
         curves(twins, 4)
         expected = self.start(changes, [3] * len(changes))
         expected.load_state_dict(twins.state_dict())
@@ -378,7 +378,7 @@ class ObjectiveConformance(ConformanceKit):
         changes = [{"optimizer": optimizer, "warmup": 3, "lr": lr} for lr in (1e-2, 3e-2)]
         apart, forked = self.start([changes[0], *[changes[1]] * 3], [0, 3, 3, 3]), self.start(changes, [0, 3])
         self.assert_alike(curves(forked, 5), members(curves(apart, 5), [0, 1]))
-        forked.arrange([Place(self.config_of(changes[row]), (0, 3)[row], row) for row in (1, 0, 1, 1)])
+        forked.arrange([RowSpec(self.config_of(changes[row]), (0, 3)[row], row) for row in (1, 0, 1, 1)])
         assert forked.num_members == 4, "arrange() leaves num_members as it was"
         self.assert_alike(curves(forked, STEPS - 5), members(curves(apart, STEPS - 5), [1, 0, 2, 3]))
         self.assert_alike({"validation": validation(forked)}, {"validation": validation(apart)[[1, 0, 2, 3]]})

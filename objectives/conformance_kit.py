@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from objectives.base import Objective, Place, Trainer, TrainingConfig, Way
+from objectives.base import ExecutionPlan, Objective, RowSpec, Trainer, TrainingConfig
 from objectives.control import Rule
 from objectives.interventions import Intervention
 from objectives.optimizers.facts import OPTIMIZERS, facts_of
@@ -88,7 +88,7 @@ class ConformanceKit:
     def start(self, changes: Sequence[Mapping[str, Any]], seeds: Sequence[int] | None = None) -> Trainer:
         """An eager pack on the CPU, one member for each of ``changes``; all with seed 0 if ``seeds`` is not given."""
         configs = [self.config_of(change) for change in changes]
-        return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", Way(len(configs)))
+        return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", ExecutionPlan(len(configs)))
 
     def config_of(self, change: Mapping[str, Any]) -> TrainingConfig:
         """A small configuration with ``change``."""
@@ -116,15 +116,15 @@ class ConformanceKit:
 
     def keep(self, trainer: Trainer, index: Sequence[int], changes: Sequence[Mapping], seeds: Sequence[int]) -> None:
         """Drop all members but those at ``index``."""
-        trainer.arrange([Place(self.config_of(changes[i]), seeds[i], i) for i in index])
+        trainer.arrange([RowSpec(self.config_of(changes[i]), seeds[i], i) for i in index])
 
-    def places_of(
+    def rows_of(
         self, now: Sequence[int], before: Sequence[int], shared: Mapping[str, Any] | None = None
-    ) -> list[Place]:
-        """Places for the runs ``now``; those that were there ``before`` continue."""
+    ) -> list[RowSpec]:
+        """Rows for the runs ``now``; the runs of ``before`` continue."""
         configs = [self.config_of({**(shared or {}), **RUNS[run][0]}) for run in now]
-        rows = [before.index(run) if run in before else None for run in now]
-        return [Place(config, RUNS[run][1], row) for config, run, row in zip(configs, now, rows, strict=True)]
+        sources = [before.index(run) if run in before else None for run in now]
+        return [RowSpec(config, RUNS[run][1], row) for config, run, row in zip(configs, now, sources, strict=True)]
 
     def assert_close(self, found: Curves, expected: Curves) -> None:
         """Equal up to rounding: a batched product may sum in another order than a single one."""

@@ -27,7 +27,7 @@ def sees_parts_of_the_data(settings: Settings) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What of a way decides the last bits of results: not its width, but that compiled code has one row or several."""
+    """The part of a plan that fixes results bit for bit: not the width, except width 1 when compiled."""
 
     compiled: bool = False
     kernels: Kernels = "default"
@@ -35,24 +35,24 @@ class Rounding:
 
     @property
     def facts(self) -> dict[str, str]:
-        """As it is recorded of a pack."""
+        """The rounding as recorded with a pack."""
         return {"kernels": self.kernels, "compiled": _ALONE if self.is_alone else str(self.compiled).lower()}
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, str]) -> Self | None:
-        """From what was recorded of a pack; None where that does not say it."""
+        """Return the rounding that was recorded with a pack, or None if the record lacks it."""
         kernels, compiled = facts.get("kernels"), facts.get("compiled")
         if kernels not in get_args(Kernels) or compiled not in ("true", "false", _ALONE):
             return None
         return cls(compiled != "false", cast(Kernels, kernels), compiled == _ALONE)
 
-    def way(self, width: int) -> Way:
-        """The way of a pack of ``width`` members with this rounding."""
-        return Way(1 if self.is_alone else width, self.compiled, self.kernels)
+    def plan(self, width: int) -> ExecutionPlan:
+        """Return the plan for a pack of ``width`` members with this rounding."""
+        return ExecutionPlan(1 if self.is_alone else width, self.compiled, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ExecutionPlan:
     """How a pack is run: this decides the speed, and affects results only up to rounding.
 
     ``width`` members train at a time, as one stacked model; ``compiled`` by torch.compile or eager; matrix products by
@@ -65,17 +65,17 @@ class Way:
 
     @property
     def rounding(self) -> Rounding:
-        """What two ways must have in common for results that are equal to the bit."""
+        """What two plans must share for bitwise equal results."""
         return Rounding(self.compiled, self.kernels, is_alone=self.compiled and self.width == 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The origin of one member of a new pack: ``row`` of the present pack, or None for a fresh start."""
+class RowSpec:
+    """One row of a rearranged pack: the current row that it continues, or None for a fresh start."""
 
     config: TrainingConfig
     seed: int
-    row: int | None
+    source: int | None
 
 
 class Trainer(Protocol):
@@ -108,11 +108,11 @@ class Trainer(Protocol):
         and ``curvature_threshold``. A trainer without this method trains without telemetry.
         """
 
-    def arrange(self, places: Sequence[Place]) -> None:
-        """Make a pack of ``places`` out of this one; each member counts its own steps.
+    def arrange(self, rows: Sequence[RowSpec]) -> None:
+        """Rearrange this pack into ``rows``; each member counts its own steps.
 
-        A row's tensors may go to several places with other numbers (a fork), to one, or to none. A new member trains
-        exactly as it would in a pack of its own.
+        A current row may continue as several rows with other numbers (a fork), as one, or not at all. A new member
+        trains exactly as it would in a pack of its own.
         """
 
     def fired(self, row: int) -> Sequence[Mapping[str, Any]]:
@@ -181,12 +181,14 @@ class Objective:
         config = cast(TrainingConfig, self.config_class.model_construct(**settings))
         return config.tokens_per_step
 
-    def start(self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, way: Way) -> Trainer:
+    def start(
+        self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
+    ) -> Trainer:
         """Start training one pack on ``device``; imports torch at this point, not earlier.
 
         ``configs`` agree in every structural field. All of them train at once, whatever the width.
         """
-        return importlib.import_module(self.module).start(configs, seeds, device, way)
+        return importlib.import_module(self.module).start(configs, seeds, device, plan)
 
     def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
         """The origin of the data of ``step`` in one line, for a diagnosis; None where the data are not text.

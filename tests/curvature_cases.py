@@ -46,7 +46,7 @@ def divisor_of(trainer: PackedTrainer) -> torch.Tensor:
 def factor_of(trainer: PackedTrainer) -> torch.Tensor:
     """The factor of the momentum at the last update."""
     optimizer = trainer.optimizer
-    debiased = trainer.shape.optimizer == "adamw"
+    debiased = trainer.structure.optimizer == "adamw"
     return momentum_factor(optimizer.numbers["beta1"], optimizer.age_K, debiased=debiased)
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pack_cases import trainer_of
 from torch import nn
 
-from objectives.base import GptConfig, Place, Way
+from objectives.base import ExecutionPlan, GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
 from objectives.stacking.seeding import seeded_generator
 
@@ -199,9 +199,9 @@ def assert_compiled_is_eager(text, knobs: Sequence[Mapping] = ({}, {}, {}), **fi
     shared = {"text": text, "weight_decay": 0.1, **COMPILED_SHAPE, **fields}
     configs = [GptConfig(**shared, **own, lr=lr) for lr, own in zip((1e-2, 3e-2, 1e-1), knobs, strict=True)]
     compiled, eager = (
-        trainer_of("gpt", configs, (0, 1, 0), Way(3, compiled=is_compiled)) for is_compiled in (True, False)
+        trainer_of("gpt", configs, (0, 1, 0), ExecutionPlan(3, compiled=is_compiled)) for is_compiled in (True, False)
     )
-    places = [Place(configs[2], 0, 2), Place(configs[0], 0, 2), Place(configs[1], 5, None)]
+    places = [RowSpec(configs[2], 0, 2), RowSpec(configs[0], 0, 2), RowSpec(configs[1], 5, None)]
     for step in range(10):
         if step == 5:
             compiled.arrange(places)

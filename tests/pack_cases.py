@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from objectives.base import OBJECTIVES, Trainer, TrainingConfig, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, Trainer, TrainingConfig
 from orchestrator.base.packs import Member, Pack, StackedPack
 from orchestrator.base.reports import Report, Trace
 from orchestrator.base.trial_result import MemberResult
@@ -35,10 +35,10 @@ def pack_with(objective: str, changes: Sequence[dict], width: int, seeds: Sequen
 
 
 def trainer_of(
-    objective: str, configs: Sequence[TrainingConfig], seeds: Sequence[int], way: Way | None = None
+    objective: str, configs: Sequence[TrainingConfig], seeds: Sequence[int], plan: ExecutionPlan | None = None
 ) -> Trainer:
-    """An eager pack on the CPU unless ``way`` says otherwise."""
-    return OBJECTIVES[objective].start(configs, seeds, "cpu", way or Way(len(configs)))
+    """An eager pack on the CPU unless ``plan`` says otherwise."""
+    return OBJECTIVES[objective].start(configs, seeds, "cpu", plan or ExecutionPlan(len(configs)))
 
 
 def everyone(trainer: Trainer) -> list[int]:

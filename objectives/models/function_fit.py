@@ -10,29 +10,35 @@ from collections.abc import Sequence
 
 import torch
 
-from objectives.base import FunctionFitConfig, Way
+from objectives.base import ExecutionPlan, FunctionFitConfig
 from objectives.stacking.seeding import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, N points, W hidden units.
 
 
-def start(configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> FunctionFitTrainer:
+def start(
+    configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
+) -> FunctionFitTrainer:
     """Begin training a pack of small networks."""
-    return FunctionFitTrainer(configs, seeds, device, way)
+    return FunctionFitTrainer(configs, seeds, device, plan)
 
 
 class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
     """One hidden layer of tanh units; mean squared error on evenly spaced points of [-pi, pi]."""
 
-    def __init__(self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, way: Way) -> None:
-        super().__init__(configs, seeds, device, way)
-        self._x_N = torch.linspace(-math.pi, math.pi, self.shape.num_points, dtype=torch.float64, device=self.device)
+    def __init__(
+        self, configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
+    ) -> None:
+        super().__init__(configs, seeds, device, plan)
+        self._x_N = torch.linspace(
+            -math.pi, math.pi, self.structure.num_points, dtype=torch.float64, device=self.device
+        )
         self._y_N = torch.sin(self._x_N) + torch.sin(4 * self._x_N)
 
     def initial_weights(self, seed: int) -> Weights:
         """Uniform in +-1/sqrt(fan in) for weights and biases, as in torch.nn.Linear."""
-        width, generator = self.shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
+        width, generator = self.structure.width, seeded_generator(seed, WEIGHT_PURPOSE)
 
         def uniform(*size: int, fan_in: int) -> torch.Tensor:
             unit = torch.rand(size, generator=generator, dtype=torch.float64)
@@ -51,9 +57,9 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
 
     def losses(self) -> torch.Tensor:
         """Mean squared error of each member, shape (K,)."""
-        if self.shape.batch_size is None:
+        if self.structure.batch_size is None:
             return self._squared_error(self._x_N.expand(self.num_members, -1), self._y_N)
-        num_points, size = self.shape.num_points, (self.shape.batch_size,)
+        num_points, size = self.structure.num_points, (self.structure.batch_size,)
         index_KN = self.draw(lambda generator: torch.randint(num_points, size, generator=generator))
         return self._squared_error(self._x_N[index_KN], self._y_N[index_KN])
 

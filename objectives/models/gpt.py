@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from objectives.base import GptConfig, Way
+from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
 from objectives.models.curriculum import context_lengths
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
@@ -33,9 +33,9 @@ _NEVER = 2**62  # the step of a shift that does not come
 _MOST_SEQUENCES_READ = 2
 
 
-def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> GptTrainer:
+def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> GptTrainer:
     """Begin training a pack of transformers."""
-    return GptTrainer(configs, seeds, device, way)
+    return GptTrainer(configs, seeds, device, plan)
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
@@ -51,28 +51,28 @@ class GptTrainer(PackedTrainer[GptConfig]):
     member's loss is scaled before the backward pass, and a step whose gradient overflows is skipped for that member.
     """
 
-    def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, way: Way) -> None:
-        super().__init__(configs, seeds, device, way)
-        self.corpus = load_corpus(self.shape.text)
-        self.batches = BatchStream(self.corpus, self.shape.batch_size, self.shape.context, self.device)
+    def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
+        super().__init__(configs, seeds, device, plan)
+        self.corpus = load_corpus(self.structure.text)
+        self.batches = BatchStream(self.corpus, self.structure.batch_size, self.structure.context, self.device)
         self._later_batches: BatchStream | None = None  # of the text after a shift, once a member needs it
         is_on_cpu = self.device.type == "cpu"
         if not is_on_cpu:
-            torch.set_float32_matmul_precision("high" if self.shape.precision == "tf32" else "highest")
+            torch.set_float32_matmul_precision("high" if self.structure.precision == "tf32" else "highest")
         # The hand-written passes are for CPUs; a GPU has fused attention, and autocast needs autograd.
-        self._by_hand = is_on_cpu and self.shape.precision not in AUTOCAST
+        self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
-        self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.shape)
-        if way.compiled and self._by_hand:
+        self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.structure)
+        if plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
-        elif way.compiled:
+        elif plan.compiled:
             # At these sizes a GPU spends more on launching kernels than on running them: record them as a CUDA graph.
             mode = None if is_on_cpu else "reduce-overhead"
             self._cross_entropy = Compiled(self._cross_entropy, mode=mode)
 
     def initial_weights(self, seed: int) -> Weights:
         """One member's weights as drawn from its seed."""
-        return initial_weights(self.shape, seed)
+        return initial_weights(self.structure, seed)
 
     def own_weights(self, drawn: Weights, config: GptConfig) -> Weights:
         """The drawn weights with a member's ``init``."""
@@ -84,13 +84,13 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     def depth_of(self, name: str) -> str | None:
         """shallow, middle or deep: the third of the blocks; None outside of them."""
-        return depth_of(name, self.shape.depth)
+        return depth_of(name, self.structure.depth)
 
     def memory_names(self) -> Sequence[str]:
         """The loss scale in float16, the averages of the noise scale with micro-batches."""
         return (
-            *(LossScaler.MEMORY if self.shape.precision == "float16" else ()),
-            *(MicroBatches.MEMORY if self.shape.accumulate > 1 else ()),
+            *(LossScaler.MEMORY if self.structure.precision == "float16" else ()),
+            *(MicroBatches.MEMORY if self.structure.accumulate > 1 else ()),
         )
 
     def members_changed(self) -> None:
@@ -100,7 +100,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
             residual_scale_K=self._numbers_of("residual_scale", 1.0),
             dropout_K=self._numbers_of("dropout", 0.0),
         )
-        context = self.shape.context
+        context = self.structure.context
         starts = [context if config.context_start is None else config.context_start for config in self.configs]
         self._context_start_K = self._tensor(starts, torch.int64) if min(starts) < context else None
         self._context_steps_K = self._tensor([config.context_steps for config in self.configs], torch.int64)
@@ -108,8 +108,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._corruption = Corruption(shares, self.device, bursts)
         self._shifts = [_NEVER if config.shift_at is None else config.shift_at for config in self.configs]
         self._shift_K = self._tensor(self._shifts, torch.int64)
-        self._scaler = LossScaler(self.configs, self.memory) if self.shape.precision == "float16" else None
-        self._parts = MicroBatches(self.configs, self.memory, self.device) if self.shape.accumulate > 1 else None
+        self._scaler = LossScaler(self.configs, self.memory) if self.structure.precision == "float16" else None
+        self._parts = MicroBatches(self.configs, self.memory, self.device) if self.structure.accumulate > 1 else None
         self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
 
     def numbers_changed(self, acting: Mapping[int, GptConfig]) -> None:
@@ -127,9 +127,11 @@ class GptTrainer(PackedTrainer[GptConfig]):
         The caller must choose an attention backend that is twice differentiable.
         """
         # Without recomputation: a second derivative would repeat the forward pass each time.
-        shape = self.shape.model_copy(update={"precision": "float32", "recompute": False})
+        structure = self.structure.model_copy(update={"precision": "float32", "recompute": False})
         tokens_KBS, knobs = self._batch()
-        return cross_entropy(shape, weights, tokens_KBS[rows], knobs.of_rows(rows).with_factor(len(rows), self.device))
+        return cross_entropy(
+            structure, weights, tokens_KBS[rows], knobs.of_rows(rows).with_factor(len(rows), self.device)
+        )
 
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
@@ -166,17 +168,17 @@ class GptTrainer(PackedTrainer[GptConfig]):
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
         weights = {name: weight.detach()[rows] for name, weight in self.weights.items()}
         noise = {} if self._parts is None else {"noise_scale": self._parts.noise_scale()[rows]}
-        return forward_readings(self.shape, weights, tokens_RBS, knobs) | noise
+        return forward_readings(self.structure, weights, tokens_RBS, knobs) | noise
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
         """Mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
-        shape, index = self.shape, torch.tensor(rows, device=self.device)
+        structure, index = self.structure, torch.tensor(rows, device=self.device)
         weights = {name: weight[index] for name, weight in self.weights.items()}
         knobs = self._fixed.of_validation().of_rows(index)
-        batches = held_out_batches(self.corpus, shape.validation_batches, shape.batch_size, shape.context)
+        batches = held_out_batches(self.corpus, structure.validation_batches, structure.batch_size, structure.context)
         tokens = (tokens_BS.to(self.device).expand(len(rows), -1, -1) for tokens_BS in batches)
-        return torch.stack([cross_entropy(shape, weights, tokens_KBS, knobs) for tokens_KBS in tokens]).mean(0)
+        return torch.stack([cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens]).mean(0)
 
     def describe(self) -> Mapping[str, str]:
         """Which text was trained on, and why compilation was disabled where it was requested."""
@@ -194,7 +196,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         if self._by_hand:
             weights = {name: weight.detach() for name, weight in self.weights.items()}
             with torch.no_grad():
-                return self._differentiate(weights, tokens_KBS, self.shape, self.way.kernels, knobs)
+                return self._differentiate(weights, tokens_KBS, self.structure, self.plan.kernels, knobs)
         loss_K = self._cross_entropy(self.weights, tokens_KBS, knobs)
         # Members do not mix, so the gradient of the sum holds each member's own gradient.
         summed = (loss_K if self._scaler is None else self._scaler.scaled(loss_K)).sum()
@@ -223,8 +225,8 @@ class GptTrainer(PackedTrainer[GptConfig]):
         if max(steps) < min(self._shifts):
             return self.batches.batch(cohorts)[self.cohort_of_member_K]
         if self._later_batches is None:
-            later = load_corpus(self.shape.shift_text)
-            self._later_batches = BatchStream(later, self.shape.batch_size, self.shape.context, self.device)
+            later = load_corpus(self.structure.shift_text)
+            self._later_batches = BatchStream(later, self.structure.batch_size, self.structure.context, self.device)
         later_KBS = self._later_batches.batch(cohorts)[self.cohort_of_member_K]
         if min(steps) >= max(self._shifts):
             return later_KBS
@@ -238,10 +240,10 @@ class GptTrainer(PackedTrainer[GptConfig]):
         if knobs.dropout_K is not None:
             keys = [seeded_generator(seed, _DROPOUT_PURPOSE, step).initial_seed() for seed, step in self.cohorts()]
             key_S = torch.tensor([key % 2**32 for key in keys]).to(self.device, non_blocking=True)
-            key_KB = dropout_keys(key_S[self.cohort_of_member_K], self.shape.batch_size)
+            key_KB = dropout_keys(key_S[self.cohort_of_member_K], self.structure.batch_size)
             knobs = replace(knobs, dropout_key_KB=key_KB)
         if self._context_start_K is not None:
-            step_K, context = self.optimizer.step_K, self.shape.context
+            step_K, context = self.optimizer.step_K, self.structure.context
             context_K = context_lengths(self._context_start_K, self._context_steps_K, step_K, context)
             knobs = replace(knobs, context_K=context_K)
         if self._parts is not None:

@@ -27,22 +27,22 @@ _EPS = 1e-5  # of both norms; torch's default of layer norm
 
 
 def losses_and_gradient(
-    weights: Tensors, tokens_KBS: torch.Tensor, shape: GptConfig, kernels: Kernels, knobs: Knobs = NEUTRAL
+    weights: Tensors, tokens_KBS: torch.Tensor, structure: GptConfig, kernels: Kernels, knobs: Knobs = NEUTRAL
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss of each member, (K,), and its gradient, (K, n), in the order of ``weights``, zero-padded.
 
     ``tokens_KBS`` has S = T + 1 bytes per sequence: inputs, and targets shifted by one.
     """
     K, B, S = tokens_KBS.shape
-    N, D, V = B * (S - 1), shape.width, weights["head"].shape[-1]
+    N, D, V = B * (S - 1), structure.width, weights["head"].shape[-1]
     members_K11 = torch.arange(K, device=tokens_KBS.device)[:, None, None]
     rows = (tokens_KBS[..., :-1] + members_K11 * V).reshape(-1)
     embedded = weights["embedding"].reshape(K * V, D)[rows].view(K, B, S - 1, D)
     x_KND = (embedded + _positions(weights["position"], S - 1, knobs)[:, None]).view(K, N, D)
-    blocks = [_Block(_Layer(weights, number, shape, B, kernels, knobs)) for number in range(shape.depth)]
+    blocks = [_Block(_Layer(weights, number, structure, B, kernels, knobs)) for number in range(structure.depth)]
     for block in blocks:
         x_KND = block.forward(x_KND)
-    final = _NORMS[shape.norm](x_KND, weights["final_norm"]) if shape.has_final_norm else None
+    final = _NORMS[structure.norm](x_KND, weights["final_norm"]) if structure.has_final_norm else None
     out_KND = x_KND if final is None else final.out
     logits = _product(out_KND, weights["head"], kernels)
     loss_K, d_logits = _cross_entropy(logits, tokens_KBS[..., 1:].reshape(K * N, 1), knobs.z_loss_K)
@@ -88,7 +88,7 @@ class _Layer:
 
     weights: Tensors
     number: int
-    shape: GptConfig
+    structure: GptConfig
     num_sequences: int
     kernels: Kernels
     knobs: Knobs
@@ -103,7 +103,7 @@ class _Layer:
         return _into_inputs(d_out, self.weight(name), x_KNI, f"{self.number}.{name}", gradient, self.kernels)
 
     def norm(self, x: torch.Tensor, name: str) -> _Norm:
-        return _NORMS[self.shape.norm](x, self.weight(name))
+        return _NORMS[self.structure.norm](x, self.weight(name))
 
 
 class _Block:
@@ -115,7 +115,9 @@ class _Block:
     def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
         attention, mlp = _Branch(self.layer, 0), _Branch(self.layer, 1)
         out_KND = mlp.forward(attention.forward(x_KND))
-        self.kept: torch.Tensor | tuple[_Branch, _Branch] = x_KND if self.layer.shape.recompute else (attention, mlp)
+        self.kept: torch.Tensor | tuple[_Branch, _Branch] = (
+            x_KND if self.layer.structure.recompute else (attention, mlp)
+        )
         return out_KND
 
     def backward(self, d_x: torch.Tensor, gradient: Tensors) -> torch.Tensor:
@@ -133,7 +135,7 @@ class _Branch:
     """A sublayer, its norm, and the residual sum: x + f(norm(x)), norm(x + f(x)), x + norm(f(x)) or x + f(x)."""
 
     def __init__(self, layer: _Layer, which: Literal[0, 1]) -> None:
-        self.layer, self.place, self.number = layer, layer.shape.place_of_norms, 2 * layer.number + which
+        self.layer, self.place, self.number = layer, layer.structure.place_of_norms, 2 * layer.number + which
         self.inner = (_Attention, _Mlp)[which](layer)
         self.name = ("attention_norm", "mlp_norm")[which]
 
@@ -173,12 +175,12 @@ class _Attention:
     def forward(self, x_KND: torch.Tensor) -> torch.Tensor:
         K, N, D = x_KND.shape
         layer = self.layer
-        B, H = layer.num_sequences, layer.shape.heads
+        B, H = layer.num_sequences, layer.structure.heads
         T, C = N // B, D // H
         self.x = x_KND
         qkv = layer.product(x_KND, "qkv").view(K * B, T, 3, H, C)
         q, k, self.v = qkv.permute(2, 0, 3, 1, 4).reshape(3, K, B * H * T, C).unbind(0)
-        if layer.shape.qk_norm:
+        if layer.structure.qk_norm:
             self.q_norm, self.k_norm = layer.norm(q, "q_norm"), layer.norm(k, "k_norm")
             q, k = self.q_norm.out, self.k_norm.out
         self.q, self.k, self.v = (z.view(K * B * H, T, C) for z in (q, k, self.v))
@@ -195,7 +197,7 @@ class _Attention:
     def backward(self, d_out: torch.Tensor, gradient: Tensors) -> torch.Tensor:
         K, N, D = d_out.shape
         layer = self.layer
-        B, H = layer.num_sequences, layer.shape.heads
+        B, H = layer.num_sequences, layer.structure.heads
         T, C = N // B, D // H
         d_mixed = layer.back(d_out, self.mixed, "attention_out", gradient)
         d_mixed_GTC = d_mixed.view(K * B, T, H, C).transpose(1, 2).reshape(K * B * H, T, C)
@@ -205,7 +207,7 @@ class _Attention:
         d_score = torch.bmm(d_mixed_GTC, self.v.transpose(1, 2)).sub_(row_mean).mul_(self.share_GTT)
         d_score = d_score.mul_(1 / math.sqrt(C))
         d_q, d_k = torch.bmm(d_score, self.k), torch.bmm(d_score.transpose(1, 2), self.q)
-        if layer.shape.qk_norm:
+        if layer.structure.qk_norm:
             d_q = self.q_norm.backward(d_q.view(K, -1, C), f"{layer.number}.q_norm", gradient)
             d_k = self.k_norm.backward(d_k.view(K, -1, C), f"{layer.number}.k_norm", gradient)
         d_qkv = torch.stack([z.view(K * B, H, T, C) for z in (d_q, d_k, d_v)])

@@ -20,28 +20,28 @@ from objectives.training.packed import WEIGHT_PURPOSE, Weights
 _DEVIATION = 0.02  # as in GPT-2
 
 
-def initial_weights(shape: GptConfig, seed: int) -> Weights:
+def initial_weights(structure: GptConfig, seed: int) -> Weights:
     """One member's weights, whatever its ``init``: deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
-    D, generator = shape.width, seeded_generator(seed, WEIGHT_PURPOSE)
-    has_norms = shape.norm is not None
+    D, generator = structure.width, seeded_generator(seed, WEIGHT_PURPOSE)
+    has_norms = structure.norm is not None
 
     def normal(name: str, *size: int) -> torch.Tensor:
-        return torch.randn(size, generator=generator) * _drawn_deviation(name, shape.depth)
+        return torch.randn(size, generator=generator) * _drawn_deviation(name, structure.depth)
 
-    weights = {"embedding": normal("embedding", NUM_BYTES, D), "position": normal("position", shape.context, D)}
-    for layer in range(shape.depth):
+    weights = {"embedding": normal("embedding", NUM_BYTES, D), "position": normal("position", structure.context, D)}
+    for layer in range(structure.depth):
         if has_norms:
             weights[f"{layer}.attention_norm"] = torch.ones(D)
         weights[f"{layer}.qkv"] = normal("qkv", D, 3 * D)
-        if shape.qk_norm:
-            weights[f"{layer}.q_norm"] = torch.ones(D // shape.heads)
-            weights[f"{layer}.k_norm"] = torch.ones(D // shape.heads)
+        if structure.qk_norm:
+            weights[f"{layer}.q_norm"] = torch.ones(D // structure.heads)
+            weights[f"{layer}.k_norm"] = torch.ones(D // structure.heads)
         weights[f"{layer}.attention_out"] = normal("attention_out", D, D)
         if has_norms:
             weights[f"{layer}.mlp_norm"] = torch.ones(D)
         weights[f"{layer}.mlp_in"] = normal("mlp_in", D, 4 * D)
         weights[f"{layer}.mlp_out"] = normal("mlp_out", 4 * D, D)
-    if shape.has_final_norm:
+    if structure.has_final_norm:
         weights["final_norm"] = torch.ones(D)
     weights["head"] = normal("head", D, NUM_BYTES)
     return weights

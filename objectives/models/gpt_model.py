@@ -58,11 +58,13 @@ def depth_of(name: str, depth: int) -> str | None:
     return third_of_depth(int(block), depth)
 
 
-def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL) -> torch.Tensor:
+def cross_entropy(
+    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+) -> torch.Tensor:
     """Mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
-    dtype, device = AUTOCAST.get(shape.precision), tokens_KBS.device.type
+    dtype, device = AUTOCAST.get(structure.precision), tokens_KBS.device.type
     with torch.autocast(device, dtype, enabled=dtype is not None):
-        logits_KNV = _logits(shape, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
+        logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
         logits_KNV = logits_KNV.to(weights["head"].dtype)
     targets = tokens_KBS[..., 1:].reshape(-1)
     losses = F.cross_entropy(logits_KNV.reshape(-1, NUM_BYTES), targets, reduction="none")
@@ -75,7 +77,7 @@ def cross_entropy(shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, 
 
 @torch.no_grad()
 def forward_readings(
-    shape: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
+    structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
 ) -> dict[str, torch.Tensor]:
     """``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
 
@@ -95,7 +97,7 @@ def forward_readings(
         largest_K.append(seen.view(len(tokens_KBS), -1).amax(1))
         return score.masked_fill(~may_attend_1TT, -math.inf).softmax(-1) @ v
 
-    logits_KNV = _logits(shape, weights, tokens_KBS[..., :-1], knobs, attention)
+    logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, attention)
     return {
         "attention_logit": torch.stack(largest_K).amax(0),
         "log_z": logits_KNV.logsumexp(-1).abs().mean(1),
@@ -103,10 +105,10 @@ def forward_readings(
 
 
 def _logits(
-    shape: GptConfig, weights: Weights, tokens_KBT: torch.Tensor, knobs: Knobs, attention: Attention
+    structure: GptConfig, weights: Weights, tokens_KBT: torch.Tensor, knobs: Knobs, attention: Attention
 ) -> torch.Tensor:
     """Logits of the next byte, (K, N, V)."""
-    (K, B, T), D = tokens_KBT.shape, shape.width
+    (K, B, T), D = tokens_KBT.shape, structure.width
     member_K11 = torch.arange(K, device=tokens_KBT.device)[:, None, None]
     embedding = weights["embedding"].reshape(K * NUM_BYTES, D)
     x_KBTD = F.embedding(tokens_KBT + member_K11 * NUM_BYTES, embedding)
@@ -117,19 +119,19 @@ def _logits(
         # Members are folded into the batch of one fused attention call.
         may_attend_1TT = may_attend(knobs.context_K, T).repeat_interleave(B, dim=0)[:, None]
     x_KND = (x_KBTD + position_KTD[:, None]).view(K, B * T, D)
-    for layer in range(shape.depth):
-        block = functools.partial(_block, shape, weights, layer, B, knobs, attention, may_attend_1TT)
-        if shape.recompute and torch.is_grad_enabled():
+    for layer in range(structure.depth):
+        block = functools.partial(_block, structure, weights, layer, B, knobs, attention, may_attend_1TT)
+        if structure.recompute and torch.is_grad_enabled():
             x_KND = checkpoint(block, x_KND, use_reentrant=False, preserve_rng_state=False)
         else:
             x_KND = block(x_KND)
-    if shape.has_final_norm:
-        x_KND = _norm(shape, x_KND) * weights["final_norm"][:, None]
+    if structure.has_final_norm:
+        x_KND = _norm(structure, x_KND) * weights["final_norm"][:, None]
     return autocast_product(x_KND, weights["head"])
 
 
 def _block(
-    shape: GptConfig,
+    structure: GptConfig,
     weights: Weights,
     layer: int,
     num_sequences: int,
@@ -139,18 +141,18 @@ def _block(
     x_KND: torch.Tensor,
 ) -> torch.Tensor:
     """One transformer block: the residual stream after it."""
-    (K, N, D), B, H, place = x_KND.shape, num_sequences, shape.heads, shape.place_of_norms
+    (K, N, D), B, H, place = x_KND.shape, num_sequences, structure.heads, structure.place_of_norms
     T = N // B
 
     def norm(x_KND: torch.Tensor, name: str) -> torch.Tensor:
-        return _norm(shape, x_KND) * weights[f"{layer}.{name}"][:, None]
+        return _norm(structure, x_KND) * weights[f"{layer}.{name}"][:, None]
 
     def attended(x_KND: torch.Tensor) -> torch.Tensor:
         # Heads split the channels.
         qkv = autocast_product(x_KND, weights[f"{layer}.qkv"])
         q, k, v = qkv.view(K * B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
-        if shape.qk_norm:
-            q, k = (_head_norm(shape, z, weights[f"{layer}.{name}_norm"]) for z, name in ((q, "q"), (k, "k")))
+        if structure.qk_norm:
+            q, k = (_head_norm(structure, z, weights[f"{layer}.{name}_norm"]) for z, name in ((q, "q"), (k, "k")))
             q, k = q.to(v.dtype), k.to(v.dtype)
         mixed = attention(q, k, v, may_attend_1TT)
         return autocast_product(mixed.transpose(1, 2).reshape(K, N, D), weights[f"{layer}.attention_out"])
@@ -178,17 +180,17 @@ def _fused_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT)
 
 
-def _norm(shape: GptConfig, x: torch.Tensor) -> torch.Tensor:
+def _norm(structure: GptConfig, x: torch.Tensor) -> torch.Tensor:
     """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last axis; no gain.
 
     In a model without a ``norm`` only queries and keys are normed, by the second.
     """
-    if shape.norm == "layer":
+    if structure.norm == "layer":
         return F.layer_norm(x, x.shape[-1:])
     return F.rms_norm(x, x.shape[-1:], eps=_EPS)
 
 
-def _head_norm(shape: GptConfig, z: torch.Tensor, gain_KC: torch.Tensor) -> torch.Tensor:
+def _head_norm(structure: GptConfig, z: torch.Tensor, gain_KC: torch.Tensor) -> torch.Tensor:
     """The norm over the channels of each head; z is (K * B, H, T, C)."""
-    normed = _norm(shape, z).reshape(len(gain_KC), -1, *z.shape[1:])
+    normed = _norm(structure, z).reshape(len(gain_KC), -1, *z.shape[1:])
     return (normed * gain_KC[:, None, None, None]).view(z.shape)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from objectives.base import QuadraticConfig, Way
+from objectives.base import ExecutionPlan, QuadraticConfig
 from objectives.stacking.rounding import alike, rows_of_blocks
 from objectives.stacking.seeding import seeded_generator
 from objectives.training.hyperparameters import hyperparameter
@@ -22,9 +22,11 @@ from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 # Shapes: K members, n coordinates.
 
 
-def start(configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, way: Way) -> QuadraticTrainer:
+def start(
+    configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
+) -> QuadraticTrainer:
     """Begin training a pack of quadratics."""
-    return QuadraticTrainer(configs, seeds, device, way)
+    return QuadraticTrainer(configs, seeds, device, plan)
 
 
 class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
@@ -33,12 +35,12 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
     def initial_weights(self, seed: int) -> Weights:
         """A point at distance 1 from the minimum, in a random direction."""
         generator = seeded_generator(seed, WEIGHT_PURPOSE)
-        x = torch.randn(self.shape.dimension, generator=generator, dtype=torch.float64)
+        x = torch.randn(self.structure.dimension, generator=generator, dtype=torch.float64)
         return {"x": x / x.norm()}
 
     def losses(self) -> torch.Tensor:
         """Exact loss of each member, shape (K,)."""
-        square_K, power = self.weights["x"].square().sum(1), self.shape.power
+        square_K, power = self.weights["x"].square().sum(1), self.structure.power
         if power == 2:
             return self._curvature_K * square_K / 2
         # At the minimum the second derivative of the power alone is infinite, times zero; clamped it is zero.
@@ -49,7 +51,7 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
         """Add this step's noise, a function of seed and step, to every member with noise."""
         if not self._is_noisy:
             return grad_Kn
-        size = self.shape.dimension
+        size = self.structure.dimension
         noise_Kn = self.draw(lambda generator: torch.randn(size, generator=generator, dtype=torch.float64))
         return grad_Kn + rows_of_blocks([noise_Kn * self._noise_K[:, None]])
 
@@ -57,5 +59,5 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
         """Read the hyperparameters of the current members again."""
         self._curvature_K = hyperparameter(self.configs, "curvature", self.device, torch.float64)
         noise_K = hyperparameter(self.configs, "noise", self.device, torch.float64)
-        self._noise_K = noise_K / math.sqrt(self.shape.batch_size)
+        self._noise_K = noise_K / math.sqrt(self.structure.batch_size)
         self._is_noisy = any(config.noise > 0 for config in self.configs)

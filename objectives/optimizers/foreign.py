@@ -57,7 +57,7 @@ class ForeignOptimizer(PackedOptimizer):
         self.rule.begin(params_Kn, self.numbers, seeds)
 
     def _make_rule(self) -> ForeignRule:
-        return ForeignRule(self.shape, self.layout)
+        return ForeignRule(self.structure, self.layout)
 
     def _step(
         self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, held_K: torch.Tensor | None
@@ -101,8 +101,8 @@ class ForeignOptimizer(PackedOptimizer):
 class ForeignRule(UpdateRule):
     """Calls the library for each member in turn; returns None for moments."""
 
-    def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
-        super().__init__(shape, layout)
+    def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
+        super().__init__(structure, layout)
         self.members: list[LibraryOptimizer] = []
         # Members whose state must not change at this step.
         self.is_held: list[bool] = []
@@ -111,7 +111,7 @@ class ForeignRule(UpdateRule):
 
     def begin(self, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None) -> None:
         """Start new members. Raises ValueError where the library's optimizer cannot be used here."""
-        _rehearse(self.shape.optimizer, params_Kn[0], self.layout)
+        _rehearse(self.structure.optimizer, params_Kn[0], self.layout)
         self.arrange([-1] * len(params_Kn), params_Kn, numbers, seeds)
 
     def arrange(
@@ -122,7 +122,7 @@ class ForeignRule(UpdateRule):
         self.members = []
         for k, row in enumerate(rows):
             seed = seeds[k] if seeds is not None else 0
-            member = LibraryOptimizer(self.shape.optimizer, params_Kn[k], self.layout, _values(numbers, k), seed)
+            member = LibraryOptimizer(self.structure.optimizer, params_Kn[k], self.layout, _values(numbers, k), seed)
             if row >= 0:
                 member.load_state_dict(before[row])
             self.members.append(member)
@@ -130,7 +130,7 @@ class ForeignRule(UpdateRule):
     def restart(self, row: int, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int]) -> None:
         """Begin the member ``row`` afresh, with the parameters that it has."""
         values = _values(numbers, row)
-        self.members[row] = LibraryOptimizer(self.shape.optimizer, params_Kn[row], self.layout, values, seeds[row])
+        self.members[row] = LibraryOptimizer(self.structure.optimizer, params_Kn[row], self.layout, values, seeds[row])
 
     def state_sizes(self) -> Mapping[str, int]:
         """None: the library keeps its own state."""

@@ -94,9 +94,9 @@ class PackedOptimizer:
         seeds: Sequence[int] | None = None,
     ) -> None:
         """``seeds`` are for a random start of the second moment: without them it raises ValueError."""
-        self.shape, self.layout = configs[0], layout
+        self.structure, self.layout = configs[0], layout
         self.rule = self._make_rule()
-        self.start = SecondMomentStart(self.shape.second_moment_start, layout)
+        self.start = SecondMomentStart(self.structure.second_moment_start, layout)
         self.params_Kn = params_Kn
         self._read_numbers(configs)
         device = params_Kn.device
@@ -113,12 +113,12 @@ class PackedOptimizer:
         self.lr_K = self.numbers["lr"]
 
     def _make_rule(self) -> UpdateRule:
-        return rule_of(self.shape.optimizer)(self.shape, self.layout)
+        return rule_of(self.structure.optimizer)(self.structure, self.layout)
 
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
         # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision is off by 6e-4. They are rounded
         # only where they meet the parameters.
-        fields = (*_COMMON_FIELDS, *self.shape.optimizer_facts.numbers)
+        fields = (*_COMMON_FIELDS, *self.structure.optimizer_facts.numbers)
         self.numbers = {name: self._tensor([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
         self._lr_factor_KT, self._grad_factor_KT = (self._factors(configs, purpose) for purpose in ("lr", "grad"))
@@ -229,7 +229,7 @@ class PackedOptimizer:
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
         """Metrics, the update, and the share of the gradient's norm that clipping left."""
         was_alive_K = self.alive_K
-        schedule_K = schedule_factor(self.shape, self.step_K, self.numbers["warmup"])
+        schedule_K = schedule_factor(self.structure, self.step_K, self.numbers["warmup"])
         self.lr_K = lr_K = self.numbers["lr"] * schedule_K
         age_K = self.age_K + 1
         self.alive_K, grad_norm_K, update_norm_K, update_Kn, clip_factor_K = self._advance(
@@ -251,7 +251,7 @@ class PackedOptimizer:
 
     def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
         """The numbers of a step, computed in double precision and rounded to that of the parameters."""
-        dtype, number, kind = self.params_Kn.dtype, self.numbers, self.shape.weight_decay_kind
+        dtype, number, kind = self.params_Kn.dtype, self.numbers, self.structure.weight_decay_kind
 
         def rows(values_K: Numbers) -> Numbers:
             return {name: value_K.to(dtype)[:, None] for name, value_K in values_K.items()}

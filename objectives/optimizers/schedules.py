@@ -14,10 +14,10 @@ from objectives.stacking.rounding import alike
 _NO_LENGTH = 1e-9  # steps; replaces 0 as a divisor
 
 
-def schedule_factor(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
+def schedule_factor(structure: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
     """Factor on the peak learning rate at each member's step (0, 1, ... steps - 1), shape (K,), float64.
 
-    ``shape`` has the structural fields: ``schedule``, ``steps``, ``final_lr_fraction`` and so on.
+    ``structure`` has the structural fields: ``schedule``, ``steps``, ``final_lr_fraction`` and so on.
     A warmup of w steps reaches the peak at its last step: step t has (t + 1) / w, or along half a cosine (1 - cos(pi (t
     + 1) / w)) / 2. Afterwards the factor is constant, or falls to the final fraction f, which it would reach at
     ``steps``. With p the completed share of the steps after the warmup:
@@ -29,27 +29,27 @@ def schedule_factor(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch
                 (warmup, stable, decay: Hu et al., arXiv 2404.06395; a linear decay: Haegele et al., arXiv 2405.18392)
     """
     step_K, warmup_K = step_K.to(torch.float64), warmup_K.to(torch.float64)
-    return torch.where(step_K < warmup_K, _rising(shape, step_K, warmup_K), _falling(shape, step_K, warmup_K))
+    return torch.where(step_K < warmup_K, _rising(structure, step_K, warmup_K), _falling(structure, step_K, warmup_K))
 
 
-def _rising(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
+def _rising(structure: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
     progress_K = (step_K + 1) / warmup_K.clamp(min=1)
-    if shape.warmup_shape == "linear":
+    if structure.warmup_shape == "linear":
         return progress_K
     return 0.5 * (1 - alike(torch.cos, math.pi * progress_K))
 
 
-def _falling(shape: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
-    final = shape.final_lr_fraction
-    if shape.schedule == "constant":
+def _falling(structure: TrainingConfig, step_K: torch.Tensor, warmup_K: torch.Tensor) -> torch.Tensor:
+    final = structure.final_lr_fraction
+    if structure.schedule == "constant":
         return torch.ones_like(warmup_K)
     begin_K = warmup_K
-    if shape.schedule == "wsd":
-        begin_K = warmup_K.clamp(min=(1 - shape.decay_share) * shape.steps)
-    progress_K = ((step_K - begin_K) / (shape.steps - begin_K).clamp(min=_NO_LENGTH)).clamp(0, 1)
-    if shape.schedule == "cosine":
+    if structure.schedule == "wsd":
+        begin_K = warmup_K.clamp(min=(1 - structure.decay_share) * structure.steps)
+    progress_K = ((step_K - begin_K) / (structure.steps - begin_K).clamp(min=_NO_LENGTH)).clamp(0, 1)
+    if structure.schedule == "cosine":
         return final + (1 - final) * 0.5 * (1 + alike(torch.cos, math.pi * progress_K))
-    if shape.schedule == "polynomial":
-        power_K = torch.full_like(progress_K, shape.schedule_power)
+    if structure.schedule == "polynomial":
+        power_K = torch.full_like(progress_K, structure.schedule_power)
         return final + (1 - final) * alike(torch.pow, 1 - progress_K, power_K)
     return 1 - (1 - final) * progress_K

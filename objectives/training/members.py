@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from objectives.base import Way
+from objectives.base import ExecutionPlan
 
 # What PackedTrainer itself keeps, and renews.
 OWN = frozenset({
-    "device", "way", "shape", "_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
+    "device", "plan", "structure", "_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
     "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_warm_Kn", "_rollback",
     "_changes", "_control",
 })  # fmt: skip
@@ -28,7 +28,7 @@ def refuse_stale_members(trainer: Any) -> None:
         return
     try:
         one, two = (
-            kind([trainer.configs[0]] * size, [trainer.seeds[0]] * size, str(trainer.device), Way(size))
+            kind([trainer.configs[0]] * size, [trainer.seeds[0]] * size, str(trainer.device), ExecutionPlan(size))
             for size in (1, 2)
         )
     except Exception:  # its constructor takes something else, so there is nothing to compare

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from objectives.base import Place, Way
+from objectives.base import ExecutionPlan, RowSpec
 from objectives.instruments.curvature import GradientGraph
 from objectives.instruments.telemetry import group_readings
 from objectives.optimizers.named import make_optimizer
@@ -54,9 +54,9 @@ class PackedTrainer(ABC, Generic[Config]):
     blocks: Sequence[str] = ()
     takes_interventions = takes_control = True
 
-    def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, way: Way) -> None:
-        self.device, self.way = torch.device(device), way
-        self.shape = configs[0]  # for its structural fields, which are equal in all members
+    def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
+        self.device, self.plan = torch.device(device), plan
+        self.structure = configs[0]  # for its structural fields, which are equal in all members
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         zeros = [0] * len(seeds)
         self._set_members(configs, seeds, zeros, zeros, Controller(configs, zeros, self.device))
@@ -66,7 +66,7 @@ class PackedTrainer(ABC, Generic[Config]):
         depths = {name: depth for name in self._shapes if (depth := self.depth_of(name)) is not None}
         self.layout = Layout(self._shapes, groups, depths)
         self.optimizer = make_optimizer(
-            self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=way.compiled
+            self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled
         )
         # A subclass's state for each member, (K,) each, updated in place; zeros for a new member.
         self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}
@@ -89,7 +89,7 @@ class PackedTrainer(ABC, Generic[Config]):
 
     @abstractmethod
     def initial_weights(self, seed: int) -> Weights:
-        """One member's weights, a function only of the seed and ``self.shape``."""
+        """One member's weights, a function only of the seed and ``self.structure``."""
 
     def own_weights(self, drawn: Weights, config: Config) -> Weights:
         """A member's initial weights: the weights drawn from its seed, adjusted by its config."""
@@ -282,17 +282,17 @@ class PackedTrainer(ABC, Generic[Config]):
         """(seed, data step) of each current cohort; ``cohort_of_member_K`` maps members to cohorts."""
         return [(seed, step + self.num_steps) for seed, step in self._cohorts]
 
-    def arrange(self, places: Sequence[Place]) -> None:
-        """Make the pack ``places``: members that continue, that fork in two, or that start fresh."""
-        rows = [-1 if place.row is None else place.row for place in places]
-        ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in rows]
-        skipped = [0 if row < 0 else self._skipped[row] for row in rows]
-        configs: list[Any] = [place.config for place in places]  # all of one objective
-        control = Controller(configs, ages, self.device, self._control, rows)
-        self._set_members(configs, [place.seed for place in places], ages, skipped, control)
-        index = torch.tensor(rows, device=self.device)
+    def arrange(self, rows: Sequence[RowSpec]) -> None:
+        """Make a pack of ``rows``: members that continue, that fork in two, or that start fresh."""
+        sources = [-1 if row.source is None else row.source for row in rows]
+        ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in sources]
+        skipped = [0 if row < 0 else self._skipped[row] for row in sources]
+        configs: list[Any] = [row.config for row in rows]  # all of one objective
+        control = Controller(configs, ages, self.device, self._control, sources)
+        self._set_members(configs, [row.seed for row in rows], ages, skipped, control)
+        index = torch.tensor(sources, device=self.device)
         params_Kn = self._params_Kn[index.clamp(min=0)]
-        fresh = [k for k, row in enumerate(rows) if row < 0]
+        fresh = [k for k, row in enumerate(sources) if row < 0]
         if fresh:
             params_Kn[fresh] = self._initial_rows([self.configs[k] for k in fresh], [self.seeds[k] for k in fresh])
         self._bind(params_Kn)
@@ -304,7 +304,7 @@ class PackedTrainer(ABC, Generic[Config]):
             self._warm_Kn = self._warm_Kn[index.clamp(min=0)].masked_fill((index < 0)[:, None], 0.0)
         before, self._rollback = self._rollback, begin_rollback(self.configs, self._ages, self._live())
         if before is not None and self._rollback is not None:
-            before.hand_over(self._rollback, rows)
+            before.hand_over(self._rollback, sources)
         self.members_changed()
 
     def members_changed(self) -> None:

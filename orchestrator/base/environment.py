@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import socket
+
+from orchestrator.base.errors import InputError, Problem
 
 
 def installed_version(package: str) -> str | None:
@@ -26,3 +29,33 @@ def describe_process() -> dict[str, str]:
         "platform": platform.platform(),
         **versions,
     }
+
+
+# The library, by the name of its module, and the extra that brings it.
+EXTRAS = {"mlflow": "run", "optuna": "run", "ray": "run", "sklearn": "run", "torch": "run"}
+
+
+def is_installed(library: str) -> bool:
+    """Whether ``library`` can be imported, without importing it."""
+    return importlib.util.find_spec(library) is not None
+
+
+def install_command(library: str) -> str:
+    """What installs ``library``: its extra, or one of its own name."""
+    return f"pip install 'sweep-stability[{EXTRAS.get(library, library)}]'"
+
+
+def check_installed(what: str, library: str) -> None:
+    """Raise InputError if ``library``, which ``what`` needs, is not installed."""
+    if not is_installed(library):
+        raise InputError(_problem(f"{what} needs the package {library}", library))
+
+
+def missing_library_error(error: ModuleNotFoundError) -> InputError | None:
+    """What to tell a user whose installation lacks the library of an extra; None for any other module."""
+    library = (error.name or "").partition(".")[0]
+    return InputError(_problem(f"this needs the package {library}", library)) if library in EXTRAS else None
+
+
+def _problem(needs: str, library: str) -> Problem:
+    return Problem("", "", f"{needs}, which is not installed", install_command(library))

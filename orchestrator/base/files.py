@@ -55,7 +55,7 @@ def free_space(path: Path) -> str:
     return ""
 
 
-def refuse_links(*paths: Path) -> None:
+def check_no_links(*paths: Path) -> None:
     """Raise StorageError where one of ``paths`` is a link: writing there would change another place."""
     for path in paths:
         if path.is_symlink():
@@ -87,7 +87,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
     File and folder are private to this user. Raises StorageError, also where the folder is a link.
     """
-    refuse_links(path.parent)
+    check_no_links(path.parent)
     with storage_errors(path):
         make_folder(path.parent)
         _replace(path, content, 0o600)
@@ -158,7 +158,7 @@ def frozen_text(folder: Path) -> str:
 
 def write_checkpoint(folder: Path, content: bytes) -> tuple[str, str]:
     """Write a checkpoint of the sweep in ``folder`` under a unique name; returns the name and its sha256."""
-    refuse_links(folder, folder / CHECKPOINTS)
+    check_no_links(folder, folder / CHECKPOINTS)
     sha256 = hashlib.sha256(content).hexdigest()
     name = f"{uuid.uuid4().hex[:12]}.pt"
     atomic_write(folder / CHECKPOINTS / name, content)
@@ -216,7 +216,7 @@ def sweep_lock(folder: Path) -> Iterator[None]:
 
     Raises InputError naming the holder when another process has it.
     """
-    refuse_links(folder, folder / LEDGER, folder / _LOCK)
+    check_no_links(folder, folder / LEDGER, folder / _LOCK)
     with storage_errors(folder):
         make_folder(folder)
         file = open_private(folder / _LOCK, "a+")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from orchestrator.base.environment import missing_library_error
 from orchestrator.base.errors import EXIT_INTERRUPTED, SweepError, printable
-from orchestrator.base.extras import as_input_error
 from orchestrator.cli.app import app
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     except SweepError as error:
         _end_with(error)
     except ModuleNotFoundError as error:
-        if (told := as_input_error(error)) is None:
+        if (told := missing_library_error(error)) is None:
             raise
         _end_with(told)
     except KeyboardInterrupt:

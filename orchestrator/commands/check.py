@@ -16,8 +16,8 @@ from orchestrator.base.packs import LaunchedPack, Member
 from orchestrator.base.reports import Paused, Trace
 from orchestrator.base.space import format_value
 from orchestrator.commands.printing import Answer
+from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.packing import pack_of, planned_workers
-from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.words import format_seconds
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
@@ -40,7 +40,7 @@ def check(sweep: Sweep, num_losses: int, seconds: float) -> Answer:
         raise InputError(Problem(sweep.name, "objective", "is no custom trainer, so there is nothing to check", remedy))
     trial = sweep.trials[0]
     with tempfile.TemporaryDirectory(prefix="sweep-check-") as folder:
-        refuse_what_cannot_run(sweep, Path(folder) / sweep.name)
+        check_runnable(sweep, Path(folder) / sweep.name)
         pack = pack_of(sweep, [Member(trial.trial_id, trial.config, trial.seed)], 0)
         assert isinstance(pack, LaunchedPack), "it is of a custom trainer"
         pack = replace(pack, launch=replace(pack.launch, trials_folder=folder, report_s=_REPORT_S))

@@ -13,9 +13,9 @@ from orchestrator.base.files import (
     COMPARISONS,
     LEDGER,
     atomic_write,
+    check_no_links,
     check_output,
     output_format,
-    refuse_links,
     write_output,
 )
 from orchestrator.commands.printing import Answer, written_json
@@ -51,7 +51,7 @@ def compare(
     file_format = output_format(output)
     check_output(json_file, "--json")
     if output is None:
-        refuse_links(results / COMPARISONS)
+        check_no_links(results / COMPARISONS)
     with contextlib.ExitStack() as stack:
         ledgers: Sequence[LedgerReader]
         if along is not None:

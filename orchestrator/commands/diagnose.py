@@ -10,9 +10,9 @@ from orchestrator.base.files import (
     DIAGNOSES,
     LEDGER,
     atomic_write,
+    check_no_links,
     check_output,
     output_format,
-    refuse_links,
     write_output,
 )
 from orchestrator.causes import diagnosis
@@ -44,7 +44,7 @@ def diagnose(
     check_output(json_file, "--json")
     write = write_output if output is not None else atomic_write
     if output is None:
-        refuse_links(folder, folder / DIAGNOSES)
+        check_no_links(folder, folder / DIAGNOSES)
     with LedgerReader(folder / LEDGER) as ledger:
         found = diagnosis.diagnose(ledger, trial_id, cell, batch_texts)
         tried = [] if found is None else list(remedy_lines(ledger, found))

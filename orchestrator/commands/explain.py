@@ -9,9 +9,9 @@ from orchestrator.base.files import (
     EXPLANATION,
     LEDGER,
     atomic_write,
+    check_no_links,
     check_output,
     output_format,
-    refuse_links,
     write_output,
 )
 from orchestrator.causes import explanation
@@ -34,7 +34,7 @@ def explain(
     file_format = output_format(output)
     check_output(json_file, "--json")
     if output is None:
-        refuse_links(folder)
+        check_no_links(folder)
     with LedgerReader(folder / LEDGER) as ledger:
         found = explanation.explain(ledger, x, y, batch_texts)
     path = output or folder / EXPLANATION

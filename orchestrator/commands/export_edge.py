@@ -11,8 +11,8 @@ from orchestrator.base.files import (
     EDGE_TABLE,
     LEDGER,
     PICTURES,
+    check_no_links,
     output_format,
-    refuse_links,
     write_if_changed,
     write_output,
 )
@@ -37,7 +37,7 @@ def export_edge(
     """
     file_format = output_format(output, (*PICTURES, "csv"))
     if output is None:
-        refuse_links(folder)
+        check_no_links(folder)
     with LedgerReader(folder / LEDGER) as ledger:
         found = edge_lines(ledger, x, y, facet, where, degraded)
     if output is not None:

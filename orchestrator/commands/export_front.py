@@ -10,8 +10,8 @@ from orchestrator.base.files import (
     FRONT_TABLE,
     LEDGER,
     PICTURES,
+    check_no_links,
     output_format,
-    refuse_links,
     write_if_changed,
     write_output,
 )
@@ -36,7 +36,7 @@ def export_front(
     """
     file_format = output_format(output, (*PICTURES, "csv"))
     if output is None:
-        refuse_links(folder)
+        check_no_links(folder)
     with LedgerReader(folder / LEDGER) as ledger:
         found = front(ledger, metric, against, along, target, degraded)
     if output is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import EXIT_OK
-from orchestrator.base.files import LEDGER, check_output, refuse_links
+from orchestrator.base.files import LEDGER, check_no_links, check_output
 from orchestrator.base.space import Axis
 from orchestrator.commands.live import text_map
 from orchestrator.commands.printing import Answer, written_json
@@ -41,7 +41,7 @@ def import_(
     check_output(json_file, "--json")
     folder = results / checked_name(name)
     found = collect(sources, options, results)
-    refuse_links(folder)
+    check_no_links(folder)
     is_new = record(folder, name, found.collected, replaces=replaces)
     yield from _told(name, found, is_new=is_new)
     with LedgerReader(folder / LEDGER) as ledger:

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from objectives.base import Way
+from objectives.base import ExecutionPlan
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, check_output
 from orchestrator.base.space import Axis, Trial, format_value
 from orchestrator.commands.printing import Answer, written_json
+from orchestrator.driver.checks import check_runnable, library_optimizers
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of
 from orchestrator.driver.proposing import missing_trials
-from orchestrator.driver.refusals import library_optimizers, refuse_what_cannot_run
 from orchestrator.driver.words import format_seconds, length_text
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.global_batch import formula
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.ways import Choice, known_choice
+from orchestrator.worker.autotune import PlanChoice, cached_choice
 
 _STRUCTURES_SHOWN = 4
 
@@ -28,7 +28,7 @@ _STRUCTURES_SHOWN = 4
 def plan(sweep: Sweep, results: Path, json_file: Path | None = None) -> Answer:
     """The plan of ``sweep``: trials, existing results, packs, estimated time. Raises InputError."""
     check_output(json_file, "--json")
-    refuse_what_cannot_run(sweep, results / sweep.name)
+    check_runnable(sweep, results / sweep.name)
     statuses: dict[str, tuple[str, int]] = {}
     speed = None
     path = results / sweep.name / LEDGER
@@ -45,7 +45,7 @@ def plan(sweep: Sweep, results: Path, json_file: Path | None = None) -> Answer:
     sizes = Counter(len(pack.members) for pack in packs)
     shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True))
     yield f"to train: {len(missing)} trials in {len(packs)} packs" + (f" ({shown} members)" if packs else "")
-    choices = list(_known_choices(sweep, missing, workers).values())
+    choices = list(_choices(sweep, missing, workers).values())
     for choice in choices[:_STRUCTURES_SHOWN]:
         yield f"way:      {choice.reason if choice else 'measured when the first pack starts, in a second or two'}"
     if len(choices) > _STRUCTURES_SHOWN:
@@ -166,7 +166,7 @@ def _existing_lines(trials: Sequence[Trial], statuses: dict[str, tuple[str, int]
         yield f"removed:  {removed} trials in the ledger are no longer in the sweep; the map leaves them out"
 
 
-def _speed(choices: Sequence[Choice | None]) -> float | None:
+def _speed(choices: Sequence[PlanChoice | None]) -> float | None:
     """Member-steps per second of a worker, averaged over structures with these ``choices``; None if not measured."""
     speeds = [choice.member_steps_per_second for choice in choices if choice is not None]
     known = [speed for speed in speeds if speed]
@@ -176,25 +176,25 @@ def _speed(choices: Sequence[Choice | None]) -> float | None:
     return len(known) / sum(1 / speed for speed in known)
 
 
-def _known_choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, Choice | None]:
+def _choices(sweep: Sweep, missing: Sequence[Trial], workers: int) -> dict[str, PlanChoice | None]:
     """How packs of each structure will run on this machine; None where not measured yet."""
     if isinstance(sweep.objective, CustomTrainer):
-        return {"": Choice(Way(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
+        return {"": PlanChoice(ExecutionPlan(1), f"each trial by itself: {sweep.objective.summary}")} if missing else {}
     alike: dict[str, list[Trial]] = {}
     for trial in missing:
         alike.setdefault(structure_of(sweep, trial), []).append(trial)
-    choices: dict[str, Choice | None] = {}
+    choices: dict[str, PlanChoice | None] = {}
     for structure, trials in alike.items():
         config = sweep.objective.config_class.model_validate(trials[0].config, strict=False)
         if sweep.resources.pack != "auto" and config.can_be_stacked:
             reason = f"{sweep.resources.pack} at a time, as resources.pack says"
-            choices[structure] = Choice(Way(sweep.resources.pack), reason)
+            choices[structure] = PlanChoice(ExecutionPlan(sweep.resources.pack), reason)
             continue
         if sweep.resources.gpus:
             choices[structure] = None  # the cache is on the machine with the GPU
             continue
         steps_ahead = sum(trial.steps for trial in trials) // workers
-        choices[structure] = known_choice(
+        choices[structure] = cached_choice(
             sweep.objective, config, "cpu", sweep.resources.cpus, len(trials), steps_ahead
         )
     return choices

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.extras import refuse_without
 from orchestrator.base.files import (
     REMEDIES_PICTURE,
     atomic_write,
+    check_no_links,
     check_output,
     output_format,
-    refuse_links,
     write_output,
 )
 from orchestrator.causes.diagnosis_text import headline
@@ -51,8 +51,8 @@ def remedy(
     check_output(json_file, "--json")
     found = to_remedy(folder, trial_id, cell)
     there = forks_folder(folder, found.trial.trial_id)
-    refuse_links(folder, there.parent, there)
-    refuse_without("training forks", "torch")
+    check_no_links(folder, there.parent, there)
+    check_installed("training forks", "torch")
     yield headline(found)
     start, summary = executor_loader(executor, ExecutorOptions(there, resources_of(folder)))(), None
     for what, summary in train_remedies(folder, found, asked, start, [ProgressLines()]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_OK
-from orchestrator.base.extras import refuse_without
 from orchestrator.base.files import (
     LEDGER,
     REMEDIES,
@@ -14,9 +14,9 @@ from orchestrator.base.files import (
     REMEDY_MAP,
     REMEDY_TABLE,
     atomic_write,
+    check_no_links,
     check_output,
     output_format,
-    refuse_links,
     write_output,
 )
 from orchestrator.causes.remedies.cells import CellRemedies, cell_remedy
@@ -57,17 +57,17 @@ def remedy_each_cell(
     """
     shown_format = output_format(output, asked=file_format)
     check_output(json_file, "--json")
-    refuse_links(folder, folder / REMEDIES)
+    check_no_links(folder, folder / REMEDIES)
     region = region_to_remedy(folder, cell, asked)
     with LedgerReader(folder / LEDGER) as ledger:
         stability = stability_map(ledger, where=cell)
-    refuse_without("training forks", "torch")
+    check_installed("training forks", "torch")
     resources, cells, summaries = resources_of(folder), [], []
     executor_loader(executor, ExecutorOptions(folder, resources))  # an unknown one is refused before anything is said
     yield from head_lines(region)
     for place, trial in enumerate(region.trials, 1):
         there = forks_folder(folder, trial.trial_id)
-        refuse_links(there)
+        check_no_links(there)
         found = to_remedy(folder, trial.trial_id, {})
         progress = ProgressLines(f"cell {place} of {len(region.trials)}, {cell_text(trial)}: ")
         start = executor_loader(executor, ExecutorOptions(there, resources))()

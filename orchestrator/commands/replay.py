@@ -19,8 +19,8 @@ from orchestrator.base.files import (
     LEDGER,
     REPLAYS,
     atomic_write,
+    check_no_links,
     check_output,
-    refuse_links,
     storage_errors,
     write_output,
 )
@@ -73,7 +73,7 @@ def replay(
             raise InputError(Problem(f"--set {text}", "stopping.validation_patience", what, "remove it"))
     is_own = figures == results / REPLAYS
     if is_own:
-        refuse_links(results / REPLAYS)
+        check_no_links(results / REPLAYS)
     elif figures is not None and not figures.is_dir():
         check_output(figures, "--figures")
     sweeps = [folder for path in paths if (folder := _sweep_folder(path, results))]

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import EXIT_OK, InputError, Problem
-from orchestrator.base.extras import refuse_without
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.commands.live import LiveView, text_map
 from orchestrator.commands.printing import Answer
+from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.progress import Observer, Summary
-from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
 from orchestrator.driver.words import counts_line, length_text
 from orchestrator.executors import INLINE, Executor
@@ -51,9 +51,9 @@ def run(
     from orchestrator.render.ahead import import_ahead
 
     folder = results / sweep.name
-    refuse_what_cannot_run(sweep, folder)
+    check_runnable(sweep, folder)
     if not isinstance(sweep.objective, CustomTrainer):
-        refuse_without(f"training {sweep.objective.name}", "torch")
+        check_installed(f"training {sweep.objective.name}", "torch")
     trackers = [tracker_class(name) for name in sweep.tracking.to] if sweep.tracking.enabled else []
     mirrors = [BackgroundMirror(folder, sweep.tracking, tracker) for tracker in trackers]
     notifiers = _notifiers(sweep, folder)

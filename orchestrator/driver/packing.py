@@ -14,7 +14,7 @@ from orchestrator.base.packs import Launch, LaunchedPack, Member, Pack, StackedP
 from orchestrator.base.space import Trial, canonical_json, format_value
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.ways import best_eager, load_measurements
+from orchestrator.worker.autotune import best_eager, load_measurements
 
 # The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16
@@ -91,7 +91,7 @@ def structure_of(sweep: Sweep, trial: Trial) -> str:
     return canonical_json(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
 
 
-def way_text(sweep: Sweep, pack: Pack, way: str) -> str:
+def plan_text(sweep: Sweep, pack: Pack, way: str) -> str:
     """How a pack trains, in a line, with the values of the axes that set its structure apart from that of others.
 
     ``way`` is what its worker said. What it measured, after the colon, is for the ledger.
@@ -113,7 +113,7 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
     device = "cuda" if sweep.resources.gpus else "cpu"
     known = load_measurements(objective, config, device, sweep.resources.cpus) if device == "cpu" else []
     num_trials = max(len(sweep.trials), sweep.most_trials or 0)
-    return best_eager(known, num_trials, sweep.rounding).way.width if known else _EXPECTED_WIDTH
+    return best_eager(known, num_trials, sweep.rounding).plan.width if known else _EXPECTED_WIDTH
 
 
 def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ from orchestrator.base.reports import (
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.budget import Budget
 from orchestrator.driver.fail_fast import FailFast
-from orchestrator.driver.packing import make_packs, pack_of, trials_at_a_time, way_text
+from orchestrator.driver.packing import make_packs, pack_of, plan_text, trials_at_a_time
 from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
@@ -250,7 +250,7 @@ class _Run:
             progress.held_back = None
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
         if way := report.environment.get("way"):
-            self._note(way_text(self.sweep, pack, way))
+            self._note(plan_text(self.sweep, pack, way))
         for finished in new:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.environment import check_installed
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.extras import refuse_without
 from orchestrator.executors import INLINE, Executor
 from orchestrator.sweepfile.sections import ResourcesConfig
 
@@ -40,13 +40,13 @@ class ExecutorOptions:
 
 
 def _ray(options: ExecutorOptions) -> Start:
-    from orchestrator.executors.apart import ApartExecutor
+    from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
     arguments = {**options.needs(), "address": options.address}
     # A Ray without other nodes, as on macOS and Windows: then all of it listens on loopback only.
     alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if options.address is None else {}
     module, factory, is_private = "orchestrator.executors.ray_tune", "RayTuneExecutor", options.address is None
-    return lambda: ApartExecutor("ray", module, factory, arguments, alone, may_be_killed=is_private)
+    return lambda: SubprocessExecutor("ray", module, factory, arguments, alone, may_be_killed=is_private)
 
 
 def _slurm(options: ExecutorOptions) -> Start:
@@ -73,5 +73,5 @@ def executor_loader(name: str, options: ExecutorOptions) -> Callable[[], Start]:
         *some, last = LOADERS
         raise InputError(Problem("--executor", "", f"{name!r} is unknown", f"choose {', '.join(some)} or {last}"))
     if name == "ray":
-        refuse_without("--executor ray", "ray")
+        check_installed("--executor ray", "ray")
     return partial(LOADERS[name], options)

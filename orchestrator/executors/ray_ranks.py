@@ -83,7 +83,7 @@ class RemoteProcess:
             return ray.get(self._actor.call.remote(name, *arguments), timeout=ANSWER_S)
 
 
-class RayPlaces:
+class RayLauncher:
     """Rank 0 runs in the first bundle of the placement group, with the trainable, and each other rank in its own."""
 
     def __init__(self, cpus: int, gpus: float) -> None:

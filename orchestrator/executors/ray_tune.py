@@ -46,8 +46,8 @@ from orchestrator.base.errors import ExecutorError, InputError, Problem, SweepEr
 from orchestrator.base.packs import LaunchedPack, Pack, StackedPack  # noqa: E402
 from orchestrator.base.processes import SCRATCH, children, is_alive  # noqa: E402
 from orchestrator.base.reports import Event, PackLost, PackStarted, Report  # noqa: E402
-from orchestrator.executors.ray_desk import Desk  # noqa: E402
-from orchestrator.executors.ray_ranks import ANSWER_S, RayPlaces  # noqa: E402
+from orchestrator.executors.pack_registry import PackRegistry  # noqa: E402
+from orchestrator.executors.ray_ranks import ANSWER_S, RayLauncher  # noqa: E402
 from orchestrator.worker.run import run_pack  # noqa: E402
 
 _STOP_TIMEOUT_S = 4.0
@@ -57,15 +57,15 @@ _SECONDS_PER_CHECK = 2.0
 
 def train_pack(config: dict[str, Any]) -> None:
     """The function that Tune runs on a worker. It passes every report to Tune, and never raises."""
-    desk, pack = ray.get_actor(config["desk"]), config["pack"]
+    registry, pack = ray.get_actor(config["registry"]), config["pack"]
     node_id = ray.get_runtime_context().get_node_id()
-    resume: Any = ray.get(desk.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
+    resume: Any = ray.get(registry.begin.remote(pack.pack_id, node_id, os.getpid()), timeout=ANSWER_S)
     if isinstance(pack, StackedPack):
         pack = replace(pack, resume=resume)
-    places = None
+    launcher = None
     if isinstance(pack, LaunchedPack) and pack.launch.workers > 1:
-        places = RayPlaces(pack.cpus, pack.launch.gpus_per_worker)
-    for report in run_pack(pack, lambda: ray.get(desk.is_pausing.remote()), places):
+        launcher = RayLauncher(pack.cpus, pack.launch.gpus_per_worker)
+    for report in run_pack(pack, lambda: ray.get(registry.is_pausing.remote()), launcher):
         # Wrapped, so that Tune sees neither missing nor non-finite metrics.
         tune.report({"report": report})
 
@@ -77,8 +77,8 @@ def _kill(pid: int) -> None:
 class Mailbox:
     """State shared by the driver's thread and Tune's thread. A copy of it is the same mailbox."""
 
-    def __init__(self, desk: str) -> None:
-        self.desk = desk
+    def __init__(self, registry: str) -> None:
+        self.registry = registry
         self.packs: queue.SimpleQueue[Pack] = queue.SimpleQueue()
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.is_stopping = threading.Event()
@@ -87,7 +87,7 @@ class Mailbox:
         return self
 
     def __reduce__(self) -> Any:
-        return (Mailbox, (self.desk,))  # Tune pickles its settings for a restore, which is never used
+        return (Mailbox, (self.registry,))  # Tune pickles its settings for a restore, which is never used
 
 
 class PackQueue(Searcher):
@@ -102,7 +102,7 @@ class PackQueue(Searcher):
         if self._mailbox.is_stopping.is_set():
             return Searcher.FINISHED
         try:
-            return {"pack": self._mailbox.packs.get_nowait(), "desk": self._mailbox.desk}
+            return {"pack": self._mailbox.packs.get_nowait(), "registry": self._mailbox.registry}
         except queue.Empty:
             return None
 
@@ -185,7 +185,7 @@ class RayTuneExecutor:
         Raises InputError if the cluster is too small for one pack.
         """
         if address is not None:
-            _refuse_unreachable(address)
+            _check_reachable(address)
         else:
             # A stale address must not send a private sweep to another cluster.
             os.environ.pop("RAY_ADDRESS", None)
@@ -217,8 +217,10 @@ class RayTuneExecutor:
             self._mailbox = Mailbox(f"sweep-{uuid.uuid4().hex[:12]}")
             # On the driver's node: on another node it could be lost while the driver survives.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            desk = ray.remote(num_cpus=0)(Desk).options(name=self._mailbox.desk, scheduling_strategy=here)
-            self._desk: Any = desk.remote()
+            registry = ray.remote(num_cpus=0)(PackRegistry).options(
+                name=self._mailbox.registry, scheduling_strategy=here
+            )
+            self._registry: Any = registry.remote()
         except BaseException:
             ray.shutdown()
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -230,7 +232,7 @@ class RayTuneExecutor:
     def submit(self, pack: Pack) -> None:
         """Queue ``pack``."""
         if isinstance(pack, StackedPack) and pack.resume is not None:
-            ray.get(self._desk.leave.remote(pack.pack_id, pack.resume), timeout=ANSWER_S)
+            ray.get(self._registry.leave.remote(pack.pack_id, pack.resume), timeout=ANSWER_S)
             pack = replace(pack, resume=None)
         self._mailbox.packs.put(pack)
 
@@ -252,12 +254,12 @@ class RayTuneExecutor:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._mailbox.packs.get_nowait()
-        self._desk.pause.remote()
+        self._registry.pause.remote()
 
     def kill(self, pack_id: str) -> None:
         """Kill the process that trains a pack, on any node."""
         with contextlib.suppress(ray.exceptions.RayError):
-            worker = ray.get(self._desk.worker_of.remote(pack_id), timeout=_CONNECT_TIMEOUT_S)
+            worker = ray.get(self._registry.worker_of.remote(pack_id), timeout=_CONNECT_TIMEOUT_S)
             if worker is not None:
                 node_id, pid = worker
                 where = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -267,7 +269,7 @@ class RayTuneExecutor:
         """End Tune, a private cluster and the scratch folder."""
         self._mailbox.is_stopping.set()
         self._thread.join(_STOP_TIMEOUT_S)
-        ray.kill(self._desk)
+        ray.kill(self._registry)
         ray.shutdown()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -327,7 +329,7 @@ class RayTuneExecutor:
             self._failure = error
 
 
-def _refuse_unreachable(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise InputError when no process listens at host:port; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import ExecutorError, InputError, Problem, StorageError, printable
-from orchestrator.base.files import JOBS, atomic_write, refuse_links, remove, withdraw_jobs
+from orchestrator.base.files import JOBS, atomic_write, check_no_links, remove, withdraw_jobs
 from orchestrator.base.packs import LaunchedPack, Pack
 from orchestrator.base.processes import MARK, end_marked, new_mark
 from orchestrator.base.reports import Event, PackLost
@@ -44,7 +44,7 @@ from orchestrator.executors.slurm_cluster import (
 )
 from orchestrator.executors.slurm_job import REPORTS, TrialJob
 from orchestrator.executors.slurm_options import is_local, submission_parameters
-from orchestrator.executors.slurm_placed import Placed, names_in
+from orchestrator.executors.slurm_placed import SubmittedPack, names_in
 
 try:
     import submitit
@@ -117,12 +117,12 @@ class SlurmExecutor:
         # submitit's log messages would break up the live view.
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
         self._largest_array = self._cluster.largest_array()
-        refuse_links(folder, self._folder)
+        check_no_links(folder, self._folder)
         self._end_earlier()
         token = f"run-{uuid.uuid4().hex[:12]}"
         self._go = self._folder / token
         self._mark = new_mark() if here else ""
-        self._placed: dict[str, Placed] = {}
+        self._submitted: dict[str, SubmittedPack] = {}
         self._write_jobs()
         atomic_write(self._go, "")
         kind = "local" if here else "slurm"
@@ -161,17 +161,17 @@ class SlurmExecutor:
         """Stop trials at their next report, and cancel pending jobs."""
         self._queue.clear()
         remove([self._go])
-        waiting = [placed for placed in self._placed.values() if not placed.is_started]
-        for placed in waiting:
-            placed.is_forgotten = True
-        self._cluster.cancel([placed.job for placed in waiting])
+        waiting = [submitted for submitted in self._submitted.values() if not submitted.is_started]
+        for submitted in waiting:
+            submitted.is_forgotten = True
+        self._cluster.cancel([submitted.job for submitted in waiting])
 
     def kill(self, pack_id: str) -> None:
         """Cancel the job of a pack. Its trial is retried only after the job has ended."""
-        placed = self._placed.get(pack_id)
-        if placed is not None:
-            placed.is_forgotten = True
-            self._cluster.cancel([placed.job])
+        submitted = self._submitted.get(pack_id)
+        if submitted is not None:
+            submitted.is_forgotten = True
+            self._cluster.cancel([submitted.job])
 
     def close(self) -> None:
         """Cancel all jobs. Local jobs have ended when it returns; on a cluster the next driver waits for them."""
@@ -180,12 +180,12 @@ class SlurmExecutor:
         if self._mark:
             end_marked(self._mark)
             self._wait_for_local_jobs()
-            for placed in self._placed.values():
-                self._tidy(placed)
-            self._placed.clear()
+            for submitted in self._submitted.values():
+                self._tidy(submitted)
+            self._submitted.clear()
         else:
-            self._cluster.cancel([placed.job for placed in self._placed.values() if placed.ended is None])
-        if not self._placed:
+            self._cluster.cancel([submitted.job for submitted in self._submitted.values() if submitted.ended is None])
+        if not self._submitted:
             scripts = (*self._folder.glob("*_submission.sh"), *self._folder.glob(".submission_file_*"))
             remove([self._folder / _JOBS, *scripts])
             for empty in (self._folder / REPORTS, self._folder):
@@ -195,7 +195,7 @@ class SlurmExecutor:
     def _wait_for_local_jobs(self) -> None:
         """Wait for killed processes to end."""
         deadline = time.monotonic() + _CLOSE_S
-        jobs = [placed.job for placed in self._placed.values()]
+        jobs = [submitted.job for submitted in self._submitted.values()]
         while not all(job.done() for job in jobs) and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
@@ -206,8 +206,8 @@ class SlurmExecutor:
         now = time.monotonic()
         if not self._queue or now < self._next_submission:
             return
-        there = [placed for placed in self._placed.values() if placed.ended is None]
-        taken = {trial_id for placed in there for trial_id in placed.pack.trial_ids}
+        there = [submitted for submitted in self._submitted.values() if submitted.ended is None]
+        taken = {trial_id for submitted in there for trial_id in submitted.pack.trial_ids}
         ready = [pack for pack in self._queue if taken.isdisjoint(pack.trial_ids)][: max(0, self.slots - len(there))]
         if not ready:
             return
@@ -230,7 +230,7 @@ class SlurmExecutor:
             self._has_submitted, self._num_refusals = True, 0
             submitted = {pack.pack_id for pack in part}
             self._queue = [pack for pack in self._queue if pack.pack_id not in submitted]
-            self._placed |= {pack.pack_id: Placed(pack, job) for pack, job in zip(part, jobs, strict=True)}
+            self._submitted |= {pack.pack_id: SubmittedPack(pack, job) for pack, job in zip(part, jobs, strict=True)}
             self._write_jobs()
             ready = ready[len(part) :]
 
@@ -240,7 +240,7 @@ class SlurmExecutor:
         While jobs of this driver are there, it waits for them: an account may have a limit. Raises ExecutorError.
         """
         self._next_submission = time.monotonic() + _SECONDS_PER_REFUSAL
-        self._num_refusals += all(placed.ended is not None for placed in self._placed.values())
+        self._num_refusals += all(submitted.ended is not None for submitted in self._submitted.values())
         if not self._has_submitted or self._num_refusals > _MOST_REFUSALS:
             lines = [line.strip() for line in cause.splitlines() if line.strip()] or ["no cause given"]
             remedy = "check --slurm partition=, account= and time=; resources.parallel may be too high"
@@ -249,7 +249,7 @@ class SlurmExecutor:
     def _write_jobs(self) -> None:
         known = {"mark": self._mark, "jobs": []}
         if not self._mark:
-            known["jobs"] = [placed.job.job_id for placed in self._placed.values()]
+            known["jobs"] = [submitted.job.job_id for submitted in self._submitted.values()]
         atomic_write(self._folder / _JOBS, json.dumps(known))
 
     def _end_earlier(self) -> None:
@@ -290,13 +290,13 @@ class SlurmExecutor:
         if began < self._next_look:
             return []
         events = self._check() if began >= self._next_check else []
-        seen = names_in(self._folder / REPORTS) if self._placed else set()
-        for placed in self._placed.values():
-            if not placed.is_forgotten and placed.pack.pack_id in seen:
-                events += self._read(placed)
-        for placed in list(self._placed.values()):
-            if placed.over_since is not None:
-                events += self._end(placed)
+        seen = names_in(self._folder / REPORTS) if self._submitted else set()
+        for submitted in self._submitted.values():
+            if not submitted.is_forgotten and submitted.pack.pack_id in seen:
+                events += self._read(submitted)
+        for submitted in list(self._submitted.values()):
+            if submitted.over_since is not None:
+                events += self._end(submitted)
         # Do not poll a slow file system all the time.
         ended = time.monotonic()
         self._next_look = ended + max(self._pace.looks_s, 4 * (ended - began))
@@ -305,49 +305,49 @@ class SlurmExecutor:
     def _check(self) -> list[Event]:
         """Query which jobs have ended. Reports are read afterwards, as a job writes its last report before it ends."""
         events: list[Event] = []
-        states = self._cluster.states([placed.job for placed in self._placed.values()])
+        states = self._cluster.states([submitted.job for submitted in self._submitted.values()])
         now = time.monotonic()
-        for placed in self._placed.values():
-            placed.state = states.get(placed.job.job_id, placed.state)
-            if placed.state not in OVER:
-                placed.over_since = None
-            elif placed.over_since is None:
-                placed.over_since = now
-            if placed.state.startswith(HELD) and not placed.is_forgotten:
-                events.append(placed.held())
-                self.kill(placed.pack.pack_id)
-            if placed.is_started and not placed.is_forgotten and placed.state in WAITING:
-                events.append(placed.sign_of_life())
-            if placed.ended is not None and placed.over_since is None and now - placed.ended > _LONGEST_EXIT_S:
-                self._cluster.cancel([placed.job])  # it hangs, or was restarted needlessly
+        for submitted in self._submitted.values():
+            submitted.state = states.get(submitted.job.job_id, submitted.state)
+            if submitted.state not in OVER:
+                submitted.over_since = None
+            elif submitted.over_since is None:
+                submitted.over_since = now
+            if submitted.state.startswith(HELD) and not submitted.is_forgotten:
+                events.append(submitted.held())
+                self.kill(submitted.pack.pack_id)
+            if submitted.is_started and not submitted.is_forgotten and submitted.state in WAITING:
+                events.append(submitted.sign_of_life())
+            if submitted.ended is not None and submitted.over_since is None and now - submitted.ended > _LONGEST_EXIT_S:
+                self._cluster.cancel([submitted.job])  # it hangs, or was restarted needlessly
         self._next_check = now + self._pace.checks_s
         return events
 
-    def _read(self, placed: Placed) -> list[Event]:
+    def _read(self, submitted: SubmittedPack) -> list[Event]:
         """New events of a pack; a job with a damaged report is lost."""
-        events = list(placed.read(self._folder / REPORTS))
+        events = list(submitted.read(self._folder / REPORTS))
         if any(isinstance(event, PackLost) for event in events):
-            self.kill(placed.pack.pack_id)
+            self.kill(submitted.pack.pack_id)
         return events
 
-    def _end(self, placed: Placed) -> Iterator[Event]:
+    def _end(self, submitted: SubmittedPack) -> Iterator[Event]:
         """Handle the end of a job. Without a last report its pack is lost."""
-        if not placed.is_forgotten:
-            assert placed.over_since is not None
-            if time.monotonic() - placed.over_since < self._pace.late_s:
+        if not submitted.is_forgotten:
+            assert submitted.over_since is not None
+            if time.monotonic() - submitted.over_since < self._pace.late_s:
                 return
-            yield placed.lost()
-        self._tidy(placed)
-        del self._placed[placed.pack.pack_id]
+            yield submitted.lost()
+        self._tidy(submitted)
+        del self._submitted[submitted.pack.pack_id]
         self._write_jobs()
 
-    def _tidy(self, placed: Placed) -> None:
+    def _tidy(self, submitted: SubmittedPack) -> None:
         """Remove the files of a job; a log that explains a missing result stays until the next run."""
-        paths = placed.job.paths
+        paths = submitted.job.paths
         remove([paths.submitted_pickle, paths.result_pickle])
-        if placed.ended is not None:
+        if submitted.ended is not None:
             remove([paths.stdout, paths.stderr])
-        shutil.rmtree(self._folder / REPORTS / placed.pack.pack_id, ignore_errors=True)
+        shutil.rmtree(self._folder / REPORTS / submitted.pack.pack_id, ignore_errors=True)
 
 
 def _left_behind(folder: Path) -> tuple[str, set[str]]:

@@ -18,7 +18,7 @@ from orchestrator.base.processes import MARK, new_mark
 from orchestrator.base.reports import Failed, Lost, Report
 from orchestrator.executors.report_files import to_json
 from orchestrator.worker.child import CannotStart, Child
-from orchestrator.worker.ranks import LocalPlaces, Process
+from orchestrator.worker.ranks import LocalLauncher, Process
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"
@@ -43,7 +43,7 @@ class TrialJob:
         self._minutes, self._signal_delay_s = minutes, signal_delay_s
         self._began = time.monotonic()
         self._outbox: Outbox | None = None
-        self._places = Places()
+        self._launcher = JobLauncher()
         self._is_ending = self._is_over = False
         self._failure: BaseException | None = None
 
@@ -70,7 +70,7 @@ class TrialJob:
             while not self._is_over:
                 time.sleep(_STEP_S)  # a signal handler may exit here, which is unsafe while holding a lock
         finally:
-            self._places.kill()
+            self._launcher.kill()
         if self._failure is not None:
             raise self._failure
         # Slurm would not requeue a preempted job that exits by itself at this point.
@@ -86,7 +86,7 @@ class TrialJob:
             return False  # its last report is written
         self._end_trial()
         self._wait(pack.launch.grace_s)
-        self._places.kill()
+        self._launcher.kill()
         self._wait(_LAST_WORDS_S)
         seconds = time.monotonic() - self._began
         is_time_over = seconds > 60 * self._minutes - self._signal_delay_s - _SLACK_S
@@ -102,7 +102,7 @@ class TrialJob:
     def _train(self, pack: LaunchedPack) -> None:
         last, num_killed = None, num_oom_kills()
         try:
-            for report in run_pack(pack, lambda: not self._is_wanted(), self._places):
+            for report in run_pack(pack, lambda: not self._is_wanted(), self._launcher):
                 if report.ending is not None:
                     last = report  # held back until all processes of the trial have ended
                 elif not self._is_ending:
@@ -133,7 +133,7 @@ class TrialJob:
     def _end_trial(self) -> None:
         """Ask the trial's processes to end. Its later reports are discarded."""
         self._is_ending = True
-        self._places.terminate()
+        self._launcher.terminate()
 
     def _wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -154,7 +154,7 @@ def num_oom_kills() -> int:
     return 0
 
 
-class Places(LocalPlaces):
+class JobLauncher(LocalLauncher):
     """This machine, and the processes started there: a signal handler can end them while another thread reads."""
 
     def __init__(self) -> None:

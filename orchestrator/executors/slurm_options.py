@@ -39,7 +39,7 @@ def submission_parameters(options: Mapping[str, str], submitit_knows: Collection
     if problems:
         raise InputError(*problems)
     if not is_local(options):
-        _refuse_without_slurm(options)
+        _check_slurm(options)
     parameters: dict[str, Any] = {
         "timeout_min": int(options.get("time", _LOCAL_MINUTES)),
         "nodes": 1,
@@ -91,7 +91,7 @@ def _problem(key: str, text: str, known: Collection[str]) -> Problem | None:
     return None
 
 
-def _refuse_without_slurm(options: Mapping[str, str]) -> None:
+def _check_slurm(options: Mapping[str, str]) -> None:
     """Raise InputError if this is not a login node, or if jobs have no time limit."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:

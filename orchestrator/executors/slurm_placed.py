@@ -27,7 +27,7 @@ _REPORT = re.compile(r"(\d{4})-(\d{6})\.json")
 
 
 @dataclass
-class Placed:
+class SubmittedPack:
     """A pack with a submitted job, until the job has ended."""
 
     pack: LaunchedPack

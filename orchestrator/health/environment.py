@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.base.environment import installed_version
-from orchestrator.base.extras import install_command, is_installed
+from orchestrator.base.environment import install_command, installed_version, is_installed
 from orchestrator.base.processes import end_marked, leftovers, listening
 from orchestrator.health.finding import Finding, Level
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.base.errors import SweepError
-from orchestrator.base.files import atomic_write, refuse_links, remove
+from orchestrator.base.files import atomic_write, check_no_links, remove
 from orchestrator.base.space import is_number
 from orchestrator.mirrors.log_columns import logs_as_numbers
 from orchestrator.mirrors.tracker import CellRecord, Point, SweepRecord, TrackingError, TrialRecord
@@ -56,7 +56,7 @@ class TensorBoardTracker:
         self._started_s: dict[str, float] = {}
         self._growing: dict[str, tuple[str, Path]] = {}  # attempt and file of the trials that this process appends to
         with self._tracking_errors():
-            refuse_links(self._store)
+            check_no_links(self._store)
             if self._store.exists() and not self._store.is_dir():
                 raise TrackingError(f"{self.title} at {self.where}: not a folder; remove it")
             for marker in self._store.glob(f"trials/*/{MARKER}"):

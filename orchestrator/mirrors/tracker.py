@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from orchestrator.base.environment import install_command, is_installed
 from orchestrator.base.errors import InputError, Problem, SweepError
-from orchestrator.base.extras import install_command, is_installed
 from orchestrator.base.vocabulary import TRACKERS
 from orchestrator.sweepfile.sections import TrackingConfig
 

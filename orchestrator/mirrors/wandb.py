@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.base.files import atomic_write, make_folder, open_private, refuse_links
+from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private
 from orchestrator.mirrors.log_columns import logs_as_numbers
 from orchestrator.mirrors.tracker import SweepRecord, TrackingError, TrialRecord, table_of
 from orchestrator.mirrors.wandb_service import (
@@ -62,7 +62,7 @@ class WandbTracker:
         with self._tracking_errors():
             if os.environ.get("WANDB_MODE") == "disabled":
                 raise TrackingError(f"{self.title} at {self.where}: WANDB_MODE is disabled; unset it")
-            refuse_links(self._store)
+            check_no_links(self._store)
             # The library would silently write to a temporary folder instead.
             if self._store.exists() and not (self._store.is_dir() and os.access(self._store, os.W_OK | os.X_OK)):
                 raise TrackingError(f"{self.title} at {self.where}: {self._store} is not a writable folder")

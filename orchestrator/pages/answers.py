@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Mapping
 
+from orchestrator.base.environment import is_installed
 from orchestrator.base.errors import InputError
-from orchestrator.base.extras import is_installed
 from orchestrator.causes.explanation import UNEXPLAINED, explain
 from orchestrator.causes.explanation_text import explanation_lines
 from orchestrator.ledger.imported import imported_of

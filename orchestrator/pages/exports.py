@@ -14,9 +14,9 @@ from orchestrator.base.files import (
     LEDGER,
     PICTURES,
     atomic_write,
+    check_no_links,
     frozen_text,
     output_format,
-    refuse_links,
     storage_errors,
     write_if_changed,
     write_output,
@@ -52,7 +52,7 @@ def export_heatmap(
     """
     file_format = output_format(output, MAP_FORMATS, file_format)
     if output is None:
-        refuse_links(folder)
+        check_no_links(folder)
     options: dict[str, Any] = {"x": x, "y": y, "metric": metric, "reduce": reduce}
     options["counts_degraded"] = degraded
     with LedgerReader(folder / LEDGER) as ledger:
@@ -129,7 +129,7 @@ def export_all(folder: Path) -> list[Path]:
         text = frozen_text(folder)
         written[REPORT] = report_html(ledger, stability, text)
         state = ledger.state()
-    refuse_links(folder)
+    check_no_links(folder)
     for name, content in written.items():
         atomic_write(folder / name, content)
     atomic_write(folder / EXPORTED, state)  # last, since it marks the others as complete

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.files import LEDGER, OPTUNA_STUDY, refuse_links, write_if_changed
+from orchestrator.base.files import LEDGER, OPTUNA_STUDY, check_no_links, write_if_changed
 from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.ledger.reader import LedgerReader
@@ -33,7 +33,7 @@ def export_study(folder: Path) -> Path:
 
     It is rebuilt from the ledger as a whole. Raises InputError for a sweep without axes.
     """
-    refuse_links(folder)
+    check_no_links(folder)
     path = folder / OPTUNA_STUDY
     with LedgerReader(folder / LEDGER) as ledger:
         name = ledger.facts().get("name", "")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.packs import Checkpoint
-from orchestrator.worker.measurement import is_out_of_memory
+from orchestrator.worker.machine import is_out_of_memory
 
 _SCHEMA = 7
 # The first checkpoints come early, so that even a run that is killed every minute makes progress.

@@ -26,7 +26,7 @@ from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.points import Curve, Readings, Source, known_points, known_readings
-from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
+from orchestrator.worker.ranks import LocalLauncher, Process, RankLauncher
 from orchestrator.worker.trial_folder import TrialFolder
 from orchestrator.worker.watch_readings import WatchReadings
 
@@ -54,7 +54,7 @@ class CustomRun:
     seconds_per_look = 0.05
     skips_existing = False  # whether the file of its metrics may start with the lines of another run
 
-    def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
+    def __init__(self, pack: LaunchedPack, launcher: RankLauncher | None) -> None:
         self.pack, self.launch = pack, pack.launch
         (self.member,) = pack.members
         self.stopping = StoppingConfig(**pack.stopping)
@@ -63,7 +63,7 @@ class CustomRun:
         open_bars = [replace(bar, loss=math.inf) for bar in pack.rung_thresholds]
         self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
-        self.places = places or LocalPlaces(self.launch.preload)
+        self.launcher = launcher or LocalLauncher(self.launch.preload)
         self.curve, self._readings, self._validations = Curve(), Readings(), Validations()
         self._watched = WatchReadings(self.folder.telemetry)
         self.is_over = False  # set by the detector's verdict
@@ -149,7 +149,7 @@ class CustomRun:
         """Leave no process running."""
         for child in self._children:
             child.close()
-        self.places.close()
+        self.launcher.close()
 
     def _start(self) -> None:
         config, launch = self.member.config, self.launch
@@ -189,9 +189,9 @@ class CustomRun:
             "SWEEP_TRIAL": str(self.folder.settings),
             **{name: filled(text) for name, text in config.get("environment", {}).items()},
         }
-        for rank, place in enumerate(self.places.environments(launch.workers)):
+        for rank, variables in enumerate(self.launcher.environments(launch.workers)):
             log = self.folder.output(rank)
-            self._children.append(self.places.start(rank, command, launch.folder, {**environment, **place}, log))
+            self._children.append(self.launcher.start(rank, command, launch.folder, {**environment, **variables}, log))
         self.environment = {
             **describe_process(),
             "device": "cuda" if launch.gpus_per_worker else "cpu",

@@ -22,18 +22,18 @@ from orchestrator.sweepfile.forked_values import (
 from orchestrator.worker.child import CannotStart
 from orchestrator.worker.custom_run import CustomRun
 from orchestrator.worker.kept_checkpoints import KEPT, Keeper, drop_files_of_trainer, seed, seed_trial
-from orchestrator.worker.ranks import LocalPlaces, Process, RankPlaces
+from orchestrator.worker.ranks import LocalLauncher, Process, RankLauncher
 from orchestrator.worker.trial_folder import TrialFolder
 
 _PROBE = "probe"
 
 
-def launched_run(pack: LaunchedPack, places: RankPlaces | None) -> CustomRun:
+def launched_run(pack: LaunchedPack, launcher: RankLauncher | None) -> CustomRun:
     """The run of one trial of a custom trainer; in a sweep of forks that of a fork, or of their control."""
     (member,) = pack.members
     if not is_of_fork(member.config):
-        return CustomRun(pack, places)
-    return ForkRun(pack, places) if member.config[INTERVENTIONS] else ControlRun(pack, places)
+        return CustomRun(pack, launcher)
+    return ForkRun(pack, launcher) if member.config[INTERVENTIONS] else ControlRun(pack, launcher)
 
 
 class ForkRun(CustomRun):
@@ -41,10 +41,10 @@ class ForkRun(CustomRun):
 
     skips_existing = True
 
-    def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
+    def __init__(self, pack: LaunchedPack, launcher: RankLauncher | None) -> None:
         (member,) = pack.members
         self._changes: Sequence[Mapping[str, Any]] = member.config[INTERVENTIONS]
-        super().__init__(with_values(pack, forked_values(without_fork(member.config), self._changes)), places)
+        super().__init__(with_values(pack, forked_values(without_fork(member.config), self._changes)), launcher)
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
         """As of any trial. When it has its result its checkpoints go, of which there would be as many as forks."""
@@ -75,8 +75,8 @@ class ControlRun(ForkRun):
     skips_existing = False
     seconds_per_look = 0.01  # the next checkpoint may replace one
 
-    def __init__(self, pack: LaunchedPack, places: RankPlaces | None) -> None:
-        super().__init__(pack, SamePlaces(places or LocalPlaces(pack.launch.preload)))
+    def __init__(self, pack: LaunchedPack, launcher: RankLauncher | None) -> None:
+        super().__init__(pack, SharedLauncher(launcher or LocalLauncher(pack.launch.preload)))
         (member,) = pack.members
         wanted = [int(step) for step in member.config.get(CHECKPOINTS_FOR, ())]
         self._keeper = Keeper(kept_in(self.launch.trials_folder), self.folder, wanted)
@@ -111,7 +111,7 @@ class ControlRun(ForkRun):
         found: dict[int, int | None] = {}
         problem = None
         while (candidate := self._keeper.next_to_try(found)) is not None:
-            probe = Probe(self.pack, self.places, self._keeper.candidate_files(candidate))
+            probe = Probe(self.pack, self.launcher, self._keeper.candidate_files(candidate))
             try:
                 yield from probe.looks()
             except CannotStart as error:
@@ -126,8 +126,8 @@ class ControlRun(ForkRun):
 class Probe(CustomRun):
     """A control that is resumed from one of its checkpoints, until it prints a step."""
 
-    def __init__(self, pack: LaunchedPack, places: RankPlaces, files: Path) -> None:
-        super().__init__(pack, places)
+    def __init__(self, pack: LaunchedPack, launcher: RankLauncher, files: Path) -> None:
+        super().__init__(pack, launcher)
         self.folder = TrialFolder(files.with_name(_PROBE))
         seed_trial(files, self.folder)
         self.problem: str | None = None
@@ -168,28 +168,28 @@ class Probe(CustomRun):
         return self._checkpoint(filled) is not None
 
 
-class SamePlaces:
+class SharedLauncher:
     """The places of a trial for several runs of it, one after the other."""
 
-    def __init__(self, places: RankPlaces) -> None:
-        self._places = places
+    def __init__(self, launcher: RankLauncher) -> None:
+        self._launcher = launcher
         self._environments: list[dict[str, str]] | None = None
 
     def environments(self, workers: int) -> list[dict[str, str]]:
         """As the places say at the first call."""
         if self._environments is None:
-            self._environments = self._places.environments(workers)
+            self._environments = self._launcher.environments(workers)
         return self._environments
 
     def start(
         self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
     ) -> Process:
         """Start a process. Raises CannotStart."""
-        return self._places.start(rank, command, folder, environment, log)
+        return self._launcher.start(rank, command, folder, environment, log)
 
     def close(self) -> None:
         """Release the places."""
-        self._places.close()
+        self._launcher.close()
 
 
 def with_values(pack: LaunchedPack, config: Mapping[str, Any]) -> LaunchedPack:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.base import Objective, Trainer, TrainingConfig, Way, load_objective
+from objectives.base import ExecutionPlan, Objective, Trainer, TrainingConfig, load_objective
 from orchestrator.base.environment import describe_process
 from orchestrator.base.packs import Checkpoint, StackedPack
 from orchestrator.base.reports import Completed, Ending, Paused, Report
@@ -20,11 +20,12 @@ from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.outcomes import member_result
 from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.streams import VALIDATION
+from orchestrator.worker.autotune import PlanChoice, choose_plan
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
 from orchestrator.worker.curves import Curves, to_host
+from orchestrator.worker.machine import prepare_process, release_memory
 from orchestrator.worker.readings import LOOK_STEPS, Reading, closely_due, due, of_row, on_host
 from orchestrator.worker.roster import Roster
-from orchestrator.worker.ways import Choice, choose_way, choose_width, prepare_process, release_memory
 
 # Shapes: T steps of a look, K members, R rows of the trainer.
 
@@ -52,7 +53,7 @@ class PackedRun:
         self.curves = Curves(pack.telemetry.curves, pack.steps)
         self._trainer: Trainer | None = None
         self._roster: Roster | None = None
-        self.way = Way(1)
+        self.plan = ExecutionPlan(1)
         self.at_a_time = 0
         self.seconds_per_step = pace.look_s
         self.age_of: dict[int, int] = {}
@@ -145,9 +146,9 @@ class PackedRun:
         skipped = {k for k, member in enumerate(pack.members) if member.trial_id in pack.skip}
         num_members = len(configs) - len(skipped)
         choice = self._choose(objective, configs, device, num_members, resumed)
-        self.way = choice.way
+        self.plan = choice.plan
         # Rounds of equal size: 16 and 16 train faster than 31 in rounds of 30 and 1.
-        num_rounds = math.ceil(num_members / self.way.width)
+        num_rounds = math.ceil(num_members / self.plan.width)
         self.at_a_time = math.ceil(num_members / num_rounds)
         everybody = range(len(configs))
         roster = Roster(configs, [m.seed for m in pack.members], self.at_a_time, self._are_audited(everybody))
@@ -156,8 +157,8 @@ class PackedRun:
             roster.admit()
         else:
             roster.load_state_dict(resumed["roster"])
-        places = roster.places(self._num_rows(roster))
-        self._trainer = objective.start([p.config for p in places], [p.seed for p in places], device, choice.way)
+        rows = roster.row_specs(self._num_rows(roster))
+        self._trainer = objective.start([row.config for row in rows], [row.seed for row in rows], device, choice.plan)
         for field in ("interventions", "control"):
             takes = f"takes_{field}"
             if any(getattr(config, field) for config in configs) and not getattr(self._trainer, takes, False):
@@ -172,7 +173,7 @@ class PackedRun:
             **describe_process(),
             "device": device,
             "way": choice.reason,
-            **choice.way.rounding.facts,
+            **choice.plan.rounding.facts,
             **self.trainer.describe(),
         }
         return roster
@@ -184,18 +185,17 @@ class PackedRun:
         device: str,
         num_members: int,
         resumed: Mapping[str, Any] | None,
-    ) -> Choice:
-        """The way to run this pack: as before, as set in the sweep, or the fastest on this machine."""
+    ) -> PlanChoice:
+        """Return the plan of this pack: its earlier one, the one set in the sweep, or the fastest on this machine."""
         width, rounding = self.pack.width, self.pack.rounding
         if resumed is not None:
-            way = Way(**resumed["way"])
-            return Choice(way if width is None else replace(way, width=width), "as before it was interrupted")
+            plan = ExecutionPlan(**resumed["way"])
+            return PlanChoice(plan if width is None else replace(plan, width=width), "as before it was interrupted")
         if width is not None:
-            way = Way(width) if rounding is None else rounding.way(width)
-            return Choice(way, f"{width} at a time, as resources.pack says")
-        if rounding is not None:
-            return choose_width(objective, configs[0], device, self.pack.cpus, num_members, rounding)
-        return choose_way(objective, configs[0], device, self.pack.cpus, num_members, self.pack.steps_ahead)
+            plan = ExecutionPlan(width) if rounding is None else rounding.plan(width)
+            return PlanChoice(plan, f"{width} at a time, as resources.pack says")
+        cpus, steps_ahead = self.pack.cpus, self.pack.steps_ahead
+        return choose_plan(objective, configs[0], device, cpus, num_members, steps_ahead, rounding)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
         """Resume where an earlier attempt stopped, without the members in ``skipped``."""
@@ -216,7 +216,7 @@ class PackedRun:
     def _state(self) -> dict[str, Any]:
         """The whole state of training: tensors, arrays, numbers and strings."""
         return {
-            "way": asdict(self.way),
+            "way": asdict(self.plan),
             "roster": self.roster.state_dict(),
             "trainer": self.trainer.state_dict(),
             "judging": self.monitor.state_dict(),
@@ -230,9 +230,9 @@ class PackedRun:
         A compiled pack has its width, or the width halved some times, so that few sizes are compiled. Of two rows it
         keeps both: what is compiled for one rounds differently.
         """
-        if not self.way.compiled:
+        if not self.plan.compiled:
             return len(roster.training)
-        size = self.way.width
+        size = self.plan.width
         while size // 2 >= max(2, len(roster.training)):
             size //= 2
         return size
@@ -309,7 +309,7 @@ class PackedRun:
         self.monitor.arrange([position.get(member) for member in members], self._are_audited(members))
         self.age_of = {member: self.age_of.get(member, 0) for member in self.roster.everybody}
         if members:
-            self.trainer.arrange(self.roster.places(self._num_rows(self.roster)))
+            self.trainer.arrange(self.roster.row_specs(self._num_rows(self.roster)))
 
     def _are_audited(self, members: Sequence[int]) -> list[bool]:
         return [is_audited(self.trial_ids[member], self.stopping.audit) for member in members]

@@ -40,7 +40,7 @@ class Process(Protocol):
         """Kill it and everything it started."""
 
 
-class RankPlaces(Protocol):
+class RankLauncher(Protocol):
     """Places for the processes of one trial, with rank 0 on this machine."""
 
     def environments(self, workers: int) -> list[dict[str, str]]:
@@ -55,7 +55,7 @@ class RankPlaces(Protocol):
         """Release the places."""
 
 
-class LocalPlaces:
+class LocalLauncher:
     """All processes on this machine; with ``preload`` as forks of a process that has imported those modules."""
 
     def __init__(self, preload: str | Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
-from objectives.base import Place, TrainingConfig
+from objectives.base import RowSpec, TrainingConfig
 from orchestrator.worker.sharing import families, first_difference, split_at
 
 
@@ -31,7 +31,7 @@ class Roster:
         self._family = families(configs, seeds, [None] * len(configs) if apart is None else apart)
         order = sorted(range(len(configs)), key=lambda member: self._family[member])
         self.waiting = deque(order)
-        self._placed: dict[int, int] = {}  # member -> its row in the trainer
+        self._row_of: dict[int, int] = {}  # member -> its row in the trainer
 
     @property
     def training(self) -> list[int]:
@@ -74,11 +74,11 @@ class Roster:
         self.rows = [part for row in parts for part in row]
         return len(self.rows) > num_before
 
-    def places(self, num_rows: int) -> list[Place]:
+    def row_specs(self, num_rows: int) -> list[RowSpec]:
         """The places for the trainer, the first row repeated up to ``num_rows``; marks the rows as placed."""
-        places = [Place(self.configs[m], self.seeds[m], self._placed.get(m)) for m in self.training]
+        row_specs = [RowSpec(self.configs[m], self.seeds[m], self._row_of.get(m)) for m in self.training]
         self._mark()
-        return places + list(itertools.repeat(places[0], num_rows - len(places)))
+        return row_specs + list(itertools.repeat(row_specs[0], num_rows - len(row_specs)))
 
     def state_dict(self) -> dict[str, Any]:
         """Which members train in which row and which wait: lists of numbers."""
@@ -90,4 +90,4 @@ class Roster:
         self._mark()
 
     def _mark(self) -> None:
-        self._placed = {member: k for k, row in enumerate(self.rows) for member in row}
+        self._row_of = {member: k for k, row in enumerate(self.rows) for member in row}

@@ -14,9 +14,9 @@ from orchestrator.base.packs import LaunchedPack, Pack, StackedPack
 from orchestrator.base.reports import Ending, Failed, OutOfMemory, Refused, Report
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.forked_run import launched_run
-from orchestrator.worker.measurement import is_out_of_memory
+from orchestrator.worker.machine import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
-from orchestrator.worker.ranks import RankPlaces
+from orchestrator.worker.ranks import RankLauncher
 
 _ERROR_LINES = 30
 
@@ -50,17 +50,17 @@ def never() -> bool:
 def run_pack(
     pack: Pack,
     wants_pause: Callable[[], bool] = never,
-    places: RankPlaces | None = None,
+    launcher: RankLauncher | None = None,
     pace: Pace = Pace(),
 ) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
 
     Once ``wants_pause()``, called at every report, is true, the last report is a checkpoint. The processes of a custom
-    trainer run on ``places``, by default all on this machine; an objective's pack keeps
+    trainer run on ``launcher``, by default all on this machine; an objective's pack keeps
     ``pace``.
     """
     started = time.perf_counter()
-    run = run_of(pack, places, pace)
+    run = run_of(pack, launcher, pace)
     try:
         yield from run.reports(started, wants_pause)
     except (KeyboardInterrupt, GeneratorExit):
@@ -72,10 +72,10 @@ def run_pack(
         run.close()
 
 
-def run_of(pack: Pack, places: RankPlaces | None = None, pace: Pace = Pace()) -> Run:
+def run_of(pack: Pack, launcher: RankLauncher | None = None, pace: Pace = Pace()) -> Run:
     """The run of a pack of either kind."""
     if isinstance(pack, LaunchedPack):
-        return launched_run(pack, places)
+        return launched_run(pack, launcher)
     assert isinstance(pack, StackedPack), pack
     return PackedRun(pack, pace)
 

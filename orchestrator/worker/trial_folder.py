@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.base.files import atomic_write, make_folder, open_private, refuse_links, storage_errors
+from orchestrator.base.files import atomic_write, check_no_links, make_folder, open_private, storage_errors
 
 TRIALS = "trials"
 _HEAD_BYTES = 8 * 2**20
@@ -32,7 +32,7 @@ class TrialFolder:
 
     def prepare(self, *, keep: bool) -> None:
         """Create the folder, and empty it unless an earlier attempt is resumed. Raises StorageError."""
-        refuse_links(self.path.parent.parent, self.path.parent, self.path)
+        check_no_links(self.path.parent.parent, self.path.parent, self.path)
         with storage_errors(self.path):
             if not keep and self.path.exists():
                 shutil.rmtree(self.path)

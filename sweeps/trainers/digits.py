@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from objectives.base import Objective, TrainingConfig, Way, per_member, structural
+from objectives.base import ExecutionPlan, Objective, TrainingConfig, per_member, structural
 from objectives.training.packed import PackedTrainer, Weights
 
 # Shapes: K members, N images of 8 x 8, B of them in a batch, C channels, P = 6 x 6 windows in an image.
@@ -32,14 +32,14 @@ class DigitsConfig(TrainingConfig):  # already has steps, lr, warmup, beta1, bet
 class DigitsTrainer(PackedTrainer):
     """A convolution of 3 x 3, average pooling of 2 x 2 and a linear layer."""
 
-    def __init__(self, configs: list[DigitsConfig], seeds: list[int], device: str, way: Way) -> None:
-        super().__init__(configs, seeds, device, way)
+    def __init__(self, configs: list[DigitsConfig], seeds: list[int], device: str, plan: ExecutionPlan) -> None:
+        super().__init__(configs, seeds, device, plan)
         self.images = torch.tensor(DIGITS.images / 16, dtype=torch.float32, device=self.device)[:, None]
         self.labels = torch.tensor(DIGITS.target, device=self.device)
 
     def initial_weights(self, seed: int) -> Weights:
         """Weights of one member, a function of its seed."""
-        C, generator = self.shape.channels, torch.Generator().manual_seed(seed)
+        C, generator = self.structure.channels, torch.Generator().manual_seed(seed)
         return {
             "filters": torch.randn(9, C, generator=generator) / 3,
             "offsets": torch.zeros(C),
@@ -49,7 +49,7 @@ class DigitsTrainer(PackedTrainer):
     def losses(self) -> torch.Tensor:
         """Loss of each member on its own batch, (K,)."""
         # `draw` passes each member's own generator; the global one of torch would mix the members.
-        size = (self.shape.batch_size,)
+        size = (self.structure.batch_size,)
         index_KB = self.draw(lambda generator: torch.randint(NUM_TRAINING, size, generator=generator))
         # `field` has the value of each member that is in the pack now; members come and go.
         return self.of_each_member(cross_entropy, self.images[index_KB], self.labels[index_KB], self.field("smoothing"))
@@ -76,5 +76,5 @@ def cross_entropy(
     return -((1 - smoothing) * hit_B + smoothing * log_p_BD.mean(1)).mean()
 
 
-start = DigitsTrainer  # called with the members' configurations and seeds, the device and the way to run
+start = DigitsTrainer  # called with the members' configurations and seeds, the device and the execution plan
 OBJECTIVE = Objective("digits", DigitsConfig, "digits", spike_rise=0.1, can_compile=False)

@@ -18,8 +18,8 @@ from orchestrator.base.processes import all_marked
 from orchestrator.base.reports import Event, PackLost, PackStarted, Paused, Report
 from orchestrator.driver.packing import make_packs
 from orchestrator.executors import Executor
-from orchestrator.executors.apart import ApartExecutor
 from orchestrator.executors.inline import InlineExecutor
+from orchestrator.executors.subprocess_executor import SubprocessExecutor
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -45,8 +45,8 @@ def make_inline(folder: Path) -> Executor:
     return InlineExecutor()
 
 
-def make_apart(folder: Path) -> Executor:
-    return ApartExecutor("inline", "orchestrator.executors.inline", "InlineExecutor", {}, {})
+def make_subprocess(folder: Path) -> Executor:
+    return SubprocessExecutor("inline", "orchestrator.executors.inline", "InlineExecutor", {}, {})
 
 
 def make_ray(folder: Path) -> Executor:
@@ -54,7 +54,7 @@ def make_ray(folder: Path) -> Executor:
     # Fewer at a time than this machine has cores: the limit is what is tested.
     needs = {"cpus": 1, "gpus": 0, "parallel": 1, "workers": 1, "address": None}
     module, factory = "orchestrator.executors.ray_tune", "RayTuneExecutor"
-    return ApartExecutor("ray", module, factory, needs, {}, may_be_killed=True)
+    return SubprocessExecutor("ray", module, factory, needs, {}, may_be_killed=True)
 
 
 def make_slurm(folder: Path) -> Executor:
@@ -76,7 +76,7 @@ class Kind:
 
 KINDS = {
     "inline": Kind(make_inline, can_kill=False),
-    "apart": Kind(make_apart, can_kill=False),
+    "subprocess": Kind(make_subprocess, can_kill=False),
     "ray": Kind(make_ray, looks_ahead=True),
     "slurm": Kind(make_slurm, takes_objectives=False),
 }

@@ -55,7 +55,7 @@ def pids(driver: subprocess.Popen, folder: Path, victim: str) -> list[int]:
             found = [pack.environment.get("pid") for pack in ledger.packs() if pack.ended is None]
         return [int(pid) for pid in found if pid][:1]
     if victim == "go-between":
-        return [pid for pid in marked(mark) if "executors.apart" in title(pid, "cmdline")]
+        return [pid for pid in marked(mark) if "executors.subprocess_executor" in title(pid, "cmdline")]
     return [pid for pid in marked(mark) if title(pid, "comm").strip() == victim]
 
 

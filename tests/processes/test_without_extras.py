@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sweep_cases import ledger_at, record, sweep_of
 
-from orchestrator.base.extras import EXTRAS
+from orchestrator.base.environment import EXTRAS
 
 # The finder of installed modules finds none of those of an extra.
 WITHOUT = f"""

@@ -22,7 +22,7 @@ from benchmarks import arms, end_to_end, figures, gpu_rounds, pruning, sizes, sw
 from benchmarks.crew import Crew, CrewFailed, count_steps, interleaved, rotated
 from benchmarks.plain_gpt import PlainGpt, PlainTrainer, Style, losses
 from benchmarks.vmapped_gpt import VmappedTrainer
-from objectives.base import OBJECTIVES, GptConfig, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig
 from objectives.models.gpt import initial_weights
 from orchestrator.base.files import LEDGER
 from orchestrator.detection.config import SlowConfig
@@ -47,7 +47,7 @@ def text(tmp_path: Path) -> tuple[str]:
 
 def packed_losses(configs: list[GptConfig], seeds: list[int]) -> torch.Tensor:
     """Losses of a pack, (T, K)."""
-    trainer = OBJECTIVES["gpt"].start(configs, seeds, "cpu", Way(len(configs)))
+    trainer = OBJECTIVES["gpt"].start(configs, seeds, "cpu", ExecutionPlan(len(configs)))
     return torch.stack([trainer.step()["loss"] for _ in range(STEPS)])
 
 

@@ -35,11 +35,11 @@ def trainer():
 def test_a_member_s_alignment_is_its_own_and_a_broken_one_has_none(trainer) -> None:
     weights = {name: weight.detach().clone() for name, weight in trainer.weights.items()}
     tokens_KBS, knobs = trainer._batch()
-    both = alignment_readings(trainer.shape, weights, tokens_KBS, knobs)
+    both = alignment_readings(trainer.structure, weights, tokens_KBS, knobs)
     assert tuple(both) == COLUMNS
     assert all(((value_K >= 0.5) & (value_K <= 1)).all() for value_K in both.values())
     weights["head"][1, 0, 0] = float("nan")
-    broken = alignment_readings(trainer.shape, weights, tokens_KBS, knobs)
+    broken = alignment_readings(trainer.structure, weights, tokens_KBS, knobs)
     assert broken["alignment/mean"][0] == both["alignment/mean"][0]
     assert broken["alignment/mean"][1].isnan()
 
@@ -47,5 +47,5 @@ def test_a_member_s_alignment_is_its_own_and_a_broken_one_has_none(trainer) -> N
 def test_measuring_leaves_the_model_as_it_was(trainer) -> None:
     product = gpt_model.autocast_product
     tokens_KBS, knobs = trainer._batch()
-    alignment_readings(trainer.shape, trainer.weights, tokens_KBS, knobs)
+    alignment_readings(trainer.structure, trainer.weights, tokens_KBS, knobs)
     assert gpt_model.autocast_product is product

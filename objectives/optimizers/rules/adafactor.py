@@ -43,8 +43,8 @@ class Adafactor(UpdateRule):
     ``adafactor_eps`` is the root of the paper's; torch's is the rounding unit of the type.
     """
 
-    def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
-        super().__init__(shape, layout)
+    def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
+        super().__init__(structure, layout)
         sizes = dict.fromkeys((ROWS, COLUMNS, ENTRIES), 0)
         self._weights: list[_Weight] = []
         for piece in layout.pieces:

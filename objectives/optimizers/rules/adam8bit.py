@@ -46,9 +46,9 @@ class Adam8bit(AdamW):
 
     state_types = {f"{moment}_codes": torch.uint8 for moment in MOMENTS}
 
-    def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
-        super().__init__(shape, layout)
-        fields = cast(Adam8bitFields, shape)
+    def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
+        super().__init__(structure, layout)
+        fields = cast(Adam8bitFields, structure)
         self._block = fields.adam8bit_block
         self._coded = [piece for piece in layout.pieces if piece.size >= fields.adam8bit_smallest]
         self._plain = [piece for piece in layout.pieces if piece.size < fields.adam8bit_smallest]

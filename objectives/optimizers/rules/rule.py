@@ -35,9 +35,9 @@ class UpdateRule(ABC):
     # Whether to call ``take_hessian`` before the step of members for which ``hessian_is_due``.
     needs_hessian: bool = False
 
-    def __init__(self, shape: TrainingConfig, layout: Layout) -> None:
-        """``shape`` is for the structural fields, which are equal in all members."""
-        self.shape, self.layout = shape, layout
+    def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
+        """``structure`` is for the structural fields, which are equal in all members."""
+        self.structure, self.layout = structure, layout
 
     @abstractmethod
     def state_sizes(self) -> Mapping[str, int]:

@@ -35,7 +35,7 @@ class Sophia(UpdateRule):
 
     @property
     def _interval(self) -> int:
-        return cast(SophiaFields, self.shape).sophia_interval
+        return cast(SophiaFields, self.structure).sophia_interval
 
     def hessian_is_due(self, num_steps: int) -> bool:
         """At a member's first step, and then every ``sophia_interval``."""

@@ -30,8 +30,8 @@ from orchestrator.causes.remedies.reading import NEIGHBOUR, forks_folder, remedi
 from orchestrator.causes.remedies.remedy import Fork, Remedy
 from orchestrator.causes.remedies.tallies import Tally
 from orchestrator.causes.remedies.usual import few_remedies, usual_remedies, usual_steps
+from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.progress import Observer, Summary
-from orchestrator.driver.refusals import refuse_what_cannot_run
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor
 from orchestrator.ledger.reader import LedgerReader
@@ -69,7 +69,7 @@ def train_remedies(
 
     def train(forks: Iterable[Fork], of: TrialResult, there: Path, steps: Sequence[int] = ()) -> Summary:
         sweep = fork_sweep(folder, of, forks, allow_import=allow_import, there=there, steps=steps)
-        refuse_what_cannot_run(sweep, there)
+        check_runnable(sweep, there)
         return run_sweep(sweep, there, make_executor, observers, retry_errored=True)
 
     there = forks_folder(folder, trial.trial_id)

@@ -67,14 +67,14 @@ found = {
 }
 if "lazy" in sys.argv:
     import math
-    from objectives.base import OBJECTIVES, Way
+    from objectives.base import OBJECTIVES, ExecutionPlan
     from orchestrator.causes.evidence import is_adam
     found["config"] = sweep_of("fixed: {optimizer: lazy}\\n").trials[0].config
     found["is_adam"] = is_adam({"optimizer": "lazy"})
     found["starter"] = starter_file("mine", "bowl", Overrides(drops=["beta2"], sets=["fixed.optimizer=lazy"]))
     config_class = OBJECTIVES["bowl"].config_class
     configs = [config_class(steps=9, lr=0.1, optimizer="lazy", lazy_share=share) for share in (0.5, 1.0)]
-    trainer = OBJECTIVES["bowl"].start(configs, [0, 0], "cpu", Way(2))
+    trainer = OBJECTIVES["bowl"].start(configs, [0, 0], "cpu", ExecutionPlan(2))
     half, whole = trainer.step()["update_norm"].tolist()
     found["is_half"] = math.isclose(2 * half, whole)
 print(json.dumps(found))

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[3]
 
 def test_configurations_are_read_without_torch_and_training_brings_it() -> None:
     code = (
-        "import sys; from objectives.base import OBJECTIVES, Way;"
+        "import sys; from objectives.base import OBJECTIVES, ExecutionPlan;"
         "configs = {name: o.config_class(steps=1) for name, o in OBJECTIVES.items()};"
         "before = 'torch' in sys.modules;"
-        "OBJECTIVES['quadratic'].start([configs['quadratic']], [0], 'cpu', Way(1));"
+        "OBJECTIVES['quadratic'].start([configs['quadratic']], [0], 'cpu', ExecutionPlan(1));"
         "print(before, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -9,8 +9,8 @@ from custom_cases import only_pack, sweep_in
 
 from orchestrator.base.processes import scratch_of, tree_of
 from orchestrator.base.reports import Report
-from orchestrator.executors.apart import ApartExecutor
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
+from orchestrator.executors.subprocess_executor import SubprocessExecutor
 
 pytestmark = pytest.mark.services
 WAITS = (
@@ -22,7 +22,7 @@ WAITS = (
 def test_closing_in_the_middle_of_a_trial_ends_every_process_and_removes_the_scratch_folder(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path, WAITS)
     executor = executor_loader("ray", ExecutorOptions(tmp_path, sweep.resources))()()
-    assert isinstance(executor, ApartExecutor)
+    assert isinstance(executor, SubprocessExecutor)
     executor.submit(only_pack(sweep, tmp_path))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not any(

@@ -68,7 +68,7 @@ def test_without_the_section_nothing_is_told(arrived, command_line) -> None:
 
 
 def test_errored_trials_are_told(arrived, command_line, monkeypatch) -> None:
-    def start(configs, seeds, device, way):
+    def start(configs, seeds, device, plan):
         raise RuntimeError("secret words of a trainer")
 
     monkeypatch.setattr(quadratic, "start", start)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
-from orchestrator.driver.packing import make_packs, structure_of, trials_at_a_time, way_text
+from orchestrator.driver.packing import make_packs, plan_text, structure_of, trials_at_a_time
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,13 +100,13 @@ def test_what_is_said_of_how_packs_train_names_the_axes_that_set_them_apart_and_
     sweep = sweep_of(f"{size}axes: {{{axes}}}\n")
     packs = make_packs(sweep, sweep.trials, 1)
     short = "4 at a time, 1.8 times as fast as 1"
-    assert {way_text(sweep, pack, said) for pack in packs} == {
+    assert {plan_text(sweep, pack, said) for pack in packs} == {
         f"packs of batch_size 1, dimension 3: {short}",
         f"packs of batch_size 8, dimension 3: {short}",
     }
     alike = sweep_of(size + "axes: {lr: {values: [0.1, 0.2]}}\n")
     (pack,) = make_packs(alike, alike.trials, 1)
-    assert way_text(alike, pack, said) == f"packs: {short}"
+    assert plan_text(alike, pack, said) == f"packs: {short}"
 
 
 @settings(max_examples=30, deadline=None)

@@ -206,10 +206,10 @@ def test_a_member_that_does_not_fit_alone_is_errored_with_a_remedy(train, rows, 
 
 
 def test_a_trainer_bug_is_errored_with_its_traceback_and_spares_the_other_packs(train, rows, monkeypatch) -> None:
-    def start(configs, seeds, device, way):
+    def start(configs, seeds, device, plan):
         if configs[0].dimension == 7:
             raise RuntimeError("seven is too many")
-        return quadratic.QuadraticTrainer(configs, seeds, device, way)
+        return quadratic.QuadraticTrainer(configs, seeds, device, plan)
 
     monkeypatch.setattr(quadratic, "start", start)
     sweep = sweep_with("axes.dimension.values=[4, 7]")

@@ -170,12 +170,12 @@ def test_values_for_a_field_that_may_not_differ_are_refused(case) -> None:
 
 
 class Doubling(QuadraticTrainer):
-    """Where several places continue a row, all but the first get other weights."""
+    """Where several rows continue one row, all but the first get other weights."""
 
-    def arrange(self, places):
-        super().arrange(places)
-        rows = [place.row for place in places]
-        is_first_K = torch.tensor([rows.index(row) == k for k, row in enumerate(rows)])
+    def arrange(self, rows):
+        super().arrange(rows)
+        sources = [row.source for row in rows]
+        is_first_K = torch.tensor([sources.index(row) == k for k, row in enumerate(sources)])
         self._params_Kn.mul_(torch.where(is_first_K, 1.0, 2.0)[:, None])
 
 

@@ -8,7 +8,7 @@ from field_cases import VALUES, beside_of
 from pack_cases import SMALL
 from sweep_cases import BASE, sweep_of
 
-from objectives.base import OBJECTIVES, GptConfig, Objective, QuadraticConfig, TrainingConfig, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, GptConfig, Objective, QuadraticConfig, TrainingConfig
 from objectives.fields import acting, condition_of, inert_fields, is_feature, per_member, when
 from objectives.optimizers.facts import OPTIMIZERS
 from orchestrator.base.errors import InputError
@@ -105,7 +105,7 @@ def test_training_is_the_same_bit_for_bit_whatever_the_settings_are_that_do_not_
     config = objective.config_class(**{**shared, **changes(objective.config_class, inert)})
 
     def curve(one: TrainingConfig) -> np.ndarray:
-        trainer = objective.start([one], [0], "cpu", Way(1))
+        trainer = objective.start([one], [0], "cpu", ExecutionPlan(1))
         return np.array([[trainer.step()[metric].item() for metric in ("loss", "update_norm")] for _ in range(9)])
 
     np.testing.assert_array_equal(curve(config), curve(base))

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives.base import Place, QuadraticConfig
+from objectives.base import QuadraticConfig, RowSpec
 from orchestrator.worker.roster import Roster
 
 
@@ -35,12 +35,12 @@ def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(rounds, nu
             resumed.load_state_dict(roster.state_dict())
             assert (resumed.training, resumed.waiting) == (roster.training, roster.waiting)
         num_rows = len(roster.training) + num_padding
-        places = roster.places(num_rows)
-        assert len(places) == num_rows
-        assert places[: len(roster.training)] == [
-            Place(configs[m], seeds[m], held_in.get(m)) for m in roster.training
+        row_specs = roster.row_specs(num_rows)
+        assert len(row_specs) == num_rows
+        assert row_specs[: len(roster.training)] == [
+            RowSpec(configs[m], seeds[m], held_in.get(m)) for m in roster.training
         ], "its state is where it was held"
-        assert places[len(roster.training) :] == [places[0]] * (num_rows - len(roster.training)), "padded"
+        assert row_specs[len(roster.training) :] == [row_specs[0]] * (num_rows - len(roster.training)), "padded"
         held_in = {member: row for row, member in enumerate(roster.training)}
         leaving = {member for member in range(num_members) if leaving_bits >> member & 1}
         roster.drop(leaving)
@@ -52,10 +52,14 @@ def test_members_wait_in_line_train_in_a_row_of_their_own_or_are_gone(rounds, nu
 def test_a_fresh_member_begins_in_the_row_that_one_left_and_the_others_keep_their_state() -> None:
     roster = Roster([config(lr) for lr in (0.1, 0.2, 0.3)], [5, 6, 7], 2)
     roster.admit()
-    assert roster.places(2) == [Place(config(0.1), 5, None), Place(config(0.2), 6, None)]
+    assert roster.row_specs(2) == [RowSpec(config(0.1), 5, None), RowSpec(config(0.2), 6, None)]
     roster.drop([0])
     roster.admit()
-    assert roster.places(4) == [Place(config(0.2), 6, 1), Place(config(0.3), 7, None), *[Place(config(0.2), 6, 1)] * 2]
+    assert roster.row_specs(4) == [
+        RowSpec(config(0.2), 6, 1),
+        RowSpec(config(0.3), 7, None),
+        *[RowSpec(config(0.2), 6, 1)] * 2,
+    ]
 
 
 def test_a_resumed_roster_goes_on_with_a_trainer_that_holds_its_rows() -> None:
@@ -64,4 +68,4 @@ def test_a_resumed_roster_goes_on_with_a_trainer_that_holds_its_rows() -> None:
     roster.admit()
     resumed = Roster(roster.configs, roster.seeds, 2)
     resumed.load_state_dict(roster.state_dict())
-    assert [place.row for place in resumed.places(2)] == [0, 1]
+    assert [row.source for row in resumed.row_specs(2)] == [0, 1]

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from pack_cases import SMALL, STOPPING, assert_the_same, curve, pack_with, results
 from tiers import thinned
 
-from objectives.base import OBJECTIVES, Rounding, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
 from objectives.models import quadratic
 from objectives.training.packed import PackedTrainer
 from orchestrator.base.packs import Member, Pack, StackedPack
 from orchestrator.base.reports import Completed
 from orchestrator.worker import run as worker
+from orchestrator.worker.autotune import save_measurements
 from orchestrator.worker.curves import to_host
-from orchestrator.worker.measurement import Measurement
+from orchestrator.worker.machine import Measurement
 from orchestrator.worker.packed_run import Pace
-from orchestrator.worker.ways import save_measurements
 
 
 def pack_of(lrs: Sequence[float], steps: int = 200, **fields) -> Pack:
@@ -302,7 +302,10 @@ def test_a_compiled_pack_only_ever_halves_so_that_few_shapes_are_compiled(monkey
     changes = [{"lr": lr} for lr in (0.1, 0.2, 30.0, 0.3, 40.0, 1e200, 0.4)]
     pack = replace(pack_with("quadratic", changes, 8, range(7), steps=60), steps_ahead=10**9)
     objective = OBJECTIVES["quadratic"]
-    measured = [Measurement(Way(8), 100.0, 0.0, 1), Measurement(Way(8, compiled=True), 200.0, 1.0, 1)]
+    measured = [
+        Measurement(ExecutionPlan(8), 100.0, 0.0, 1),
+        Measurement(ExecutionPlan(8, compiled=True), 200.0, 1.0, 1),
+    ]
     config = objective.config_class.model_validate(pack.members[0].config, strict=False)
     save_measurements(objective, config, "cpu", pack.cpus, measured)
     expected = all_of(alone(pack))
@@ -322,7 +325,7 @@ def test_a_compiled_pack_keeps_two_rows_for_its_last_member_since_one_rounds_dif
     pack = replace(pack_with("quadratic", changes, None, range(4), steps=60), rounding=Rounding(compiled=True))
     objective = OBJECTIVES["quadratic"]
     config = objective.config_class.model_validate(pack.members[0].config, strict=False)
-    save_measurements(objective, config, "cpu", pack.cpus, [Measurement(Way(4), 100.0, 0.0, 1)])
+    save_measurements(objective, config, "cpu", pack.cpus, [Measurement(ExecutionPlan(4), 100.0, 0.0, 1)])
     all_of([pack])
     assert set(rows_per_step) == {4, 2}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pack_cases import cannot_compile, trainer_of
 
-from objectives.base import GptConfig, QuadraticConfig, TrainingConfig, Way
+from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, TrainingConfig
 from objectives.training.packed import PackedTrainer
 
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
@@ -35,7 +35,7 @@ def test_a_machine_without_a_compiler_trains_all_the_same(monkeypatch, tmp_path,
     torch._dynamo.reset()
     _, configs, _ = PACKS[1]
     with config.patch({"cpp.cxx": (None, "no-such-compiler"), "fx_graph_cache": False}):
-        trainer = trainer_of("quadratic", configs, [0, 1], Way(2, compiled=True))
+        trainer = trainer_of("quadratic", configs, [0, 1], ExecutionPlan(2, compiled=True))
         found = curves(trainer)
     assert "compilation failed" in trainer.optimizer._advance.failure
     assert "compiler" in trainer.optimizer._advance.failure
@@ -49,7 +49,7 @@ def test_a_compiled_update_is_the_eager_one(optimizer: str) -> None:
     numbers = [{"lr": 0.1, "clip": 0.5}, {"lr": 3.0, "weight_decay": 0.1}, {"lr": 1e300, "beta1": 0.0}]
     configs = [QuadraticConfig(steps=30, optimizer=optimizer, curvature=2.0, noise=0.1, **n) for n in numbers]
     compiled, eager = (
-        trainer_of("quadratic", configs, [0, 1, 0], Way(3, is_compiled)) for is_compiled in (True, False)
+        trainer_of("quadratic", configs, [0, 1, 0], ExecutionPlan(3, is_compiled)) for is_compiled in (True, False)
     )
     found, expected = curves(compiled, 30), curves(eager, 30)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
@@ -63,7 +63,8 @@ def test_a_compiled_update_is_the_eager_one(optimizer: str) -> None:
 def test_a_member_of_a_compiled_pack_has_the_same_bits_among_two_and_among_eight() -> None:
     configs = [GptConfig(**GPT, lr=1e-2 * (k + 1)) for k in range(8)]
     two, eight = (
-        curves(trainer_of("gpt", configs[:width], [0] * width, Way(width, compiled=True)))[:, :, :2] for width in (2, 8)
+        curves(trainer_of("gpt", configs[:width], [0] * width, ExecutionPlan(width, compiled=True)))[:, :, :2]
+        for width in (2, 8)
     )
     torch.testing.assert_close(two, eight, rtol=0, atol=0)
 
@@ -74,6 +75,6 @@ def test_a_pack_that_cannot_be_compiled_trains_bit_for_bit_as_an_eager_one(
 ) -> None:
     expected = curves(trainer_of(objective, configs, [0, 1]))
     monkeypatch.setattr(torch, "compile", cannot_compile(RuntimeError("no C++ compiler")))
-    found = curves(trainer_of(objective, configs, [0, 1], Way(2, compiled=True)))
+    found = curves(trainer_of(objective, configs, [0, 1], ExecutionPlan(2, compiled=True)))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert len(caplog.records) == num_functions, "one line for each function, not for each step"

@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from sweep_cases import sweep_of
 
-from objectives.base import OBJECTIVES, Rounding, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, Rounding
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.training import Asked, find_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep
-from orchestrator.worker.measurement import Measurement
-from orchestrator.worker.ways import save_measurements
+from orchestrator.worker.autotune import save_measurements
+from orchestrator.worker.machine import Measurement
 
 # Two trials fill no wide pack, and alone the other kernels are faster; a dozen forks fill one.
 SPEEDS = [
-    Measurement(Way(1), 100.0, 0.0, 1),
-    Measurement(Way(4), 200.0, 0.0, 1),
-    Measurement(Way(16), 900.0, 0.0, 1),
-    Measurement(Way(32), 900.0, 0.0, 1),
-    Measurement(Way(64), 900.0, 0.0, 1),
-    Measurement(Way(1, kernels="onednn"), 300.0, 0.0, 1),
+    Measurement(ExecutionPlan(1), 100.0, 0.0, 1),
+    Measurement(ExecutionPlan(4), 200.0, 0.0, 1),
+    Measurement(ExecutionPlan(16), 900.0, 0.0, 1),
+    Measurement(ExecutionPlan(32), 900.0, 0.0, 1),
+    Measurement(ExecutionPlan(64), 900.0, 0.0, 1),
+    Measurement(ExecutionPlan(1, kernels="onednn"), 300.0, 0.0, 1),
 ]
 HEAD = "name: night\nobjective: gpt\nsteps: 25\n"
 NIGHT = """
@@ -61,11 +61,20 @@ def test_the_control_of_a_trial_from_a_narrow_pack_repeats_it_in_a_wide_one(
 
 
 def test_a_rounding_is_read_back_as_it_was_recorded() -> None:
-    ways = [Way(7), Way(7, True), Way(7, True, "onednn"), Way(1, kernels="onednn"), Way(1), Way(1, True)]
-    for way in ways:
-        assert Rounding.of_facts(way.rounding.facts) == way.rounding
-        assert way.rounding.way(way.width) == way
-    assert Way(1).rounding == Way(7).rounding
-    assert Way(1, True).rounding.way(16) == Way(1, True), "what is compiled for one row rounds differently"
+    plans = [
+        ExecutionPlan(7),
+        ExecutionPlan(7, True),
+        ExecutionPlan(7, True, "onednn"),
+        ExecutionPlan(1, kernels="onednn"),
+        ExecutionPlan(1),
+        ExecutionPlan(1, True),
+    ]
+    for plan in plans:
+        assert Rounding.of_facts(plan.rounding.facts) == plan.rounding
+        assert plan.rounding.plan(plan.width) == plan
+    assert ExecutionPlan(1).rounding == ExecutionPlan(7).rounding
+    assert ExecutionPlan(1, True).rounding.plan(16) == ExecutionPlan(1, True), (
+        "what is compiled for one row rounds differently"
+    )
     assert Rounding.of_facts({}) is None, "a ledger of before"
     assert Rounding.of_facts({"kernels": "other", "compiled": "true"}) is None

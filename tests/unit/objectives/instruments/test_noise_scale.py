@@ -6,7 +6,7 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
-from objectives.base import GptConfig, Place
+from objectives.base import GptConfig, RowSpec
 from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 
 # Shapes: K members, P micro-batches, n parameters of one member.
@@ -127,7 +127,7 @@ def test_averages_go_with_their_members(text) -> None:
         for _ in range(4):
             trainer.step()
     resumed.load_state_dict(straight.state_dict())
-    arranged.arrange([Place(configs[0], 7, None), Place(configs[1], 1, 1), Place(configs[0], 0, 0)])
+    arranged.arrange([RowSpec(configs[0], 7, None), RowSpec(configs[1], 1, 1), RowSpec(configs[0], 0, 0)])
     expected = straight.own_readings(torch.arange(2))["noise_scale"]
     found = arranged.own_readings(torch.arange(3))["noise_scale"]
     assert torch.isnan(found[0])

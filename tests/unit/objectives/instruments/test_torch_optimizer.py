@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from objectives.base import OBJECTIVES, FunctionFitConfig, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, FunctionFitConfig
 from objectives.instruments.torch_optimizer import OptimizerReadings
 
 
@@ -42,7 +42,7 @@ def sgd(model: Fit) -> torch.optim.Optimizer:
 
 def trained(make: Make, num_steps: int, watch: bool = True) -> tuple[Fit, list[tuple[int, dict[str, float]]]]:
     """The model after so many steps, and its readings."""
-    start = OBJECTIVES["function_fit"].start([FunctionFitConfig(lr=1e-2, steps=100)], [3], "cpu", Way(1))
+    start = OBJECTIVES["function_fit"].start([FunctionFitConfig(lr=1e-2, steps=100)], [3], "cpu", ExecutionPlan(1))
     model = Fit({name: weight[0].detach() for name, weight in start.weights.items()})
     optimizer, found = make(model), []
     readings = OptimizerReadings(model, optimizer, model.loss, every=2, curvature=4) if watch else None
@@ -64,7 +64,7 @@ def trained(make: Make, num_steps: int, watch: bool = True) -> tuple[Fit, list[t
 )
 def test_readings_equal_those_of_the_objective_s_own_instruments(make: Make, settings: dict[str, object]) -> None:
     config = FunctionFitConfig(lr=1e-2, steps=100, warmup=0, weight_decay=0.0, **settings)
-    trainer = OBJECTIVES["function_fit"].start([config], [3], "cpu", Way(1))
+    trainer = OBJECTIVES["function_fit"].start([config], [3], "cpu", ExecutionPlan(1))
     _, found = trained(make, 21)
     readings = dict(found)
     assert sorted(readings) == list(range(0, 21, 2))

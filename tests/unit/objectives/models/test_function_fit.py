@@ -11,7 +11,7 @@ from objectives.models.function_fit import FunctionFitTrainer
 
 def plain_network(trainer: FunctionFitTrainer, member: int) -> torch.nn.Module:
     """One member as an ordinary, unstacked network."""
-    width = trainer.shape.width
+    width = trainer.structure.width
     network = torch.nn.Sequential(torch.nn.Linear(1, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)).double()
     weights = {name: weight[member] for name, weight in trainer.weights.items()}
     with torch.no_grad():

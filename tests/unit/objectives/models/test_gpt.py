@@ -382,10 +382,10 @@ def test_readings_are_the_largest_attention_logit_and_the_mean_size_of_log_z(tex
         for name, weight in trainer.weights.items():
             weight.mul_(1 if name.endswith("norm") else 20)
     tokens_KBS = tokens_of(trainer)
-    found = forward_readings(trainer.shape, trainer.weights, tokens_KBS)
+    found = forward_readings(trainer.structure, trainer.weights, tokens_KBS)
     assert {name: value.shape for name, value in found.items()} == {"attention_logit": (5,), "log_z": (5,)}
     for member in everyone(trainer):
-        plain = PlainGpt(trainer.shape).take({name: weight[member] for name, weight in trainer.weights.items()})
+        plain = PlainGpt(trainer.structure).take({name: weight[member] for name, weight in trainer.weights.items()})
         T, ones = SHAPE["context"], [1.0] * (2 * SHAPE["depth"])
         logits = plain.logits(tokens_KBS[member, :, :-1], ones).detach()
         earlier_TT = torch.ones(T, T, dtype=torch.bool).tril()
@@ -401,7 +401,7 @@ def test_readings_see_the_knobs_and_are_only_of_the_members_asked_for(text) -> N
     every, some = trainer.own_readings(torch.arange(5)), trainer.own_readings(rows)
     for name, value in some.items():
         torch.testing.assert_close(value, every[name][rows], rtol=1e-6, atol=0)
-    neutral = forward_readings(trainer.shape, trainer.weights, tokens_of(trainer)[:, :2])  # as many as are read
+    neutral = forward_readings(trainer.structure, trainer.weights, tokens_of(trainer)[:, :2])  # as many as are read
     assert neutral["log_z"][0] == every["log_z"][0]
     assert (neutral["log_z"][1:] != every["log_z"][1:]).all()
 

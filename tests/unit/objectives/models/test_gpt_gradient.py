@@ -11,7 +11,7 @@ from gpt_cases import INITS, KNOBS, assert_compiled_is_eager, short_text
 from gpt_cases import SEEDS as SEEDS_OF_KNOBS
 from pack_cases import trainer_of
 
-from objectives.base import GptConfig, Way
+from objectives.base import ExecutionPlan, GptConfig
 from objectives.models.gpt import GptTrainer
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_knobs import Knobs
@@ -27,10 +27,10 @@ def text(tmp_path):
     return short_text(tmp_path)
 
 
-def trained(text, way: Way | None = None, **fields) -> GptTrainer:
+def trained(text, plan: ExecutionPlan | None = None, **fields) -> GptTrainer:
     """Three members, away from their tiny initial weights."""
     configs = [GptConfig(text=text, lr=lr, **(SHAPE | fields)) for lr in (1e-2, 3e-2, 1e-1)]
-    trainer = trainer_of("gpt", configs, SEEDS, way)
+    trainer = trainer_of("gpt", configs, SEEDS, plan)
     for _ in range(3):
         trainer.step()
     return trainer
@@ -62,7 +62,7 @@ def assert_close(found, expected, weights: Mapping[str, torch.Tensor], tolerance
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_both_passes_by_hand_are_those_of_autograd(text, qk_norm: bool, depth: int, dtype, kernels, tolerance) -> None:
-    trainer = trained(text, Way(3, kernels=kernels), qk_norm=qk_norm, depth=depth)
+    trainer = trained(text, ExecutionPlan(3, kernels=kernels), qk_norm=qk_norm, depth=depth)
     trainer.weights = {name: w.detach().to(dtype).requires_grad_() for name, w in trainer.weights.items()}
     found, expected = trainer.losses_and_gradient(), PackedTrainer.losses_and_gradient(trainer)
     assert found[1].dtype == dtype
@@ -105,11 +105,11 @@ def test_a_text_shorter_than_the_context_leaves_the_last_positions_without_gradi
     trainer = trained(text)
     weights = {name: w.detach().double().requires_grad_() for name, w in trainer.weights.items()}
     tokens_KBS = trainer.batches.batch(trainer.cohorts())[trainer.cohort_of_member_K][..., :num_bytes]
-    loss_K = cross_entropy(trainer.shape, weights, tokens_KBS, knobs)
+    loss_K = cross_entropy(trainer.structure, weights, tokens_KBS, knobs)
     grads = torch.autograd.grad(loss_K.sum(), list(weights.values()))
     expected = loss_K.detach(), rows_of_blocks(grads)
     detached = {name: w.detach() for name, w in weights.items()}
-    found = losses_and_gradient(detached, tokens_KBS, trainer.shape, "default", knobs)
+    found = losses_and_gradient(detached, tokens_KBS, trainer.structure, "default", knobs)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-11, atol=0)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=1e-13)
     assert not by_name(found[1], detached)["position"].view(3, 10, 12)[:, num_bytes - 1 :].any()
@@ -119,7 +119,7 @@ def test_a_text_shorter_than_the_context_leaves_the_last_positions_without_gradi
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["embedding", "0.qkv", "head"])
 def test_a_member_that_is_not_finite_leaves_the_gradients_of_the_others_alone(text, where, poison, kernels) -> None:
-    trainer = trained(text, Way(3, kernels=kernels), qk_norm=True)
+    trainer = trained(text, ExecutionPlan(3, kernels=kernels), qk_norm=True)
     clean = trainer.losses_and_gradient()
     with torch.no_grad():
         trainer.weights[where][1] = poison
@@ -144,11 +144,11 @@ def test_a_z_loss_of_zero_stays_out_of_a_loss_whose_log_z_has_no_square(text) ->
     weights["head"] = weights["head"] * 1e25
     tokens_KBS = trainer.batches.batch(trainer.cohorts())[trainer.cohort_of_member_K]
     zero = Knobs(z_loss_K=torch.tensor([0.0, 0.1, 0.0], dtype=torch.float64))
-    plain, among = (losses_and_gradient(weights, tokens_KBS, trainer.shape, "default", k) for k in (Knobs(), zero))
+    plain, among = (losses_and_gradient(weights, tokens_KBS, trainer.structure, "default", k) for k in (Knobs(), zero))
     assert torch.isinf(among[0][1])
     for found, expected in zip(among, plain, strict=True):
         assert torch.equal(found[[0, 2]], expected[[0, 2]])
-    by_autograd = cross_entropy(trainer.shape, weights, tokens_KBS, zero)
+    by_autograd = cross_entropy(trainer.structure, weights, tokens_KBS, zero)
     assert torch.isfinite(by_autograd[[0, 2]]).all()
 
 

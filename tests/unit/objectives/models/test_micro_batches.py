@@ -53,7 +53,7 @@ def test_loss_and_gradient_are_those_of_a_batch_of_the_first_sequences(number: i
     curves(trainer, 3)
     tokens_KBS, knobs = trainer._batch()
     used = 2 * (number or 4)
-    loss_K = cross_entropy(trainer.shape, trainer.weights, tokens_KBS[:, :used], knobs.of_sequences(0, used))
+    loss_K = cross_entropy(trainer.structure, trainer.weights, tokens_KBS[:, :used], knobs.of_sequences(0, used))
     gradient = rows_of_blocks(torch.autograd.grad(loss_K.sum(), list(trainer.weights.values())))
     found_K, found_Kn = trainer.losses_and_gradient()
     # bfloat16 rounds the products of each micro-batch on its own.
@@ -94,7 +94,7 @@ def test_a_number_that_changes_acts_from_its_step_on_and_not_before() -> None:
     other = pack(config(micro_batches=2))
     curves(other, 10)
     tokens_KBS, knobs = other._batch()
-    whole = cross_entropy(other.shape, other.weights, tokens_KBS, knobs.of_sequences(0, 8))
+    whole = cross_entropy(other.structure, other.weights, tokens_KBS, knobs.of_sequences(0, 8))
     assert found["loss"][10] == pytest.approx(whole.detach().numpy(), rel=1e-6)
 
 

@@ -11,7 +11,7 @@ from pack_cases import trainer_of
 from pydantic import ValidationError
 from sweep_cases import sweep_of
 
-from objectives.base import GptConfig, Place
+from objectives.base import GptConfig, RowSpec
 from objectives.models.data import batch_origin, batch_text, load_corpus, random_bytes
 from orchestrator.base.errors import InputError
 
@@ -75,7 +75,7 @@ def test_a_member_trains_in_a_pack_as_it_does_alone_and_after_others_have_left(c
     configs = [config.model_copy(update=change) for change in changes]
     together = trainer_of("gpt", configs, [0, 0, 1, 2])
     losses = [together.step()["loss"] for _ in range(5)]
-    together.arrange([Place(configs[k], seed, k) for k, seed in ((0, 0), (2, 1))])
+    together.arrange([RowSpec(configs[k], seed, k) for k, seed in ((0, 0), (2, 1))])
     later = [together.step()["loss"] for _ in range(NUM_STEPS - 5)]
     for k, seed, row in ((0, 0, 0), (2, 1, 1)):
         alone = trainer_of("gpt", [configs[k]], [seed])

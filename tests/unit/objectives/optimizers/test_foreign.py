@@ -7,7 +7,7 @@ import pytorch_optimizer
 import torch
 from sweep_cases import sweep_of
 
-from objectives.base import OBJECTIVES, TrainingConfig, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, TrainingConfig
 from objectives.optimizers.foreign import ForeignOptimizer
 from objectives.optimizers.libraries import problem_with
 from objectives.optimizers.named import make_optimizer
@@ -15,10 +15,10 @@ from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
 from orchestrator.base.errors import InputError
 from orchestrator.commands.plan import plan
+from orchestrator.driver.checks import check_optimizers
 from orchestrator.driver.packing import expected_width, make_packs
-from orchestrator.driver.refusals import refuse_missing_optimizers
-from orchestrator.worker.measurement import Machine, Measurement
-from orchestrator.worker.ways import measure_widths
+from orchestrator.worker.autotune import measure_widths
+from orchestrator.worker.machine import Machine, Measurement
 
 STEPS = 25
 # Square matrices: of others SOAP's first basis is in part any one, which rounding decides and training depends on.
@@ -326,21 +326,21 @@ def test_members_of_a_library_train_one_at_a_time(pack, tmp_path) -> None:
 def test_only_one_member_at_a_time_is_timed() -> None:
     timed = []
 
-    def measure(objective, config, device, way):
-        timed.append(way)
-        return Measurement(way, 1.0, 0.0, 1)
+    def measure(objective, config, device, plan):
+        timed.append(plan)
+        return Measurement(plan, 1.0, 0.0, 1)
 
     objective = OBJECTIVES["quadratic"]
     for optimizer, widths in (("torch.optim.NAdam", [1]), ("adamw", [1, 4])):
         timed.clear()
         config = objective.config_class(steps=10, optimizer=optimizer)
         measure_widths(objective, config, "cpu", 4, machine=Machine(measure))
-        assert timed == [Way(width) for width in widths]
+        assert timed == [ExecutionPlan(width) for width in widths]
 
 
 def test_a_sweep_that_names_what_there_is_not_is_refused_when_it_is_planned(tmp_path) -> None:
     sweep = sweep_of(NADAM.replace("NAdam", "Nadam"))
-    for refuses in (lambda: list(plan(sweep, tmp_path)), lambda: refuse_missing_optimizers(sweep)):
+    for refuses in (lambda: list(plan(sweep, tmp_path)), lambda: check_optimizers(sweep)):
         with pytest.raises(InputError, match=r"torch.optim.Nadam is no optimizer of torch\n.*there are: NAdam"):
             refuses()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pack_cases import SMALL, trainer_of
 
-from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, Place, TrainingConfig
+from objectives.base import OBJECTIVES, FunctionFitConfig, GptConfig, RowSpec, TrainingConfig
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.training.controller import Controller
 from objectives.training.packed import PackedTrainer
@@ -172,11 +172,11 @@ def test_members_that_come_and_go_leave_the_rules_of_the_others_alone() -> None:
     one, other = config(KINDS["two rules"]), config(KINDS["grad norm"])
     trainer, found = pack([config(), one, other], [0, 1, 2]), []
     found.append(of_member(curves(trainer, 9), 1))
-    trainer.arrange([Place(other, 2, 2), Place(one, 1, 1), Place(one, 5, None)])
+    trainer.arrange([RowSpec(other, 2, 2), RowSpec(one, 1, 1), RowSpec(one, 5, None)])
     found.append(of_member(curves(trainer, 4), 1))
-    trainer.arrange([Place(one, 1, 1), Place(config(), 1, None), Place(one, 5, 2)])
+    trainer.arrange([RowSpec(one, 1, 1), RowSpec(config(), 1, None), RowSpec(one, 5, 2)])
     found.append(of_member(curves(trainer, 14), 0))
-    trainer.arrange([Place(one, 1, 0)])
+    trainer.arrange([RowSpec(one, 1, 0)])
     found.append(curves(trainer, 33))
     alone = pack([one], [1])
     assert_same(joined(*found), curves(alone, STEPS))
@@ -189,7 +189,7 @@ def test_a_fork_with_other_interventions_goes_on_with_the_rules_of_the_run(fork:
     later = own.model_copy(update={"interventions": config(interventions=({"at": 14, "skip": 3},)).interventions})
     trainer = pack([own], [1])
     before = curves(trainer, fork)
-    trainer.arrange([Place(own, 1, 0), Place(later, 1, 0)])
+    trainer.arrange([RowSpec(own, 1, 0), RowSpec(later, 1, 0)])
     after = curves(trainer, STEPS - fork)
     for k, one in enumerate((own, later)):
         alone, whole = pack([one], [1]), of_member(after, k)
@@ -210,7 +210,7 @@ def test_telemetry_changes_nothing_of_what_rules_read_and_do() -> None:
 def test_rules_that_a_member_gets_in_mid_run_read_what_is_left_of_their_steps() -> None:
     trainer = pack([config()], [1])
     curves(trainer, 14)
-    trainer.arrange([Place(config([{"on": "step", "above": 0, "do": {"lr": "x0.5"}, "at_most": 9}]), 1, 0)])
+    trainer.arrange([RowSpec(config([{"on": "step", "above": 0, "do": {"lr": "x0.5"}, "at_most": 9}]), 1, 0)])
     curves(trainer, STEPS - 14)
     assert [one["step"] for one in trainer.fired(0)] == [20, 30, 40, 50]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pack_cases import trainer_of
 
-from objectives.base import FunctionFitConfig, GptConfig, Place, QuadraticConfig, TrainingConfig, data_seed, data_step
+from objectives.base import FunctionFitConfig, GptConfig, QuadraticConfig, RowSpec, TrainingConfig, data_seed, data_step
 from objectives.interventions import in_force
 from objectives.optimizers.facts import OPTIMIZERS
 from objectives.optimizers.packed_optimizer import PackedOptimizer
@@ -110,7 +110,7 @@ def test_a_fork_equals_the_run_that_had_the_interventions_from_the_start(fork: i
     later = [config(entries) for kind, entries in KINDS.items() if kind != "all at once"]
     trainer = pack([config()], [1])
     before = curves(trainer, fork) if fork else None
-    trainer.arrange([Place(config(), 1, 0), *(Place(one, 1, 0) for one in later)])
+    trainer.arrange([RowSpec(config(), 1, 0), *(RowSpec(one, 1, 0) for one in later)])
     after = curves(trainer, STEPS - fork)
     for k, one in enumerate([config(), *later]):
         own = of_member(after, k)
@@ -122,9 +122,9 @@ def test_members_that_come_and_go_leave_the_interventions_of_the_others_alone() 
     one, other = config(KINDS["there and back"]), config(KINDS["all at once"])
     trainer, found = pack([config(), one, other], [0, 1, 2]), []
     found.append(of_member(curves(trainer, 12), 1))
-    trainer.arrange([Place(other, 2, 2), Place(one, 1, 1), Place(one, 5, None)])
+    trainer.arrange([RowSpec(other, 2, 2), RowSpec(one, 1, 1), RowSpec(one, 5, None)])
     found.append(of_member(curves(trainer, 2), 1))
-    trainer.arrange([Place(one, 1, 1), Place(one, 5, 2)])
+    trainer.arrange([RowSpec(one, 1, 1), RowSpec(one, 5, 2)])
     found.append(of_member(curves(trainer, 26), 0))
     assert_same(joined(*found), curves(pack([one], [1]), STEPS))
 

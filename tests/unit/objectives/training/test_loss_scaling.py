@@ -7,7 +7,7 @@ import torch
 from gpt_cases import PlainGpt, is_transposed, name_in_pack, plain_model
 from pack_cases import everyone, trainer_of
 
-from objectives.base import GptConfig, Place
+from objectives.base import GptConfig, RowSpec
 from objectives.models.gpt import GptTrainer
 from objectives.training.loss_scaling import LossScaler
 
@@ -191,7 +191,11 @@ def test_scales_go_with_their_members_into_other_packs_and_onto_the_disk(text) -
     resumed.load_state_dict(straight.state_dict())
     arranged = pack(text, configs, [0, 1, 0])
     curves(arranged, 4)
-    places = [Place(arranged.configs[2], 0, 2), Place(arranged.configs[1], 5, None), Place(arranged.configs[0], 0, 0)]
+    places = [
+        RowSpec(arranged.configs[2], 0, 2),
+        RowSpec(arranged.configs[1], 5, None),
+        RowSpec(arranged.configs[0], 0, 0),
+    ]
     arranged.arrange(places)
     expected = curves(straight, 6)
     assert_same(curves(resumed, 6), expected)

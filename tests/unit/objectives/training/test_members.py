@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from objectives.base import OBJECTIVES, Place, Way
+from objectives.base import OBJECTIVES, ExecutionPlan, RowSpec
 from objectives.models.quadratic import QuadraticTrainer
 from objectives.training.hyperparameters import hyperparameter
 from objectives.training.members import OWN
@@ -14,8 +14,8 @@ CONFIG = OBJECTIVES["quadratic"].config_class(steps=20, lr=0.1)
 
 
 class Stale(QuadraticTrainer):
-    def __init__(self, configs, seeds, device, way) -> None:
-        super().__init__(configs, seeds, device, way)
+    def __init__(self, configs, seeds, device, plan) -> None:
+        super().__init__(configs, seeds, device, plan)
         self.scale_K = hyperparameter(configs, "curvature", self.device, torch.float64)
 
 
@@ -28,15 +28,15 @@ class Renewed(QuadraticTrainer):
 class AsLongAsThePack(QuadraticTrainer):
     """A constant that happens to be as long as a pack is wide."""
 
-    def __init__(self, configs, seeds, device, way) -> None:
-        super().__init__(configs, seeds, device, way)
+    def __init__(self, configs, seeds, device, plan) -> None:
+        super().__init__(configs, seeds, device, plan)
         self.classes = torch.arange(4)
         self.names = ["a", "b", "c", "d"]
 
 
 def pack(kind: type, size: int = 4):
     configs = [CONFIG.model_copy(update={"curvature": float(1 + k)}) for k in range(size)]
-    return kind(configs, list(range(size)), "cpu", Way(size))
+    return kind(configs, list(range(size)), "cpu", ExecutionPlan(size))
 
 
 @pytest.mark.parametrize("observed", [False, True])
@@ -55,14 +55,14 @@ def test_a_field_has_the_values_of_the_members_that_are_there_now() -> None:
     trainer = pack(QuadraticTrainer)
     assert trainer.field("curvature").tolist() == [1, 2, 3, 4]
     new = CONFIG.model_copy(update={"curvature": 9.0})
-    trainer.arrange([Place(trainer.configs[2], 2, 2), Place(new, 7, None), Place(trainer.configs[0], 0, 0)])
+    trainer.arrange([RowSpec(trainer.configs[2], 2, 2), RowSpec(new, 7, None), RowSpec(trainer.configs[0], 0, 0)])
     assert trainer.field("curvature").tolist() == [3, 9, 1]
 
 
 def test_all_that_the_base_class_keeps_is_known_to_be_its_own() -> None:
     class Plain(QuadraticTrainer):
-        def __init__(self, configs, seeds, device, way) -> None:
-            super(QuadraticTrainer, self).__init__(configs, seeds, device, way)
+        def __init__(self, configs, seeds, device, plan) -> None:
+            super(QuadraticTrainer, self).__init__(configs, seeds, device, plan)
 
         def members_changed(self) -> None: ...
 

@@ -13,7 +13,7 @@ import torch
 from pack_cases import trainer_of
 from pydantic import ValidationError
 
-from objectives.base import GptConfig, Place, QuadraticConfig, Way, data_step
+from objectives.base import ExecutionPlan, GptConfig, QuadraticConfig, RowSpec, data_step
 from objectives.models.data import BatchStream, corruption_draw, load_corpus
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.quadratic import QuadraticTrainer
@@ -44,7 +44,7 @@ def config(rollback: int | None = None, **changes: Any) -> QuadraticConfig:
 
 def pack(configs: Sequence[QuadraticConfig], seeds: Sequence[int], shocks: Shocks) -> ShockedTrainer:
     """All of whose members meet the same bad batches."""
-    trainer = ShockedTrainer(configs, seeds, "cpu", Way(len(configs)))
+    trainer = ShockedTrainer(configs, seeds, "cpu", ExecutionPlan(len(configs)))
     trainer.shocks_of = lambda seed: shocks
     return trainer
 
@@ -195,7 +195,7 @@ CASES: Sequence[tuple[str, Shocks, int]] = (
 def together() -> tuple[Curves, torch.Tensor]:
     """All cases as members of one pack: their curves, and their parameters at the end."""
     seeds = range(len(CASES))
-    trainer = ShockedTrainer([config(rollback) for _, _, rollback in CASES], seeds, "cpu", Way(len(CASES)))
+    trainer = ShockedTrainer([config(rollback) for _, _, rollback in CASES], seeds, "cpu", ExecutionPlan(len(CASES)))
     trainer.shocks_of = lambda seed: CASES[seed][1]
     return curves(trainer, NUM_STEPS), trainer.weights["x"].detach()
 
@@ -283,7 +283,7 @@ def test_members_that_come_go_and_move_take_their_snapshots_along() -> None:
     for now, num_steps in phases:
         if now != before:
             rows = [before.index(m) if m in before else None for m in now]
-            trainer.arrange([Place(*MEMBERS[m], row) for m, row in zip(now, rows, strict=True)])
+            trainer.arrange([RowSpec(*MEMBERS[m], row) for m, row in zip(now, rows, strict=True)])
         news = curves(trainer, num_steps)
         for k, m in enumerate(now):
             found.setdefault(m, []).append({name: news[name][:, k : k + 1] for name in METRICS})
@@ -297,7 +297,7 @@ def test_both_parts_of_a_fork_go_back_to_what_they_were_before_it() -> None:
     shocks = {150: 1e4, 215: math.inf}
     trainer = pack([config(5)], [3], shocks)
     first = curves(trainer, 152)
-    trainer.arrange([Place(config(5, clip=1e9), 3, 0), Place(config(None), 3, 0), Place(config(5), 3, 0)])
+    trainer.arrange([RowSpec(config(5, clip=1e9), 3, 0), RowSpec(config(None), 3, 0), RowSpec(config(5), 3, 0)])
     second = curves(trainer, NUM_STEPS - 152)
     alone = curves(pack([config(5)], [3], shocks), NUM_STEPS)
     assert steps_back(alone) == [150, 210]
@@ -311,7 +311,7 @@ def test_a_member_that_takes_up_rollback_late_begins_with_what_it_is() -> None:
     trainer = pack([config(None)], [3], shocks)
     curves(trainer, 145)
     state = trainer.state_dict()
-    trainer.arrange([Place(config(5), 3, 0)])
+    trainer.arrange([RowSpec(config(5), 3, 0)])
     assert steps_back(curves(trainer, 6)) == [5]
     assert torch.equal(trainer.state_dict()["params"], state["params"])
     loaded = pack([config(5)], [3], shocks)
@@ -376,7 +376,7 @@ def test_a_transformer_that_meets_random_bytes_goes_back_and_trains_on_as_if_it_
     curves(trainer, step)
     before = trainer.state_dict()["params"]
     assert torch.equal(before, before[:1].expand(4, -1)), "so far all of them are one run"
-    trainer.arrange([Place(one, seed, row) for row, one in enumerate(configs)])
+    trainer.arrange([RowSpec(one, seed, row) for row, one in enumerate(configs)])
     spike = trainer.step()
     assert spike["rolled_back"].tolist() == [1, 0, 0, 0]
     assert (spike["loss"][:2] > spike["loss"][2:] + 1).all()

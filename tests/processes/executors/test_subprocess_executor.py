@@ -11,7 +11,7 @@ from orchestrator.base.errors import ExecutorError, InputError
 from orchestrator.base.processes import marked
 from orchestrator.base.reports import PackStarted, Report
 from orchestrator.driver.packing import make_packs
-from orchestrator.executors.apart import ApartExecutor
+from orchestrator.executors.subprocess_executor import SubprocessExecutor
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
 
@@ -25,7 +25,7 @@ def test_packs_and_reports_of_any_size_cross_each_other() -> None:
     sweep = build_sweep(parse_document(text, "edge.yaml"))
     pack = make_packs(sweep, sweep.trials, 1)[0]
     large = frozenset(f"{i:050d}" for i in range(40_000))
-    executor = ApartExecutor(*INLINE)
+    executor = SubprocessExecutor(*INLINE)
     try:
         packs = [replace(pack, pack_id=f"pack{i}", skip=large, checkpoint_steps=1) for i in range(8)]
         for each in packs:
@@ -42,7 +42,7 @@ def test_packs_and_reports_of_any_size_cross_each_other() -> None:
 
 
 def test_an_executor_whose_process_dies_says_so() -> None:
-    executor = ApartExecutor(*INLINE)
+    executor = SubprocessExecutor(*INLINE)
     executor._process.kill()
     with pytest.raises(ExecutorError, match="SIGKILL"):
         executor.poll(30)
@@ -57,4 +57,4 @@ def refuse(**settings) -> None:
 def test_a_refusal_to_start_is_told_as_it_is() -> None:
     here = {"PYTHONPATH": os.pathsep.join(str(Path(__file__).parents[depth]) for depth in (0, 2))}
     with pytest.raises(InputError, match=r"^no cluster at nowhere:1$"):
-        ApartExecutor("inline", "test_apart", "refuse", {}, here)
+        SubprocessExecutor("inline", "test_subprocess_executor", "refuse", {}, here)

@@ -34,7 +34,7 @@ _CLOSE_TIMEOUT_S = 8.0
 _POLL_S = 0.1
 
 
-class ApartExecutor:
+class SubprocessExecutor:
     """The executor made by ``module.factory(**arguments)``, in a separate process with this ``environment``."""
 
     def __init__(
@@ -57,7 +57,7 @@ class ApartExecutor:
         ours, theirs = socket.socketpair()
         # Ray's own messages, whose last line may be the only hint why it died.
         self._log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        command = [sys.executable, "-m", "orchestrator.executors.apart", str(theirs.fileno())]
+        command = [sys.executable, "-m", "orchestrator.executors.subprocess_executor", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
                 command,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.environment import EXTRAS, check_installed, install_command, is_installed, missing_library_error
 from orchestrator.base.errors import InputError
-from orchestrator.base.extras import EXTRAS, as_input_error, install_command, is_installed, refuse_without
 from orchestrator.cli import entry as cli
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
@@ -35,8 +35,8 @@ def test_what_needs_a_missing_library_is_refused_with_its_extra(monkeypatch) -> 
     monkeypatch.setitem(sys.modules, "torch", None)
     assert not is_installed("torch")
     with pytest.raises(InputError, match=r"(?s)training gpt needs the package torch.*sweep-stability\[run\]"):
-        refuse_without("training gpt", "torch")
-    refuse_without("a table", "numpy")
+        check_installed("training gpt", "torch")
+    check_installed("a table", "numpy")
 
 
 def test_the_command_line_names_the_extra_of_a_module_that_is_not_there_and_hides_no_other(monkeypatch, capsys) -> None:
@@ -53,7 +53,7 @@ def test_the_command_line_names_the_extra_of_a_module_that_is_not_there_and_hide
         "error: this needs the package optuna, which is not installed\n    remedy: pip install 'sweep-stability[run]'\n"
     )
     assert capsys.readouterr().err == told
-    assert as_input_error(ModuleNotFoundError(name="some_module")) is None
+    assert missing_library_error(ModuleNotFoundError(name="some_module")) is None
     monkeypatch.setattr(cli, "app", raising("some_module"))
     with pytest.raises(ModuleNotFoundError):
         cli.main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from orchestrator.base.packs import Checkpoint
 
 
-class Desk:
+class PackRegistry:
     """An actor that hands workers checkpoints, which are too large for Tune's config, and the request to pause."""
 
     def __init__(self) -> None:

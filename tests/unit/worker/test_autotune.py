@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from objectives.base import OBJECTIVES, Way
-from orchestrator.worker import ways
-from orchestrator.worker.measurement import Machine, Measurement, measure
-from orchestrator.worker.ways import choose_way, known_choice
+from objectives.base import OBJECTIVES, ExecutionPlan
+from orchestrator.worker import autotune
+from orchestrator.worker import machine as machines
+from orchestrator.worker.autotune import cached_choice, choose_plan
+from orchestrator.worker.machine import Machine, Measurement, measure
 
 GPT, QUADRATIC = OBJECTIVES["gpt"], OBJECTIVES["quadratic"]
 TINY = GPT.config_class(steps=100, width=8, heads=2, context=8, batch_size=2, depth=1)
@@ -28,7 +29,7 @@ def cache(monkeypatch, tmp_path: Path) -> Path:
 
 
 class Known:
-    """A machine with known speeds, the last of them for wider packs too, and the ways that were measured on it."""
+    """A machine with known speeds, the last of them for wider packs too, and the plans that were measured on it."""
 
     def __init__(
         self,
@@ -44,24 +45,24 @@ class Known:
         """``failure`` is why it cannot compile; from a width on, measuring raises the error ``error_from`` names."""
         self.rates, self.compiled, self.onednn, self.compile_s, self.size = rates, compiled, onednn, compile_s, size
         self.failure, self.error_from = failure, error_from
-        self.measured: list[Way] = []
+        self.measured: list[ExecutionPlan] = []
         self.machine = Machine(self._measure, lambda device: free_bytes)
 
-    def _measure(self, objective, config, device, way: Way) -> Measurement:
+    def _measure(self, objective, config, device, plan: ExecutionPlan) -> Measurement:
         width, error = self.error_from
-        if way.width >= width:
+        if plan.width >= width:
             raise RuntimeError(error)
-        self.measured.append(way)
-        eager = self.rates.get(way.width, list(self.rates.values())[-1])
-        rate = self.compiled if way.compiled else self.onednn if way.kernels == "onednn" else eager
-        compile_s, failure = (self.compile_s, self.failure) if way.compiled else (0.01, "")
-        return Measurement(way, rate, compile_s, self.size, failure)
+        self.measured.append(plan)
+        eager = self.rates.get(plan.width, list(self.rates.values())[-1])
+        rate = self.compiled if plan.compiled else self.onednn if plan.kernels == "onednn" else eager
+        compile_s, failure = (self.compile_s, self.failure) if plan.compiled else (0.01, "")
+        return Measurement(plan, rate, compile_s, self.size, failure)
 
     def choice(self, objective=QUADRATIC, config=EDGE, members: int = 1000, steps_ahead: int = 0, cpus: int = 1):
-        return choose_way(objective, config, "cpu", cpus, members, steps_ahead, self.machine)
+        return choose_plan(objective, config, "cpu", cpus, members, steps_ahead, machine=self.machine)
 
-    def chosen(self, *arguments, **options) -> Way:
-        return self.choice(*arguments, **options).way
+    def chosen(self, *arguments, **options) -> ExecutionPlan:
+        return self.choice(*arguments, **options).plan
 
 
 @pytest.mark.parametrize(
@@ -78,25 +79,33 @@ class Known:
 )
 def test_the_fastest_width_is_taken_and_the_narrowest_of_those_nearly_as_fast(rates, width: int) -> None:
     machine = Known(rates)
-    assert machine.chosen() == Way(width)
-    assert [way.width for way in machine.measured if way.kernels == "default"] == list(rates), "then it gains nothing"
+    assert machine.chosen() == ExecutionPlan(width)
+    assert [plan.width for plan in machine.measured if plan.kernels == "default"] == list(rates), (
+        "then it gains nothing"
+    )
 
 
 def test_no_wider_than_the_members_that_there_are_to_fill_it() -> None:
     machine = Known({1: 100, 4: 300, 16: 900, 32: 1500})
-    assert machine.chosen(members=12) == Way(16)
-    assert machine.measured == [Way(1), Way(4), Way(16)]
-    assert machine.chosen(members=3) == Way(4), "from the cache, by what three members can fill"
-    assert machine.chosen(members=1) == Way(1)
+    assert machine.chosen(members=12) == ExecutionPlan(16)
+    assert machine.measured == [ExecutionPlan(1), ExecutionPlan(4), ExecutionPlan(16)]
+    assert machine.chosen(members=3) == ExecutionPlan(4), "from the cache, by what three members can fill"
+    assert machine.chosen(members=1) == ExecutionPlan(1)
 
 
 def test_a_structure_that_few_members_began_is_measured_further_when_many_come() -> None:
     machine = Known({1: 100, 4: 300, 16: 900, 32: 910})
-    assert machine.chosen(members=1) == Way(1)
-    assert machine.measured == [Way(1)]
-    assert machine.chosen(members=100) == Way(16)
-    assert machine.measured == [Way(1), Way(4), Way(16), Way(32), Way(64)], "what was known is not measured again"
-    assert machine.chosen(members=100) == Way(16)
+    assert machine.chosen(members=1) == ExecutionPlan(1)
+    assert machine.measured == [ExecutionPlan(1)]
+    assert machine.chosen(members=100) == ExecutionPlan(16)
+    assert machine.measured == [
+        ExecutionPlan(1),
+        ExecutionPlan(4),
+        ExecutionPlan(16),
+        ExecutionPlan(32),
+        ExecutionPlan(64),
+    ], "what was known is not measured again"
+    assert machine.chosen(members=100) == ExecutionPlan(16)
     assert len(machine.measured) == 5, "it gained nothing any more, so that is all"
 
 
@@ -106,9 +115,9 @@ def test_what_was_measured_is_not_measured_again(cache: Path) -> None:
     assert len(machine.measured) == 4
     assert machine.choice(QUADRATIC, EDGE, steps_ahead=0) == first
     numbers = {"steps": 7, "lr": 0.5, "clip": 1.0, "schedule": "cosine", "curvature": 3.0}
-    assert machine.chosen(config=QUADRATIC.config_class(**numbers)) == first.way
+    assert machine.chosen(config=QUADRATIC.config_class(**numbers)) == first.plan
     assert len(machine.measured) == 4
-    assert [path.name for path in cache.glob("*.json")] == ["ways.json"], "SWEEP_CACHE says where"
+    assert [path.name for path in cache.glob("*.json")] == ["plans.json"], "SWEEP_CACHE says where"
 
 
 @pytest.mark.parametrize("change", ["another shape", "another objective", "other cpus"])
@@ -126,60 +135,60 @@ def test_what_the_speed_depends_on_is_measured_for_itself(change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"KEY": null}', b'{"KEY": [{"way": 1}]}', b'{"KEY": 7}',
-                b'{"KEY": [{"way": {"width": 1, "colour": "red"}, "compile_s": 1}]}'],
+    "content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"KEY": null}', b'{"KEY": [{"plan": 1}]}', b'{"KEY": 7}',
+                b'{"KEY": [{"plan": {"width": 1, "colour": "red"}, "compile_s": 1}]}'],
 )  # fmt: skip
 def test_a_cache_that_is_broken_is_ignored_and_written_anew(cache: Path, content: bytes) -> None:
     machine = Known({1: 100, 4: 100})
     machine.chosen()
-    (key,) = json.loads((cache / "ways.json").read_bytes())
-    (cache / "ways.json").write_bytes(content.replace(b"KEY", key.encode()))
-    assert known_choice(QUADRATIC, EDGE, "cpu", 1, 100, 0) is None
+    (key,) = json.loads((cache / "plans.json").read_bytes())
+    (cache / "plans.json").write_bytes(content.replace(b"KEY", key.encode()))
+    assert cached_choice(QUADRATIC, EDGE, "cpu", 1, 100, 0) is None
     machine = Known({1: 100, 4: 300, 16: 100})
-    assert machine.chosen() == Way(4)
+    assert machine.chosen() == ExecutionPlan(4)
     assert len(machine.measured) == 4
-    assert known_choice(QUADRATIC, EDGE, "cpu", 1, 100, 0).way == Way(4)
+    assert cached_choice(QUADRATIC, EDGE, "cpu", 1, 100, 0).plan == ExecutionPlan(4)
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SWEEP_CACHE", str(tmp_path / "file" / "cache"))
     machine = Known({1: 100, 4: 300, 16: 100})
-    assert machine.chosen() == machine.chosen() == Way(4)
+    assert machine.chosen() == machine.chosen() == ExecutionPlan(4)
     assert len(machine.measured) == 8
 
 
 def test_widths_end_where_half_of_the_free_memory_does() -> None:
     rates = {1: 100, 4: 300, 16: 900, 32: 2000}
     machine = Known(rates, size=1000, free_bytes=20_000)
-    assert machine.chosen() == Way(4), "16 members need 16000 of the 10000 bytes"
-    assert machine.measured == [Way(1), Way(4)]
+    assert machine.chosen() == ExecutionPlan(4), "16 members need 16000 of the 10000 bytes"
+    assert machine.measured == [ExecutionPlan(1), ExecutionPlan(4)]
 
 
 def test_one_member_at_a_time_is_tried_even_where_memory_is_short() -> None:
     machine = Known({1: 100}, size=10**15, free_bytes=0)
-    assert machine.chosen() == Way(1)
+    assert machine.chosen() == ExecutionPlan(1)
 
 
 def test_other_kernels_are_tried_where_packs_are_narrow_and_taken_where_faster() -> None:
     machine = Known({1: 100, 4: 101}, onednn=150)
-    assert machine.chosen(GPT, TINY) == Way(1, kernels="onednn")
-    assert machine.measured[-1] == Way(1, kernels="onednn")
+    assert machine.chosen(GPT, TINY) == ExecutionPlan(1, kernels="onednn")
+    assert machine.measured[-1] == ExecutionPlan(1, kernels="onednn")
 
 
 @pytest.mark.parametrize("onednn", [50, 104])
 def test_kernels_that_are_hardly_faster_are_not_taken(onednn: float) -> None:
     machine = Known({1: 100, 4: 101}, onednn=onednn)
-    assert machine.chosen(GPT, TINY) == Way(1)
+    assert machine.chosen(GPT, TINY) == ExecutionPlan(1)
 
 
 def test_kernels_are_not_tried_where_wide_packs_pay_or_there_are_none() -> None:
     machine = Known({1: 100, 4: 300, 16: 900, 32: 910})
     machine.chosen(GPT, TINY)
-    assert {way.kernels for way in machine.measured} == {"default"}
+    assert {plan.kernels for plan in machine.measured} == {"default"}
     machine = Known({1: 100, 4: 100})
     machine.chosen()
-    assert {way.kernels for way in machine.measured} == {"default"}
+    assert {plan.kernels for plan in machine.measured} == {"default"}
 
 
 NARROW = {1: 100, 4: 300, 16: 310}
@@ -189,10 +198,10 @@ def test_compiling_is_tried_only_for_steps_enough_to_pay_for_it() -> None:
     machine = Known(NARROW, compiled=600, compile_s=40.0)
     # At the expected gain of a quarter, 300 a second save 1/1500 s each, and compiling takes 25 s and a quarter more.
     expected_break_even = 31.25 * 1500
-    assert machine.chosen(GPT, TINY, steps_ahead=int(expected_break_even) - 10) == Way(4)
-    assert not [way for way in machine.measured if way.compiled]
-    assert machine.chosen(GPT, TINY, steps_ahead=int(expected_break_even) + 10) == Way(4, compiled=True)
-    assert machine.measured[-1] == Way(4, compiled=True)
+    assert machine.chosen(GPT, TINY, steps_ahead=int(expected_break_even) - 10) == ExecutionPlan(4)
+    assert not [plan for plan in machine.measured if plan.compiled]
+    assert machine.chosen(GPT, TINY, steps_ahead=int(expected_break_even) + 10) == ExecutionPlan(4, compiled=True)
+    assert machine.measured[-1] == ExecutionPlan(4, compiled=True)
 
 
 def test_what_compiling_gains_is_measured_once_and_then_known() -> None:
@@ -208,23 +217,23 @@ def test_what_compiling_gains_is_measured_once_and_then_known() -> None:
 def test_a_machine_without_a_compiler_trains_eager_and_the_reason_says_why() -> None:
     machine = Known(NARROW, compiled=600, failure="eager, as compilation failed: no g++")
     choice = machine.choice(GPT, TINY, steps_ahead=10**7)
-    assert choice.way == Way(4)
+    assert choice.plan == ExecutionPlan(4)
     assert choice.reason.endswith("compilation failed: no g++")
 
 
 def test_compiling_that_gains_nothing_is_not_taken_however_long_the_sweep() -> None:
     machine = Known(NARROW, compiled=290)
     choice = machine.choice(GPT, TINY, steps_ahead=10**9)
-    assert choice.way == Way(4)
-    assert machine.measured[-1] == Way(4, compiled=True)
+    assert choice.plan == ExecutionPlan(4)
+    assert machine.measured[-1] == ExecutionPlan(4, compiled=True)
     assert "would pay" not in choice.reason
     assert "4 at a time compiled: 290" in choice.reason
 
 
 def test_an_objective_that_cannot_be_compiled_never_is() -> None:
     machine = Known(NARROW, compiled=10_000)
-    assert machine.chosen(steps_ahead=10**9) == Way(4)
-    assert not [way for way in machine.measured if way.compiled]
+    assert machine.chosen(steps_ahead=10**9) == ExecutionPlan(4)
+    assert not [plan for plan in machine.measured if plan.compiled]
     assert "compil" not in machine.choice(QUADRATIC, EDGE, steps_ahead=10**9).reason
 
 
@@ -240,31 +249,31 @@ def test_the_reason_names_the_choice_the_curve_and_what_compiling_would_need() -
 
 def test_what_a_plan_says_is_what_a_worker_takes_and_nothing_is_measured_for_it() -> None:
     machine = Known(NARROW, compiled=600)
-    assert known_choice(GPT, TINY, "cpu", 1, 100, 10**6) is None
+    assert cached_choice(GPT, TINY, "cpu", 1, 100, 10**6) is None
     assert not machine.measured
     for members, steps_ahead in ((100, 0), (100, 10**6), (1, 0), (2, 10**6)):
         taken = machine.choice(GPT, TINY, members, steps_ahead)
         before = len(machine.measured)
-        assert known_choice(GPT, TINY, "cpu", 1, members, steps_ahead) == taken
+        assert cached_choice(GPT, TINY, "cpu", 1, members, steps_ahead) == taken
         assert len(machine.measured) == before
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path: Path) -> None:
-    assert ways.cache_folder() == tmp_path / "cache"
+    assert machines.cache_folder() == tmp_path / "cache"
     monkeypatch.delenv("SWEEP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert ways.cache_folder() == tmp_path / "xdg" / "sweep"
+    assert machines.cache_folder() == tmp_path / "xdg" / "sweep"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert ways.cache_folder() == tmp_path / "home" / ".cache" / "sweep"
+    assert machines.cache_folder() == tmp_path / "home" / ".cache" / "sweep"
 
 
 def test_a_process_is_prepared_with_a_compiler_cache_and_without_a_word(monkeypatch, cache: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
-    ways.prepare_process()
+    machines.prepare_process()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere", "the user's wish comes first"
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    ways.prepare_process()
+    machines.prepare_process()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(cache / "compiled")
 
 
@@ -275,7 +284,7 @@ def test_a_machine_without_glibc_is_prepared_too(monkeypatch, error: Exception) 
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
     monkeypatch.setattr(ctypes, "CDLL", fail)
-    ways.prepare_process()
+    machines.prepare_process()
 
 
 class Trainer:
@@ -309,7 +318,7 @@ def test_a_measurement_is_as_fast_as_its_fastest_part(monkeypatch) -> None:
             return super().step()
 
     monkeypatch.setattr(quadratic, "start", lambda *arguments: Disturbed([], None))
-    assert measure(QUADRATIC, EDGE, "cpu", Way(4), seconds=0.0).member_steps_per_second > 4 / 0.2
+    assert measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0).member_steps_per_second > 4 / 0.2
 
 
 @pytest.mark.parametrize(("threads", "is_own_time"), [(1, True), (2, False)])
@@ -327,7 +336,7 @@ def test_on_one_thread_the_time_that_others_take_does_not_count(monkeypatch, thr
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(quadratic, "start", lambda *arguments: Waiting([], None))
-    found = measure(QUADRATIC, EDGE, "cpu", Way(4), seconds=0.0).member_steps_per_second
+    found = measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0).member_steps_per_second
     assert (found > 2 * 4 / 0.05) == is_own_time
 
 
@@ -337,21 +346,21 @@ def test_a_measurement_trains_a_throwaway_pack_of_that_way_and_closes_it(monkeyp
 
     log: list = []
 
-    def start(configs, seeds, device, way) -> Trainer:
-        log.append((list(configs), len(seeds), device, way))
+    def start(configs, seeds, device, plan) -> Trainer:
+        log.append((list(configs), len(seeds), device, plan))
         return Trainer(log, failure)
 
     monkeypatch.setattr(quadratic, "start", start)
     if failure is None:
-        found = measure(QUADRATIC, EDGE, "cpu", Way(4), seconds=0.0)
-        assert found.way == Way(4)
+        found = measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0)
+        assert found.plan == ExecutionPlan(4)
         assert found.member_steps_per_second > 0
         assert found.bytes_per_member >= 0
         assert log.count("step") == 4, "one to begin with and one in each part that is timed"
     else:
         with pytest.raises(RuntimeError, match="kaput"):
-            measure(QUADRATIC, EDGE, "cpu", Way(4), seconds=0.0)
-    assert log[0] == ([EDGE] * 4, 4, "cpu", Way(4))
+            measure(QUADRATIC, EDGE, "cpu", ExecutionPlan(4), seconds=0.0)
+    assert log[0] == ([EDGE] * 4, 4, "cpu", ExecutionPlan(4))
     assert log[-1] == "close"
 
 
@@ -360,13 +369,15 @@ def test_a_real_machine_is_measured_in_a_moment_and_remembered(tmp_path: Path) -
     path.write_text("".join(f"line {i}: the {i % 7}th of {i % 11}\n" for i in range(1000)))
     config = TINY.model_copy(update={"text": (str(path),)})
     quick = Machine(measure=functools.partial(measure, seconds=0.02))
-    choice = choose_way(GPT, config, "cpu", 1, 8, 0, quick)
-    known = ways.load_measurements(GPT, config, "cpu", 1)
-    assert [m.way for m in known][:2] == [Way(1), Way(4)]
+    choice = choose_plan(GPT, config, "cpu", 1, 8, 0, machine=quick)
+    known = autotune.load_measurements(GPT, config, "cpu", 1)
+    assert [m.plan for m in known][:2] == [ExecutionPlan(1), ExecutionPlan(4)]
     assert all(m.member_steps_per_second > 0 and m.compile_s > 0 for m in known)
-    assert choice.way in [m.way for m in known]
-    assert choose_way(GPT, config, "cpu", 1, 8, 0, Machine(measure=None)) == choice, "nothing is measured again"
-    assert replace(choice.way, kernels="default").width in (1, 4)
+    assert choice.plan in [m.plan for m in known]
+    assert choose_plan(GPT, config, "cpu", 1, 8, 0, machine=Machine(measure=None)) == choice, (
+        "nothing is measured again"
+    )
+    assert replace(choice.plan, kernels="default").width in (1, 4)
 
 
 MEMORY = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
@@ -374,7 +385,7 @@ MEMORY = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate me
 
 def test_a_width_that_memory_does_not_hold_ends_the_measurement() -> None:
     machine = Known({1: 100, 4: 300, 16: 900}, error_from=(16, MEMORY))
-    assert machine.chosen(members=100) == Way(4)
+    assert machine.chosen(members=100) == ExecutionPlan(4)
 
 
 def test_any_other_failure_of_a_measurement_is_one() -> None:

@@ -17,12 +17,12 @@ from orchestrator.sweepfile.custom_trainer import CustomTrainer, refuse_what_is_
 from orchestrator.sweepfile.spec import Sweep
 
 
-def refuse_what_cannot_run(sweep: Sweep, folder: Path) -> None:
+def check_runnable(sweep: Sweep, folder: Path) -> None:
     """Raise InputError where ``sweep`` cannot be trained on this machine, or ``folder`` belongs to another sweep."""
     refuse_imported(folder)
     refuse_what_is_not_there(sweep.objective)
-    refuse_missing_optimizers(sweep)
-    refuse_another_question(sweep, folder)
+    check_optimizers(sweep)
+    check_same_axes(sweep, folder)
 
 
 def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
@@ -32,14 +32,14 @@ def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in OPTIMIZERS]
 
 
-def refuse_missing_optimizers(sweep: Sweep) -> None:
+def check_optimizers(sweep: Sweep) -> None:
     """Raise InputError where a library is not installed, or its optimizer needs more than gradients."""
     found = {name: problem_with(name) for name in library_optimizers(sweep, sweep.trials)}
     if problems := [Problem("", "optimizer", *problem) for problem in found.values() if problem]:
         raise InputError(*problems)
 
 
-def refuse_another_question(sweep: Sweep, folder: Path) -> None:
+def check_same_axes(sweep: Sweep, folder: Path) -> None:
     """Raise InputError where ``folder`` holds results over an axis that ``sweep`` does not have.
 
     The map, report and frozen file of ``sweep`` would replace those of the other sweep. A new axis, or other values of
