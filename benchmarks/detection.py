@@ -167,19 +167,15 @@ def told_by_us(replayed: Replayed) -> Told:
     """The result of our detector. A lost run without an episode gets one at its onset."""
     record, steps = replayed.record, replayed.log.step_N
     onsets = [episode.onset_step for episode in record.episodes]
-    is_lost = replayed.verdict.outcome == "diverged"
-    if (
-        is_lost
-        and not any(e.recovery_step is None for e in record.episodes)
-        and replayed.verdict.onset_step is not None
-    ):
-        onsets.append(replayed.verdict.onset_step)
+    is_lost = replayed.result.outcome == "diverged"
+    if is_lost and not any(e.recovery_step is None for e in record.episodes) and replayed.result.onset_step is not None:
+        onsets.append(replayed.result.onset_step)
     stop = None if record.lost_step is None else int(np.searchsorted(steps, record.lost_step))
     names = {"diverged": "lost", "spiked": "spiked"}
     return Told(
         tuple(int(np.searchsorted(steps, onset)) for onset in dict.fromkeys(onsets)),
         stop,
-        names.get(replayed.verdict.outcome, "clean"),
+        names.get(replayed.result.outcome, "clean"),
     )
 
 

@@ -61,7 +61,10 @@ def made_sweep(folder: Path, num_trials: int) -> Sweep:
             (pack,) = make_packs(sweep, [trial], 1)
             ledger.start_pack(pack, "benchmark")
             curve = {"step": np.arange(_STEPS), **{name: rng.random(_STEPS).astype(np.float32) for name in _METRICS}}
-            done = MemberResult(trial.trial_id, "stable", None, 0, _STEPS, 1.0, 0.5, 0.5, None, 0.5, "made up")
+            done = MemberResult(
+                trial_id=trial.trial_id, outcome="stable", num_spikes=0, steps_done=_STEPS, initial_loss=1.0,
+                best_loss=0.5, final_loss=0.5, validation_loss=0.5, reason="made up",
+            )  # fmt: skip
             ledger.record(Report(pack.pack_id, _STEPS, 0, 1.0, {trial.trial_id: curve}, (done,), ending=Completed()))
     (folder / FROZEN_SWEEP).write_text(sweep.text)
     return sweep

@@ -83,8 +83,8 @@ def measure_report(num_trials: int, num_steps: int) -> tuple[float, float]:
 
 def _finished(trial_id: str, num_steps: int) -> MemberResult:
     return MemberResult(
-        trial_id=trial_id, outcome="stable", onset_step=None, num_spikes=0, steps_done=num_steps, initial_loss=2.0,
-        best_loss=2.0, final_loss=2.0, peak_loss=None, validation_loss=None, reason="",
+        trial_id=trial_id, outcome="stable", num_spikes=0, steps_done=num_steps, initial_loss=2.0, best_loss=2.0,
+        final_loss=2.0, reason="",
     )  # fmt: skip
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from orchestrator.base.reports import Completed, Report
 from orchestrator.base.trial_result import MemberResult, TrialResult
-from orchestrator.base.vocabulary import PRUNED
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter

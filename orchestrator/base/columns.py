@@ -1,114 +1,16 @@
-"""The definition of every column and metric, used by tables, MLflow, the report and the docs."""
+"""The columns of every table and the metrics of maps, as tables, trackers, the report and the docs have them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name on disk, its unit ("" for text and for plain numbers) and its meaning.
-
-    ``title`` names the median over a cell's seeds, for columns that a map can show. ``is_in_mlflow`` says whether a
-    trial's run in MLflow has it as a metric.
-    """
-
-    name: str
-    unit: str
-    meaning: str
-    title: str = ""
-    is_in_mlflow: bool = False
-
+from orchestrator.base.trial_result import RESULT_COLUMNS, Column
 
 # The columns of trials.csv and `load().trials`, in this order, with the configuration's fields after trial_id.
 TRIAL_COLUMNS = (
-    Column("trial_id", "", "hash of the full resolved configuration"),
-    Column("seed", "", "seed of the initial weights and of the order of the data"),
-    Column("status", "", "what the infrastructure did: planned, running, finished, interrupted, lost or errored"),
-    Column(
-        "outcome", "", "what the training did: stable, spiked, diverged, stalled, unknown or pruned; empty without one"
-    ),
-    Column(
-        "onset_step", "step",
-        "where it first left its trend (spiked), where the divergence began (diverged), the first step (stalled)",
-        "median onset step", is_in_mlflow=True,
-    ),
-    Column(
-        "num_spikes", "", "times that the loss left its trend, whether or not it came back", "median number of spikes",
-        is_in_mlflow=True,
-    ),
-    Column("steps", "steps", "length of the training as configured"),
-    Column(
-        "steps_done", "steps", "steps trained; fewer than steps where the trial was stopped early",
-        "median steps trained", is_in_mlflow=True,
-    ),
-    Column("initial_loss", "loss", "first finite training loss", is_in_mlflow=True),
-    Column(
-        "best_loss", "loss", "lowest median of ten training losses in a row, those off the trend left out",
-        "median best loss", is_in_mlflow=True,
-    ),
-    Column(
-        "final_loss", "loss", "median of the last ten training losses; empty where loss or gradient became not finite",
-        "median final loss", is_in_mlflow=True,
-    ),
-    Column(
-        "peak_loss", "loss", "highest training loss off the trend; empty where it never left its trend",
-        "median peak of the spikes",
-    ),
-    Column(
-        "peak_factor", "", "tallest excursion off the trend, as a factor of the level before it",
-        "median height of the tallest spike, as a factor", is_in_mlflow=True,
-    ),
-    Column("off_share", "share", "share of the steps off the trend", "median share of steps off the trend", True),
-    Column(
-        "risen_share", "share",
-        "of what it had learned, given up in a slow rise; empty where it is less than a quarter, or where it came back",
-        is_in_mlflow=True,
-    ),
-    Column(
-        "norm_rises", "steps",
-        "where the median of 10 gradient norms had risen to 1.5 times that of 128; a note, which changes no outcome",
-    ),
-    Column("fired", "", "what the rules of its control did, and why; empty without control"),
-    Column(
-        "learned_share", "share",
-        "what it learned of what the sweep's best trial did: (start - final loss) / (start - best final loss); the "
-        "start is the initial loss, at most the lower quartile of the sweep's",
-        "median share learned of what the best trial did", is_in_mlflow=True,
-    ),
-    Column(
-        "lr_health", "",
-        "whether its learning rate is right, by the trials beside it: too slow (raise it), oscillating (lower it), "
-        "right or unknown; empty where no learning rate is an axis, and where the outcome says more",
-    ),
-    Column(
-        "lr_regret", "loss",
-        "loss left on the table: its final loss less the lowest at any learning rate with the same seed and settings",
-        "median loss left on the table by the learning rate", is_in_mlflow=True,
-    ),
-    Column(
-        "validation_loss", "loss", "mean loss on held-out data after the last step; empty where there is none",
-        "median validation loss", is_in_mlflow=True,
-    ),
-    Column(
-        "best_validation_loss", "loss", "lowest of its validation losses, during training and after the last step",
-        "median best validation loss", is_in_mlflow=True,
-    ),
-    Column(
-        "best_validation_step", "step", "the update after which it had its lowest validation loss",
-        "median step of the best validation loss", is_in_mlflow=True,
-    ),
-    Column(
-        "overfit_step", "step",
-        "from where on its validation loss rose to the end while its training loss stayed on its trend; a note, which "
-        "changes no outcome",
-        is_in_mlflow=True,
-    ),
-    Column("reason", "", "why it has this outcome, or what went wrong"),
-    Column("num_attempts", "", "how often its training was started"),
+    *(column for column in RESULT_COLUMNS if column.in_tables),
     Column("saved_steps", "steps", "steps that early stopping saved: steps - steps_done"),
-)  # fmt: skip
+)
 
 # The headline readings of a trial, computed from its telemetry; empty without it. They follow TRIAL_COLUMNS in
 # trials.csv and `load().trials`. The second half is that of the steps that were trained.
@@ -116,28 +18,28 @@ READING_COLUMNS = (
     Column(
         "edge_crossings", "",
         "times that the curvature lambda_max rose over 2 / lr in the second half of training (needs telemetry)",
-        "median times over the edge of stability, second half", is_in_mlflow=True,
+        "median times over the edge of stability, second half", is_tracked=True,
     ),
     Column(
         "late_edge_ratio", "",
         "distance to the edge of stability: median of lambda_max * lr / 2 in the second half of training, 1 at the "
         "edge; lambda_max is that of the Hessian preconditioned as in the step (needs telemetry.curvature)",
-        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), second half", is_in_mlflow=True,
+        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), second half", is_tracked=True,
     ),
     Column(
         "last_edge_ratio", "", "last reading of lambda_max * lr / 2, 1 at the edge (needs telemetry.curvature)",
-        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), last reading", is_in_mlflow=True,
+        "median distance to the edge, lambda_max * lr / 2 (1 at the edge), last reading", is_tracked=True,
     ),
     Column(
         "late_update_over_lr", "",
         "median of the update's RMS over the learning rate of its step in the second half of training; 1 is sign "
         "descent (needs telemetry)",
-        "median RMS of the update over the learning rate, second half", is_in_mlflow=True,
+        "median RMS of the update over the learning rate, second half", is_tracked=True,
     ),
     Column(
         "late_v_lag", "",
         "median of the gradient's squared norm over the sum of v in the second half of training (needs telemetry)",
-        "median v-lag, |g|^2 / sum v, second half", is_in_mlflow=True,
+        "median v-lag, |g|^2 / sum v, second half", is_tracked=True,
     ),
 )  # fmt: skip
 
@@ -154,23 +56,26 @@ CURVE_METRIC_COLUMNS = (
 # The first columns of a curve; an objective may report more.
 TRACE_COLUMNS = (
     Column("step", "step", "number of the update, from 0"),
-    Column("loss", "loss", "training loss of the step's batch, before the update", is_in_mlflow=True),
-    Column("grad_norm", "", "norm of the gradient of all parameters, before clipping", is_in_mlflow=True),
-    Column("update_norm", "", "norm of the change that the step made to all parameters", is_in_mlflow=True),
-    Column("lr", "", "learning rate of the step, by the schedule", is_in_mlflow=True),
+    Column("loss", "loss", "training loss of the step's batch, before the update", is_tracked=True),
+    Column("grad_norm", "", "norm of the gradient of all parameters, before clipping", is_tracked=True),
+    Column("update_norm", "", "norm of the change that the step made to all parameters", is_tracked=True),
+    Column("lr", "", "learning rate of the step, by the schedule", is_tracked=True),
 )
 
-_MAPPED = (
+# Metrics that menus show first; other columns with a title follow in the order of their table.
+_FIRST = (
     "final_loss", "validation_loss", "best_validation_loss", "best_validation_step", "best_loss", "peak_loss",
-    "peak_factor", "off_share", "learned_share", "lr_regret", "onset_step", "num_spikes", "steps_done", "spike_score",
-    *(column.name for column in READING_COLUMNS),
+    "peak_factor", "off_share", "learned_share", "lr_regret",
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in (*TRIAL_COLUMNS, *CURVE_METRIC_COLUMNS)}
 
 # What a map can show of a cell besides its fraction of stable seeds, with the title of the median.
-METRICS: Mapping[str, str] = {name: _BY_NAME[name].title for name in _MAPPED}
-# The numbers of a finished trial.
-RESULTS = tuple(column.name for column in TRIAL_COLUMNS if column.is_in_mlflow)
+METRICS: Mapping[str, str] = {
+    name: _BY_NAME[name].title for name in dict.fromkeys([*_FIRST, *_BY_NAME]) if _BY_NAME[name].title
+}
+# The numbers of a finished trial, and the texts that a tracker has as tags.
+RESULTS = tuple(column.name for column in TRIAL_COLUMNS if column.is_metric)
+TAGS = tuple(column.name for column in TRIAL_COLUMNS if column.is_tracked and not column.is_metric)
 FRACTION_TITLE = "fraction of stable seeds"
 
 # The columns of map.csv and `load().map()` after those of the axes; one row per cell.
@@ -204,7 +109,7 @@ MAP_COLUMNS = (
     Column("total_spikes", "", "num_spikes summed over the finished seeds"),
     *(
         Column(f"median_{name}", _BY_NAME[name].unit, f"median of {name} over the finished seeds that have it")
-        for name in _MAPPED
+        for name in METRICS
     ),
 )  # fmt: skip
 
@@ -225,3 +130,9 @@ def meaning(name: str) -> str:
 def names(columns: Iterable[Column]) -> list[str]:
     """The names of ``columns``, in order."""
     return [column.name for column in columns]
+
+
+def markdown_table(columns: Iterable[Column]) -> str:
+    """Return the definitions of ``columns`` as docs/maps.md has them."""
+    rows = (f"| `{c.name}` | {c.unit} | {'yes' if c.is_metric else ''} | {c.meaning} |" for c in columns)
+    return "\n".join(["| column | unit | in MLflow | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"

@@ -1,110 +1,257 @@
-"""The result of a trial: as a worker reports it, and as the ledger records it."""
+"""The result of a trial: as a worker reports it, and as the ledger records it.
+
+Each field states its meaning, its unit and where it is shown. The ledger's table of trials, `trials.csv`, metrics of
+maps, JSON, the tables of docs/maps.md and what trackers get follow from the fields. A new number of a trial is one
+field of ``TrainingResult``, ``since`` the next schema of the ledger, and its computation in
+`orchestrator.detection.outcomes.member_result`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields, replace
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
-from orchestrator.base.vocabulary import CUSTOM_KINDS, DEGRADED, LEARNED_ENOUGH, PRUNED, TOO_SLOW
+from orchestrator.base.vocabulary import (
+    CUSTOM_KINDS,
+    DEGRADED,
+    LEARNED_ENOUGH,
+    OUTCOMES,
+    PRUNED,
+    STATUSES,
+    TOO_SLOW,
+    UNKNOWN,
+)
+
+_KEY = "column"
 
 
 @dataclass(frozen=True, slots=True)
-class MemberResult:
-    """One member's result. Losses are finite or None; ``reason`` says why one is None.
+class Column:
+    """One column of a table: its name on disk, its unit ("" for text and plain numbers) and its meaning.
 
-    ``verdict_step`` is the step at which it was judged lost, even if it trained on because it ``is_audited``.
-    ``episodes`` are onset and recovery step of each episode off its trend, recovery None while it lasted.
-    ``norm_rises`` are the steps at which its gradient norm rose, ``fired`` what rules of its control did.
-    ``curve_digest`` is a hash of steps and losses of a custom trainer's run. ``slow_step`` is the step at which it was
-    found slow, and pruned unless it ``is_audited``; ``rung_losses`` are its losses at rungs. From ``overfit_step`` on
-    the validation loss rose while the training loss did not. At ``plateau_step`` it had stopped improving, see there.
+    ``title`` names the median over a cell's seeds, for columns that a map can show. ``is_tracked`` marks what a trial's
+    run in a tracker has: numbers as metrics, texts as tags.
+
+    The rest describes fields of a ``TrialResult``. ``in_tables`` says whether `trials.csv` and the like have it, and
+    ``after`` which column it follows there if not the field before it. ``is_stored`` says whether the ledger has it,
+    ``since`` which schema, and ``values`` which texts it accepts. ``of_losses`` marks what follows from losses and
+    gradient norms alone, so that a replay of a log knows it.
     """
+
+    name: str
+    unit: str
+    meaning: str
+    title: str = ""
+    is_tracked: bool = False
+    type: Any = float
+    is_optional: bool = True
+    default: Any = None
+    in_tables: bool = True
+    after: str = ""
+    is_stored: bool = True
+    since: int = 1
+    values: tuple[str, ...] = ()
+    of_losses: bool = False
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether a trial's run in a tracker has it as a metric."""
+        return self.is_tracked and self.type is not str
+
+
+def column(meaning: str, unit: str = "", *, default: Any = None, repr: bool = True, **options: Any) -> Any:
+    """Return a dataclass field with a ``Column``, whose name and type are the field's; ``options`` are its others."""
+    return field(default=default, repr=repr, metadata={_KEY: Column("", unit, meaning, default=default, **options)})
+
+
+def hidden(meaning: str, **options: Any) -> Any:
+    """Return a ``column`` that tables leave out."""
+    return column(meaning, in_tables=False, **options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """Numbers of one training, which a worker measures. Losses are finite or None."""
+
+    onset_step: int | None = column(
+        "where it first left its trend (spiked), where the divergence began (diverged), the first step (stalled)",
+        "step",
+        title="median onset step",
+        is_tracked=True,
+        of_losses=True,
+    )
+    num_spikes: int | None = column(
+        "times that the loss left its trend, whether or not it came back",
+        title="median number of spikes",
+        is_tracked=True,
+        of_losses=True,
+    )
+    steps_done: int | None = column(
+        "steps trained; fewer than steps if the trial was stopped early",
+        "steps",
+        title="median steps trained",
+        is_tracked=True,
+    )
+    initial_loss: float | None = column("first finite training loss", "loss", is_tracked=True, of_losses=True)
+    best_loss: float | None = column(
+        "lowest median of ten consecutive training losses, without losses off the trend",
+        "loss",
+        title="median best loss",
+        is_tracked=True,
+        of_losses=True,
+    )
+    final_loss: float | None = column(
+        "median of the last ten training losses; empty if loss or gradient became non-finite",
+        "loss",
+        title="median final loss",
+        is_tracked=True,
+        of_losses=True,
+    )
+    peak_loss: float | None = column(
+        "highest training loss off the trend; empty if the loss never left its trend",
+        "loss",
+        title="median peak of the spikes",
+        of_losses=True,
+    )
+    peak_factor: float | None = column(
+        "tallest excursion off the trend, as a factor of the level before it",
+        title="median height of the tallest spike, as a factor",
+        is_tracked=True,
+        of_losses=True,
+    )
+    off_share: float | None = column(
+        "share of the steps off the trend",
+        "share",
+        title="median share of steps off the trend",
+        is_tracked=True,
+        of_losses=True,
+    )
+    risen_share: float | None = column(
+        "share of the learned drop in loss that a slow rise gave up; empty below a quarter, and after a recovery",
+        "share",
+        is_tracked=True,
+        of_losses=True,
+    )
+    norm_rises: tuple[int, ...] = column(
+        "where the median of 10 gradient norms had risen to 1.5 times the median of 128; a note, which changes no "
+        "outcome",
+        "steps",
+        default=(),
+        of_losses=True,
+    )
+    fired: tuple[Mapping[str, Any], ...] = column(
+        "what the rules of its control did, and why; empty without control", default=(), since=2
+    )
+    validation_loss: float | None = column(
+        "mean loss on held-out data after the last step; empty without held-out data",
+        "loss",
+        title="median validation loss",
+        is_tracked=True,
+    )
+    best_validation_loss: float | None = column(
+        "lowest validation loss, during training and after the last step",
+        "loss",
+        title="median best validation loss",
+        is_tracked=True,
+    )
+    best_validation_step: int | None = column(
+        "the update after which it had its lowest validation loss",
+        "step",
+        title="median step of the best validation loss",
+        is_tracked=True,
+    )
+    overfit_step: int | None = column(
+        "step since which its validation loss rose while its training loss stayed on its trend; a note, which changes "
+        "no outcome",
+        "step",
+        is_tracked=True,
+    )
+    reason: str | None = column("why it has this outcome, or what went wrong", is_tracked=True, of_losses=True)
+    verdict_step: int | None = hidden("step at which it was judged lost, even if it trained on")
+    slow_step: int | None = hidden("step at which it was found slow, and pruned unless audited")
+    plateau_step: int | None = hidden("step at which its validation loss had stopped improving")
+    is_audited: bool = hidden("whether it trains on after any of these", default=False)
+    episodes: tuple[tuple[int, int | None], ...] = hidden(
+        "onset and recovery of each time off its trend, recovery null while it lasted", default=()
+    )
+    curve_digest: str | None = hidden("hash of steps and losses, if a custom trainer may repeat a run")
+    rung_losses: tuple[float, ...] = hidden("loss at each rung that it reached, if slow trials are pruned", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberResult(TrainingResult):
+    """One member's result, as its worker reports it."""
 
     trial_id: str
     outcome: str
-    onset_step: int | None
-    num_spikes: int | None
-    steps_done: int | None
-    initial_loss: float | None
-    best_loss: float | None
-    final_loss: float | None
-    peak_loss: float | None
-    validation_loss: float | None
-    reason: str
-    verdict_step: int | None = None
-    is_audited: bool = False
-    episodes: tuple[tuple[int, int | None], ...] = ()
-    peak_factor: float | None = None
-    off_share: float | None = None
-    risen_share: float | None = None
-    norm_rises: tuple[int, ...] = ()
-    fired: tuple[Mapping[str, Any], ...] = ()
-    curve_digest: str | None = None
-    slow_step: int | None = None
-    rung_losses: tuple[float, ...] = ()
-    best_validation_loss: float | None = None
-    best_validation_step: int | None = None
-    overfit_step: int | None = None
-    plateau_step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """The ledger's record of one trial; the fields are the columns of its table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult(TrainingResult):
+    """The ledger's record of one trial; the stored fields are the columns of its table.
 
-    trial_id: str
-    cell: Mapping[str, Any]  # axis -> value, in the order of the axes
-    seed: int
-    config: Mapping[str, Any] = field(repr=False)  # the full resolved configuration
-    objective: str
-    status: str
-    steps: int  # configured length
-    position: int | None = None  # order in the sweep; None if no longer in the sweep
-    num_attempts: int = 0
-    outcome: str | None = None  # None without a result
-    onset_step: int | None = None  # first step off its trend
-    num_spikes: int | None = None
-    steps_done: int | None = None
-    initial_loss: float | None = None
-    best_loss: float | None = None
-    final_loss: float | None = None
-    peak_loss: float | None = None  # highest loss within its spikes
-    peak_factor: float | None = None  # tallest spike, as a factor of the level before it
-    off_share: float | None = None  # share of the steps off the trend
-    risen_share: float | None = None  # of what it learned, given up in a slow rise
-    validation_loss: float | None = None
-    best_validation_loss: float | None = None  # lowest of its validations
-    best_validation_step: int | None = None
-    overfit_step: int | None = None  # from where on its validation loss alone rose: a note
-    verdict_step: int | None = None  # step of the verdict of lost, if any
-    slow_step: int | None = None  # step at which it was found slow, if it was
-    plateau_step: int | None = None  # step at which its validation loss had stopped improving, if it had
-    is_audited: bool = False  # whether it trains on after any of these
-    episodes: tuple[tuple[int, int | None], ...] = ()  # onset and recovery of each episode off its trend
-    norm_rises: tuple[int, ...] = ()  # steps at which the gradient norm had risen by half: notes
-    fired: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # what the rules of its control did, in order
-    curve_digest: str | None = None  # hash of steps and losses, of a custom trainer's run
-    rung_losses: tuple[float, ...] = ()  # where slow trials are stopped, at each rung that it reached
-    reason: str | None = None  # why this outcome, or what went wrong
-    error: str | None = None  # tail of the traceback of an errored trial
-    pack_id: str | None = None  # the last attempt
-    started_at: float | None = None  # seconds since 1970, of the last attempt
-    finished_at: float | None = None
-    # Computed for all trials of a sweep together, None in a row read alone: what it learned of what the best trial did,
-    # and by the trials beside it along the learning rate a word, and its final loss less the lowest.
-    learned_share: float | None = None
-    lr_health: str | None = None
-    lr_regret: float | None = None
+    ``cell`` maps axes to values in the order of the axes, ``config`` is the full resolved configuration. ``position``
+    is None for a trial that is no longer in the sweep, ``outcome`` is None without a result.
+    """
+
+    trial_id: str = column("hash of the full resolved configuration", default=MISSING)
+    seed: int = column("seed of the initial weights and of the order of the data", default=MISSING)
+    status: str = column(
+        f"what the infrastructure did: {', '.join(STATUSES[:-1])} or {STATUSES[-1]}",
+        is_tracked=True,
+        values=STATUSES,
+        default=MISSING,
+    )
+    outcome: str | None = column(
+        f"what the training did: {', '.join((*OUTCOMES, UNKNOWN))} or {PRUNED}; empty without a result",
+        is_tracked=True,
+        values=(*OUTCOMES, UNKNOWN, PRUNED),
+    )
+    steps: int = column("length of the training as configured", "steps", after="num_spikes", default=MISSING)
+    num_attempts: int = column("number of times that its training was started", after="reason", default=0)
+    cell: Mapping[str, Any] = hidden("axis -> value, in the order of the axes", default=MISSING)
+    config: Mapping[str, Any] = hidden("the full resolved configuration", default=MISSING, repr=False)
+    objective: str = hidden("name of the objective", default=MISSING)
+    position: int | None = hidden("order in the sweep; NULL once the sweep no longer has the trial")
+    error: str | None = hidden("tail of the traceback of an errored trial")
+    pack_id: str | None = hidden("the last attempt")
+    started_at: float | None = hidden("seconds since 1970, of the last attempt")
+    finished_at: float | None = hidden("seconds since 1970")
+    # Computed for all trials of a sweep together, None in a row that is read alone.
+    learned_share: float | None = column(
+        "what it learned, relative to the sweep's best trial: (start - final loss) / (start - best final loss); the "
+        "start is the initial loss, at most the lower quartile of the sweep's",
+        "share",
+        title="median share learned of what the best trial did",
+        is_tracked=True,
+        is_stored=False,
+        after="fired",
+    )
+    lr_health: str | None = column(
+        "whether its learning rate is right, by its neighbours along the learning rate: too slow (raise it), "
+        "oscillating (lower it), right or unknown; empty without a learning-rate axis, and if the outcome says more",
+        is_stored=False,
+        after="learned_share",
+    )
+    lr_regret: float | None = column(
+        "final loss minus the lowest one at any learning rate with the same seed and settings",
+        "loss",
+        title="median loss left on the table by the learning rate",
+        is_tracked=True,
+        is_stored=False,
+        after="lr_health",
+    )
 
     @property
     def is_judged(self) -> bool:
-        """Whether its outcome is that of a whole training: of a pruned trial it is not known."""
+        """Whether its outcome is the outcome of a whole training, which a pruned trial does not have."""
         return self.outcome not in (None, PRUNED)
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it learned less than half of what the best one did, stable or stalled at too low a learning rate."""
+        """Whether it learned less than half of what the best trial did: stable, or stalled at too low an lr."""
         if self.outcome == "stalled":
             return self.lr_health == TOO_SLOW
         return self.outcome == "stable" and self.learned_share is not None and self.learned_share < LEARNED_ENOUGH
@@ -122,5 +269,26 @@ class TrialResult:
 
     @property
     def label(self) -> str:
-        """The outcome, ``degraded`` for a calm trial that is, or the status where there is no outcome."""
+        """The outcome, ``degraded`` for a calm trial that is, or the status of a trial without an outcome."""
         return DEGRADED if self.is_degraded else self.outcome or self.status
+
+
+def _columns() -> tuple[Column, ...]:
+    """Return the columns of all fields: those of ``TrialResult`` itself first, each ``after`` its predecessor."""
+    hints, measured = get_type_hints(TrialResult), {one.name for one in fields(TrainingResult)}
+    columns: list[Column] = []
+    for one in sorted(fields(TrialResult), key=lambda one: one.name in measured):
+        kinds = [kind for kind in get_args(hints[one.name]) if kind is not NoneType]
+        is_optional = NoneType in get_args(hints[one.name])
+        kind = kinds[0] if is_optional else hints[one.name]
+        columns.append(replace(one.metadata[_KEY], name=one.name, type=kind, is_optional=is_optional))
+    for moved in [column for column in columns if column.after]:
+        columns.remove(moved)
+        columns.insert(1 + [column.name for column in columns].index(moved.after), moved)
+    return tuple(columns)
+
+
+# All fields of a ``TrialResult`` in the order of tables.
+RESULT_COLUMNS = _columns()
+# What a worker measures and reports.
+MEASURED = ("outcome", *(one.name for one in fields(TrainingResult)))

@@ -15,12 +15,11 @@ from objectives.base import OBJECTIVES, data_seed, data_step
 from objectives.control import acted
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS
+from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome
 from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.finding import Finding
 from orchestrator.causes.series import Series, series
-from orchestrator.detection.outcomes import Outcome
 from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.packed_objective import PackedObjective
 from orchestrator.ledger.reader import LedgerReader

@@ -15,9 +15,8 @@ from rich.text import Text
 from orchestrator.base.errors import printable
 from orchestrator.base.space import Axis, Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
-from orchestrator.base.vocabulary import OSCILLATING, PRUNED, RIGHT, TOO_SLOW, UNSURE
+from orchestrator.base.vocabulary import OSCILLATING, OUTCOMES, PRUNED, RIGHT, TOO_SLOW, UNSURE
 from orchestrator.commands.notebook_frame import NotebookFrame
-from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.signals import PAUSE_S
 from orchestrator.driver.words import format_seconds
@@ -181,8 +180,16 @@ def _row(progress: Progress, trial: Trial) -> TrialResult:
     """What is known of a trial without reading the ledger."""
     identity, sweep = trial.trial_id, progress.sweep
     status, outcome = progress.statuses[identity], progress.outcomes.get(identity)
-    known = (identity, trial.cell, trial.seed, trial.config, sweep.objective.name, status, trial.steps)
-    return TrialResult(*known, outcome=outcome)
+    return TrialResult(
+        trial_id=identity,
+        cell=trial.cell,
+        seed=trial.seed,
+        config=trial.config,
+        objective=sweep.objective.name,
+        status=status,
+        steps=trial.steps,
+        outcome=outcome,
+    )
 
 
 def _state(stability: StabilityMap, key: tuple[Any, Any]) -> str:

@@ -64,7 +64,7 @@ def _judged(log: Path, wanted: Columns, told: MetricsConfig | None) -> Replayed:
 
 
 def _log_lines(judged: Replayed, found: Located) -> Iterator[str]:
-    verdict, loss = judged.verdict, judged.record.recent_loss
+    verdict, loss = judged.result, judged.record.recent_loss
     at = "" if verdict.onset_step is None else f" from step {verdict.onset_step:,}"
     last = "" if loss is None else f"; final loss {loss:.4g}"
     yield f"{judged.log.name}: {verdict.outcome}{at}: {verdict.reason}{last}"
@@ -73,8 +73,8 @@ def _log_lines(judged: Replayed, found: Located) -> Iterator[str]:
 
 
 def _agreement(judged: Replayed, found: Located) -> str:
-    if found.side not in ("stable", "not stable") or judged.verdict.outcome == "unknown":
+    if found.side not in ("stable", "not stable") or judged.result.outcome == "unknown":
         return ""
-    if (judged.verdict.outcome == "stable") == (found.side == "stable"):
+    if (judged.result.outcome == "stable") == (found.side == "stable"):
         return ": so it is"
     return ": it is not so" + (", and the cautions above may be why" if found.cautions else "")

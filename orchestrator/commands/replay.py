@@ -179,7 +179,7 @@ def _logs_answer(replayed: Sequence[Replayed]) -> Iterator[str | Table]:
         table.add_row(
             _escaped(name),
             f"{len(one.log.step_N):,}",
-            one.verdict.outcome,
+            one.result.outcome,
             _episodes_text(one),
             f"{stop} (wrong: it came back)" if one.is_wrong_stop else stop,
             f"{one.share_saved:.0%}" if one.record.lost_step is not None else "-",
@@ -197,7 +197,7 @@ def _logs_answer(replayed: Sequence[Replayed]) -> Iterator[str | Table]:
 def _notes_on(one: Replayed) -> Iterator[str]:
     """What the detector saw that is no verdict and no episode."""
     record = one.record
-    if one.verdict.risen_share is not None:
+    if one.result.risen_share is not None:
         yield f"since step {record.risen_since_step:,} it has given up {record.risen_share:.0%} of what it had learned"
     if record.norm_rises:
         shown = [f"{step:,}" for step in record.norm_rises[:_RISES_SHOWN]]

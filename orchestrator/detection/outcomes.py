@@ -6,22 +6,17 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import median
-from typing import Literal
 
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.base.vocabulary import DEGRADED, PRUNED
+from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED, Outcome
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
 from orchestrator.detection.episodes import JUMP_STEPS, Episode
 from orchestrator.detection.slow import RungProgress
 from orchestrator.detection.validations import Validations
 
-Outcome = Literal["stable", "spiked", "diverged", "stalled", "unknown", "pruned"]
-# What a trial may be said to be; one whose losses cannot be judged is unknown, and one that was stopped since it was
-# slow is pruned: nobody knows what it would have become.
-OUTCOMES: tuple[Outcome, ...] = ("stable", "spiked", "diverged", "stalled")
 ENOUGH_LOSSES = 10  # fewer tell nothing: what is reported as a level is a median of ten
 # A run that ends off its trend below this share of its initial loss has kept what it learned. A loss that falls over
 # decades rises by many of them without giving anything up that matters.
@@ -178,28 +173,21 @@ def member_result(
         verdict = replace(verdict, reason=f"{verdict.reason}; audited: {climb.reason}")
     return MemberResult(
         trial_id=trial_id,
-        outcome=verdict.outcome,
-        onset_step=verdict.onset_step,
-        num_spikes=verdict.num_spikes,
         steps_done=steps_done,
         initial_loss=record.initial_loss,
         best_loss=record.best_loss,
         final_loss=record.recent_loss if record.is_finite else None,
-        peak_loss=verdict.peak_loss,
         validation_loss=validation if math.isfinite(validation) else None,
-        peak_factor=verdict.peak_factor,
-        off_share=verdict.off_share,
-        risen_share=verdict.risen_share,
-        norm_rises=record.norm_rises,
         best_validation_loss=validations.best_loss,
         best_validation_step=validations.best_step,
         overfit_step=validations.best_step if overfits else None,
         plateau_step=validations.plateau_step,
         slow_step=climb.slow_step,
         rung_losses=climb.losses,
-        reason=verdict.reason,
         verdict_step=record.lost_step,
+        norm_rises=record.norm_rises,
         episodes=tuple((episode.onset_step, episode.recovery_step) for episode in record.episodes),
+        **{field.name: getattr(verdict, field.name) for field in fields(verdict)},
     )
 
 

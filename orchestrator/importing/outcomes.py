@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.vocabulary import PRUNED
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.importing.rows import Row
 from orchestrator.importing.values import number_of
 from orchestrator.ledger.imported import BY_FINAL_LOSSES, BY_WORDS

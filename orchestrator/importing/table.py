@@ -58,13 +58,9 @@ def _finished(settings: Settings, judged: Judged, validation: float | None, init
     return MemberResult(
         trial_id="",
         outcome=judged.outcome,
-        onset_step=None,
-        num_spikes=None,
         steps_done=settings.steps if ran_on else None,
         initial_loss=initial,
-        best_loss=None,
         final_loss=judged.loss,
-        peak_loss=None,
         validation_loss=validation,
         reason=f"{judged.reason} ({settings.where})",
     )

@@ -10,10 +10,9 @@ import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from orchestrator.base.packs import Member, ReferenceTrial
-from orchestrator.base.space import frozen
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.detection.learned import with_learned_shares
@@ -25,6 +24,7 @@ from orchestrator.ledger.schema import (
     check_columns,
     damage_errors,
     make_or_upgrade,
+    trial_result,
     version_of,
 )
 
@@ -60,8 +60,6 @@ class CheckpointRow:
 BUSY_TIMEOUT_S = 20.0  # wait for a file that another process is writing to
 CURVES = ("traces", "telemetry")  # tables of pieces of curves
 STRAY = "(trial_id, pack_id) NOT IN (SELECT trial_id, pack_id FROM trials WHERE pack_id IS NOT NULL)"
-_OF_ALL = ("learned_share", "lr_health", "lr_regret")  # computed for all trials of a sweep together
-_TRIAL_COLUMNS = tuple(column.name for column in fields(TrialResult) if column.name not in _OF_ALL)
 _PACK_COLUMNS = tuple(column.name for column in fields(PackRow))
 
 
@@ -109,7 +107,7 @@ class LedgerReader:
         where = "" if removed else "WHERE position IS NOT NULL"
         with self._reading():
             rows = self._db.execute(f"SELECT * FROM trials {where} ORDER BY position IS NULL, position").fetchall()
-            trials = [_trial(row) for row in rows]
+            trials = [trial_result(row) for row in rows]
         present = [trial for trial in trials if trial.position is not None]
         return with_lr_health(with_learned_shares(present), self.beside_lr()) + trials[len(present) :]
 
@@ -123,7 +121,7 @@ class LedgerReader:
         """The row of one trial, without the share that it has learned of what others have."""
         with self._reading():
             row = self._db.execute("SELECT * FROM trials WHERE trial_id = ?", (trial_id,)).fetchone()
-            return _trial(row)
+            return trial_result(row)
 
     def statuses(self, *, removed: bool = False) -> dict[str, tuple[str, int]]:
         """Status and number of attempts of each of the sweep's trials, by id, in order.
@@ -327,24 +325,6 @@ def _upgraded_copy(db: sqlite3.Connection, version: int, schema: Schema) -> sqli
         db.backup(copy)
         make_or_upgrade(copy, version, schema)
     return copy
-
-
-def _trial(row: sqlite3.Row) -> TrialResult:
-    """A row of the table of trials; the values of its cell are hashable."""
-    values = {name: row[name] for name in _TRIAL_COLUMNS}
-    values["cell"] = {name: frozen(value) for name, value in json.loads(row["cell"]).items()}
-    values["config"] = json.loads(row["config"])
-    values["is_audited"] = bool(row["is_audited"])
-    values["episodes"] = tuple((onset, recovery) for onset, recovery in _entries(row["episodes"]))
-    values["norm_rises"] = tuple(_entries(row["norm_rises"]))
-    values["fired"] = tuple(_entries(row["fired"]))
-    values["rung_losses"] = tuple(_entries(row["rung_losses"]))
-    return TrialResult(**values)
-
-
-def _entries(text: str) -> list[Any]:
-    """A list in JSON, which is empty in most rows."""
-    return [] if text == "[]" else list(json.loads(text))
 
 
 def _pack(row: sqlite3.Row) -> PackRow:

@@ -4,63 +4,57 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import math
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
+from typing import Any, get_origin
 
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.base.files import free_space
+from orchestrator.base.space import frozen
+from orchestrator.base.trial_result import MEASURED, RESULT_COLUMNS, Column, MemberResult, TrialResult
 
 # SQLite's mark of the application that a file belongs to. Ledgers from before the first release lack it and have their
 # own numbers: without the mark, their schemas 1 to 6 would be confused with those of today.
 APPLICATION_ID = int.from_bytes(b"swep")
 
-_TABLES = """
+# The order of schema 2 in the file. Columns of later schemas follow: SQLite adds a column at the end.
+_ORDER = (
+    "trial_id", "position", "cell", "seed", "config", "objective", "status", "num_attempts", "outcome", "onset_step",
+    "num_spikes", "steps", "steps_done", "initial_loss", "best_loss", "final_loss", "peak_loss", "peak_factor",
+    "off_share", "risen_share", "validation_loss", "best_validation_loss", "best_validation_step", "overfit_step",
+    "verdict_step", "slow_step", "plateau_step", "is_audited", "episodes", "norm_rises", "curve_digest", "rung_losses",
+    "reason", "error", "pack_id", "started_at", "finished_at", "fired",
+)  # fmt: skip
+_STORED = {column.name: column for column in RESULT_COLUMNS if column.is_stored}
+# The columns of the table of trials, in the order of the file.
+TRIAL_FIELDS = tuple(_STORED[name] for name in dict.fromkeys([*_ORDER, *_STORED]))
+_SQL_TYPES = {int: "INTEGER", bool: "INTEGER", float: "REAL"}  # others are texts, or JSON
+
+
+def _definition(column: Column) -> str:
+    """Return the SQL that defines ``column``."""
+    parts = [column.name, _SQL_TYPES.get(column.type, "TEXT")]
+    if column.name == "trial_id":
+        parts.append("PRIMARY KEY")
+    elif not column.is_optional:
+        parts.append("NOT NULL")
+        if column.default is not MISSING:
+            default = column.default
+            parts.append(f"DEFAULT {int(default) if column.type in _SQL_TYPES else repr(json.dumps(default))}")
+    if column.values:
+        parts.append(f"CHECK ({column.name} IN ({', '.join(map(repr, column.values))}))")
+    return " ".join(parts)
+
+
+_LINES = "\n".join(f"    {_definition(column)},  -- {column.meaning}" for column in TRIAL_FIELDS)
+_TRIALS = f"CREATE TABLE trials (\n{_LINES}\n    CHECK ((status = 'finished') = (outcome IS NOT NULL))\n);"
+_TABLES = f"""{_TRIALS}
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE trials (
-    trial_id TEXT PRIMARY KEY,
-    position INTEGER,              -- order in the sweep; NULL once the sweep no longer has the trial
-    cell TEXT NOT NULL,            -- JSON: axis -> value, in the order of the axes
-    seed INTEGER NOT NULL,
-    config TEXT NOT NULL,          -- JSON: the full resolved configuration
-    objective TEXT NOT NULL,
-    status TEXT NOT NULL CHECK (status IN
-        ('planned', 'running', 'finished', 'interrupted', 'lost', 'errored')),
-    num_attempts INTEGER NOT NULL DEFAULT 0,
-    outcome TEXT CHECK (outcome IN ('stable', 'spiked', 'diverged', 'stalled', 'unknown', 'pruned')),
-    onset_step INTEGER,
-    num_spikes INTEGER,
-    steps INTEGER NOT NULL,
-    steps_done INTEGER,
-    initial_loss REAL,
-    best_loss REAL,
-    final_loss REAL,
-    peak_loss REAL,
-    peak_factor REAL,              -- tallest episode, as a factor of the level before it
-    off_share REAL,                -- share of the steps off the trend
-    risen_share REAL,              -- of what it learned, given up in a slow rise
-    validation_loss REAL,
-    best_validation_loss REAL,     -- lowest of its validations
-    best_validation_step INTEGER,
-    overfit_step INTEGER,          -- from where on its validation loss rose and its training loss did not
-    verdict_step INTEGER,          -- when it was found lost, if it was
-    slow_step INTEGER,             -- when it was found slow beside others, if it was
-    plateau_step INTEGER,          -- when its validation loss had stopped improving, if it had
-    is_audited INTEGER NOT NULL DEFAULT 0,  -- trains on after any of these
-    episodes TEXT NOT NULL DEFAULT '[]',    -- JSON: [onset, recovery or null] of each time off its trend
-    norm_rises TEXT NOT NULL DEFAULT '[]',  -- JSON: steps at which the gradient norm had risen by half
-    curve_digest TEXT,             -- of steps and losses, where a custom trainer may repeat a run
-    rung_losses TEXT NOT NULL DEFAULT '[]', -- JSON: its loss at each rung that it reached, where slow ones are pruned
-    reason TEXT,                   -- why this outcome, or what went wrong
-    error TEXT,                    -- tail of the traceback of an errored trial
-    pack_id TEXT,
-    started_at REAL,               -- seconds since 1970, of the last attempt
-    finished_at REAL,
-    fired TEXT NOT NULL DEFAULT '[]',       -- JSON: what the rules of its control did, and why
-    CHECK ((status = 'finished') = (outcome IS NOT NULL))
-);
 CREATE INDEX trials_of_packs ON trials (pack_id, status);
 CREATE TABLE packs (               -- one row per try at training some trials together
     pack_id TEXT PRIMARY KEY,
@@ -71,7 +65,7 @@ CREATE TABLE packs (               -- one row per try at training some trials to
     ended TEXT,                    -- done, errored, lost or interrupted
     member_steps INTEGER NOT NULL DEFAULT 0,
     seconds REAL NOT NULL DEFAULT 0,
-    environment TEXT NOT NULL DEFAULT '{}',
+    environment TEXT NOT NULL DEFAULT '{{}}',
     resumed_from TEXT              -- the earlier attempt whose checkpoint it began with
 );
 CREATE TABLE checkpoints (         -- the newest two of each pack that may have to go on
@@ -108,7 +102,60 @@ class Schema:
     upgrades: Mapping[int, str] = field(default_factory=dict, repr=False, hash=False)
 
 
-SCHEMA = Schema(2, _TABLES, {1: "ALTER TABLE trials ADD COLUMN fired TEXT NOT NULL DEFAULT '[]';"})
+def _upgrade(version: int) -> str:
+    """Return the SQL that turns schema ``version`` into the next one: the columns that it added."""
+    added = [column for column in TRIAL_FIELDS if column.since == version + 1]
+    return " ".join(f"ALTER TABLE trials ADD COLUMN {_definition(column)};" for column in added)
+
+
+_VERSION = max(column.since for column in TRIAL_FIELDS)
+SCHEMA = Schema(_VERSION, _TABLES, {version: _upgrade(version) for version in range(1, _VERSION)})
+
+
+def finishing_sql() -> str:
+    """Return the SQL that records the values of ``measured_values`` as a trial's result, with ``finished_at``."""
+    assigned = ", ".join(f"{name} = :{name}" for name in MEASURED)
+    return (
+        f"UPDATE trials SET status = 'finished', {assigned}, error = NULL, finished_at = :finished_at"
+        " WHERE trial_id = :trial_id"
+    )
+
+
+def measured_values(result: MemberResult) -> dict[str, Any]:
+    """Return what a worker measured, by column. Numbers that are not finite become NULL."""
+    return {name: _stored(getattr(result, name)) for name in MEASURED}
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return json.dumps(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def trial_result(row: sqlite3.Row) -> TrialResult:
+    """Return a row of the table of trials; the values of its cell are hashable."""
+    values = {column.name: row[column.name] for column in TRIAL_FIELDS}
+    for name, load in _LOADED.items():
+        values[name] = load(values[name])
+    return TrialResult(**values)
+
+
+def _entries(text: str) -> tuple[Any, ...]:
+    """Return a list in JSON, which is empty in most rows, with lists in it as tuples."""
+    return () if text == "[]" else tuple(tuple(one) if isinstance(one, list) else one for one in json.loads(text))
+
+
+def _cell(text: str) -> dict[str, Any]:
+    return {name: frozen(value) for name, value in json.loads(text).items()}
+
+
+# Columns whose values are not the field's as they are.
+_LOADED: Mapping[str, Callable[[Any], Any]] = {
+    **{column.name: _entries for column in TRIAL_FIELDS if get_origin(column.type) is tuple},
+    **{column.name: bool for column in TRIAL_FIELDS if column.type is bool},
+    "cell": _cell,
+    "config": json.loads,
+}
 
 
 def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,9 @@ from orchestrator.ledger.schema import (
     Schema,
     check_columns,
     database_errors,
+    finishing_sql,
     make_or_upgrade,
+    measured_values,
     version_of,
 )
 
@@ -35,6 +36,9 @@ _PLAN = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, 'planned')"
     " ON CONFLICT (trial_id) DO UPDATE SET position = excluded.position, cell = excluded.cell"
 )
+
+
+_FINISH = finishing_sql()
 
 
 class LedgerWriter(LedgerReader):
@@ -273,38 +277,9 @@ class LedgerWriter(LedgerReader):
                 [(reason, trial_id) for trial_id in trial_ids],
             )
 
-    def _finish(self, db: sqlite3.Connection, finished: MemberResult) -> None:
-        db.execute(
-            "UPDATE trials SET status = 'finished', outcome = ?, onset_step = ?, num_spikes = ?,"
-            " steps_done = ?, initial_loss = ?, best_loss = ?, final_loss = ?, peak_loss = ?,"
-            " validation_loss = ?, best_validation_loss = ?, best_validation_step = ?, overfit_step = ?,"
-            " peak_factor = ?, off_share = ?, risen_share = ?, verdict_step = ?, slow_step = ?, plateau_step = ?,"
-            " is_audited = ?, episodes = ?, norm_rises = ?, fired = ?, curve_digest = ?, rung_losses = ?, reason = ?,"
-            " error = NULL, finished_at = ? WHERE trial_id = ?",
-            (
-                finished.outcome,
-                finished.onset_step,
-                finished.num_spikes,
-                finished.steps_done,
-                *map(_finite, (finished.initial_loss, finished.best_loss, finished.final_loss)),
-                *map(_finite, (finished.peak_loss, finished.validation_loss, finished.best_validation_loss)),
-                finished.best_validation_step,
-                finished.overfit_step,
-                *map(_finite, (finished.peak_factor, finished.off_share, finished.risen_share)),
-                finished.verdict_step,
-                finished.slow_step,
-                finished.plateau_step,
-                int(finished.is_audited),
-                json.dumps(finished.episodes),
-                json.dumps(finished.norm_rises),
-                json.dumps(finished.fired),
-                finished.curve_digest,
-                json.dumps(finished.rung_losses),
-                finished.reason,
-                self._clock(),
-                finished.trial_id,
-            ),
-        )
+    def _finish(self, db: sqlite3.Connection, result: MemberResult) -> None:
+        values = {**measured_values(result), "trial_id": result.trial_id, "finished_at": self._clock()}
+        db.execute(_FINISH, values)
 
     def _running_in(self, pack_id: str) -> set[str]:
         query = "SELECT trial_id FROM trials WHERE pack_id = ? AND status = 'running'"
@@ -323,7 +298,3 @@ def _planned(objective: str, trials: Sequence[Trial], first: int) -> list[tuple[
         (t.trial_id, i, json.dumps(dict(t.cell)), t.seed, canonical_json(t.config), objective, t.config["steps"])
         for i, t in enumerate(trials, first)
     ]
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -10,7 +10,8 @@ from typing import Any
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.outcomes import OUTCOMES, is_over_edge
+from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.detection.outcomes import is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.permutation import permutation_shares

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.reports import Trace
-from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.trial_result import RESULT_COLUMNS, MemberResult, TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, PRUNED
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord
-from orchestrator.detection.outcomes import Verdict, judge
+from orchestrator.detection.outcomes import judge, member_result
 from orchestrator.detection.run_monitor import JUDGED, RunMonitor
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.logs.tables import Log
@@ -24,6 +24,7 @@ _AT_ONCE = 64
 _POINTS_AT_ONCE = 256
 _STEPS_TOGETHER = 16_000_000  # of curves in memory at once: 384 MB, more with rollbacks
 UNKNOWN = "unknown"
+_OF_LOSSES = tuple(column.name for column in RESULT_COLUMNS if column.of_losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class Replayed:
 
     log: Log
     record: MemberRecord
-    verdict: Verdict
+    result: MemberResult
 
     @property
     def is_wrong_stop(self) -> bool:
         """Whether the run recovered after the verdict that would have stopped it."""
-        return self.record.lost is not None and self.verdict.outcome not in ("diverged", "stalled", "unknown")
+        return self.record.lost is not None and self.result.outcome not in ("diverged", "stalled", "unknown")
 
     @property
     def share_saved(self) -> float:
@@ -58,7 +59,7 @@ class Replayed:
 
     def as_json(self) -> dict[str, Any]:
         """All results of a replay, for a JSON file. Numbers are finite or null."""
-        record, verdict = self.record, self.verdict
+        record, result = self.record, self.result
         episodes = [
             {**asdict(e), **{name: _finite(getattr(e, name)) for name in ("peak_loss", "level")}}
             for e in record.episodes
@@ -69,36 +70,32 @@ class Replayed:
             "num_points": len(self.log.step_N),
             "first_step": int(self.log.step_N[0]),
             "last_step": int(self.log.step_N[-1]),
-            "outcome": verdict.outcome,
-            "reason": verdict.reason,
-            "onset_step": verdict.onset_step,
+            "outcome": result.outcome,
+            **{name: _finite(getattr(result, name)) for name in _OF_LOSSES},
+            "final_loss": record.recent_loss,
             "episodes": episodes,
-            "num_spikes": verdict.num_spikes,
-            "peak_factor": verdict.peak_factor,
-            "off_share": verdict.off_share,
-            "risen_share": verdict.risen_share,
-            "risen_since_step": None if verdict.risen_share is None else record.risen_since_step,
-            "norm_rises": list(record.norm_rises),
+            "risen_since_step": None if result.risen_share is None else record.risen_since_step,
             "stop_step": record.lost_step,
             "stop_reason": record.lost_reason,
             "is_wrong_stop": self.is_wrong_stop,
             "share_saved": self.share_saved,
-            "initial_loss": record.initial_loss,
-            "best_loss": record.best_loss,
-            "final_loss": record.recent_loss,
             "notes": list(self.log.notes),
         }
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    """Return ``value``, or None for a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def replay_logs(logs: Sequence[Log], config: StoppingConfig, wants_norm_rises: bool | None = None) -> list[Replayed]:
     """The detector's result on each complete log; ``wants_norm_rises`` is that of ``NormRises``."""
     curves = [Curve(log.step_N, _judged_columns({"loss": log.loss_N, "grad_norm": log.grad_norm_N})) for log in logs]
     records = detect(curves, config.model_copy(update={"early_stop": False}), wants_norm_rises=wants_norm_rises)
-    return [Replayed(log, record, judge(record, config)) for log, record in zip(logs, records, strict=True)]
+    return [
+        Replayed(log, record, member_result(log.name, record, config, len(log.step_N), math.nan))
+        for log, record in zip(logs, records, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

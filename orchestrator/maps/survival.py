@@ -12,7 +12,8 @@ import numpy as np
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.intervals import CONFIDENCE, wilson
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.detection.outcomes import ENOUGH_LOSSES, OUTCOMES
+from orchestrator.base.vocabulary import OUTCOMES
+from orchestrator.detection.outcomes import ENOUGH_LOSSES
 from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.covariates import Covariate, covariates_of, design

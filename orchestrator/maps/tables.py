@@ -10,8 +10,7 @@ import pandas as pd
 from objectives.control import firing_in_words
 from orchestrator.base.columns import READING_COLUMNS, TRIAL_COLUMNS, names
 from orchestrator.base.space import entries_in_words
-from orchestrator.base.vocabulary import DEGRADED, PRUNED
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.base.vocabulary import DEGRADED, OUTCOMES, PRUNED
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import OF_TELEMETRY, Measured, also_of, measured
 from orchestrator.maps.lr_curves import judged_trials

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.columns import RESULTS
+from orchestrator.base.columns import RESULTS, TAGS
 from orchestrator.base.reports import Trace
 from orchestrator.base.space import Axis, Trial, canonical_json, format_value
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import CUSTOM_KINDS
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.base.vocabulary import CUSTOM_KINDS, OUTCOMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.curve_metrics import also_of, headlines
 from orchestrator.maps.related_cells import tied_settings, ties_of
@@ -52,7 +51,7 @@ def trial_record(
 ) -> TrialRecord:
     """Return the tracker's record of a trial; ``sweep`` is the name of the sweep."""
     is_finished, ties = row.status == "finished", ties_of(ledger)
-    tags = {"status": row.status, "outcome": row.outcome, "reason": row.reason}
+    tags = {name: getattr(row, name) for name in TAGS}
     tags |= {"audited": "true"} if row.is_audited else {}
     return TrialRecord(
         trial_id=row.trial_id,

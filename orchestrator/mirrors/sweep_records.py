@@ -11,8 +11,8 @@ from typing import Any
 from orchestrator.base.errors import InputError
 from orchestrator.base.space import Axis, format_value, is_number
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, RIGHT, TOO_SLOW
-from orchestrator.detection.outcomes import OUTCOMES, cell_state
+from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, OUTCOMES, RIGHT, TOO_SLOW
+from orchestrator.detection.outcomes import cell_state
 from orchestrator.ledger.reader import LedgerReader, PackRow
 from orchestrator.maps.audit import Audit, audit
 from orchestrator.maps.boundary import boundary, distance_to_edge

@@ -33,7 +33,7 @@ def _draw(replayed: Replayed) -> Figure:
     for panel in panels:
         _episodes(panel, replayed)
     panels[-1].set_xlabel("step")
-    title = f"{PurePath(log.name).name}: {replayed.verdict.outcome}, {replayed.verdict.reason}"
+    title = f"{PurePath(log.name).name}: {replayed.result.outcome}, {replayed.result.reason}"
     figure.suptitle(plain(title), fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
@@ -75,8 +75,8 @@ def _episodes(axes: Axes, replayed: Replayed) -> None:
         axes.axvspan(
             episode.onset_step, end, color=EPISODE, alpha=0.35, linewidth=0.8, label="episode" if i == 0 else None
         )
-    onset = replayed.verdict.onset_step
-    if replayed.verdict.outcome == "diverged" and onset is not None:
+    onset = replayed.result.onset_step
+    if replayed.result.outcome == "diverged" and onset is not None:
         axes.axvspan(
             onset, last_step, facecolor="none", edgecolor=LIMIT, hatch="///", alpha=0.3, label="never came back"
         )

@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from playwright.sync_api import Page
 from sweep_cases import ledger_at, map_ledger, sweep_of
 
-from orchestrator.detection.outcomes import OUTCOMES
+from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.maps.stability import (
     REDUCTIONS,
     StabilityMap,

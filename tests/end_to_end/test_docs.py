@@ -17,12 +17,19 @@ from sweep_cases import trial_row
 from typer.testing import CliRunner
 
 from objectives.interventions import Intervention
-from orchestrator.base.columns import CURVE_METRIC_COLUMNS, MAP_COLUMNS, METRICS, TRACE_COLUMNS, TRIAL_COLUMNS
+from orchestrator.base.columns import (
+    CURVE_METRIC_COLUMNS,
+    MAP_COLUMNS,
+    METRICS,
+    TRACE_COLUMNS,
+    TRIAL_COLUMNS,
+    markdown_table,
+)
 from orchestrator.base.space import format_value
+from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.cli import app
 from orchestrator.commands.live import text_map
 from orchestrator.detection.config import SlowConfig, StoppingConfig
-from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.maps.edge_axes import MOST_LINES
 from orchestrator.maps.edge_line import EDGE_COLUMNS, PLACES_ACROSS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS
@@ -271,12 +278,9 @@ def test_links_and_pictures_lead_somewhere(page: str) -> None:
 
 def test_the_maps_page_defines_every_column_as_the_code_does() -> None:
     section = MAPS.split("## Columns")[1]
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]+) \|$", section, re.MULTILINE)
     cells = [column for column in MAP_COLUMNS if not column.name.startswith("median_")]
-    assert [tuple(map(str.strip, row)) for row in rows] == [
-        (column.name, column.unit, "yes" if column.is_in_mlflow else "", column.meaning)
-        for column in (*TRIAL_COLUMNS, *cells, *CURVE_METRIC_COLUMNS, *TRACE_COLUMNS)
-    ]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert tables == list(map(markdown_table, (TRIAL_COLUMNS, cells, CURVE_METRIC_COLUMNS, TRACE_COLUMNS)))
     (named,) = re.findall(r"^and `median_NAME`.*? of (.*?)\. The", section, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", named) == list(METRICS)
 

@@ -13,11 +13,11 @@ from typer.main import get_command
 import orchestrator
 from objectives.base import OBJECTIVES
 from orchestrator.api.results import SweepResults
+from orchestrator.base.vocabulary import OUTCOMES, Outcome
 from orchestrator.causes.remedies.cells_text import cell_remedies_table
 from orchestrator.causes.remedies.kinds import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
-from orchestrator.detection.outcomes import OUTCOMES, Outcome
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.edge_line import EDGE_COLUMNS, Kind
 from orchestrator.maps.front import FRONT_COLUMNS, MARGIN, STEPS

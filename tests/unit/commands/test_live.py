@@ -9,8 +9,8 @@ from sweep_cases import QUADRATIC, sweep_of, trial_row
 
 from orchestrator.base.reports import Report
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.commands.live import LiveView, progress_line, stop_line, text_map
-from orchestrator.detection.outcomes import OUTCOMES
 from orchestrator.driver.progress import Progress
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import build_sweep

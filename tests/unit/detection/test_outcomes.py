@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import MemberRecord, SpikeDetector
 from orchestrator.detection.episodes import Episode
-from orchestrator.detection.outcomes import OUTCOMES, judge
+from orchestrator.detection.outcomes import judge
 from orchestrator.detection.verdicts import Lost
 
 CONFIG = StoppingConfig().resolved(0.1, 1)

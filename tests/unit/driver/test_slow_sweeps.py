@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_cases import numbers, sweep_of
+from sweep_cases import numbers, sweep_of, trial_row
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
@@ -151,9 +150,8 @@ def test_audited_trials_that_are_slow_train_to_their_end_and_say_how_often_that_
 def ended(outcome: str, loss: float, slow_step: int | None = None) -> TrialResult:
     """A row of a sweep of 100 steps."""
     steps_done = 40 if outcome == "pruned" else 100
-    return replace(
-        TrialResult("t", {}, 0, {}, "quadratic", "finished", 100),
-        outcome=outcome, final_loss=loss, slow_step=slow_step, steps_done=steps_done,
+    return trial_row(
+        status="finished", steps=100, outcome=outcome, final_loss=loss, slow_step=slow_step, steps_done=steps_done,
         is_audited=slow_step is not None and outcome != "pruned",
     )  # fmt: skip
 

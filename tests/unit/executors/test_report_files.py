@@ -39,8 +39,10 @@ changes = st.fixed_dictionaries({"at": counts}, optional={"set": st.dictionaries
 
 def results() -> st.SearchStrategy[MemberResult]:
     return st.builds(
-        MemberResult, words, words, st.none() | counts, counts, counts, maybe, maybe, maybe, maybe, maybe, words,
-        st.none() | counts, st.booleans(), st.lists(st.tuples(counts, st.none() | counts), max_size=3).map(tuple),
+        MemberResult, trial_id=words, outcome=words, onset_step=st.none() | counts, num_spikes=counts,
+        steps_done=counts, initial_loss=maybe, best_loss=maybe, final_loss=maybe, peak_loss=maybe,
+        validation_loss=maybe, reason=words, verdict_step=st.none() | counts, is_audited=st.booleans(),
+        episodes=st.lists(st.tuples(counts, st.none() | counts), max_size=3).map(tuple),
         fired=st.lists(st.fixed_dictionaries({"step": counts, "value": maybe, "did": changes}), max_size=2).map(tuple),
     )  # fmt: skip
 
@@ -122,9 +124,7 @@ def test_what_is_not_whole_is_refused(change: Callable) -> None:
 
 
 def test_lists_in_what_rules_did_are_refused() -> None:
-    done = MemberResult(
-        "t", "stable", None, 0, 1, 1.0, 1.0, 1.0, None, None, "", fired=({"step": 1, "did": {"at": 2}},)
-    )
+    done = MemberResult(trial_id="t", outcome="stable", fired=({"step": 1, "did": {"at": 2}},))
     plain = json.loads(to_json(Report("p", 1, 1, 1.0, finished=(done,))))
     assert from_json(json.dumps(plain)).finished == (done,)
     plain["finished"][0]["fired"][0]["did"]["at"] = [2]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from old_ledgers import SCHEMA_2
 from sweep_cases import finished, ledger_at, record, sweep_of
 
 from orchestrator.base.errors import InputError, StorageError
@@ -100,15 +101,30 @@ def test_a_file_whose_tables_are_still_on_their_way_can_be_opened(tmp_path: Path
             ledger.trials()
 
 
-def test_a_ledger_of_schema_1_gets_the_column_of_what_rules_did(tmp_path: Path) -> None:
-    first = Schema(1, "".join(line for line in SCHEMA.tables.splitlines(True) if not line.startswith("    fired ")))
-    for name, schema in (("old.db", first), ("new.db", SCHEMA)):
-        with LedgerWriter(tmp_path / name, schema):
-            pass
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_ledger_of_an_earlier_version_gets_the_columns_of_today(tmp_path: Path, version: int) -> None:
+    """Schema 1 had no column of what rules did. Schema 2 was written out; now it follows from the fields of a trial."""
+    lines = [line for line in SCHEMA_2.splitlines() if version == 2 or not line.startswith("    fired ")]
+    for name, schema in (("old.db", Schema(version, "\n".join(lines))), ("new.db", SCHEMA)):
+        LedgerWriter(tmp_path / name, schema).close()
     with LedgerWriter(tmp_path / "old.db") as ledger:
         assert ledger.version == SCHEMA.version
-    query = "PRAGMA table_info(trials)"
-    assert asked(tmp_path / "old.db", query) == asked(tmp_path / "new.db", query)
+    for table in ("trials", "packs", "checkpoints", "traces", "telemetry", "facts"):
+        query = f"PRAGMA table_info({table})"
+        assert asked(tmp_path / "old.db", query) == asked(tmp_path / "new.db", query)
+
+
+def test_a_ledger_of_schema_2_is_read_and_written_as_one_of_today(tmp_path: Path) -> None:
+    rows = []
+    for name, schema in (("old.db", Schema(2, SCHEMA_2)), ("new.db", SCHEMA)):
+        with LedgerWriter(tmp_path / name, schema, clock=lambda: 1e9) as ledger:
+            record(ledger, sweep_of(SIX), LABELS[:3] + ["planned"] * 3)
+        with LedgerWriter(tmp_path / name, clock=lambda: 2e9) as ledger:
+            record(ledger, sweep_of(SIX), ["planned"] * 3 + LABELS[3:])
+        with LedgerReader(tmp_path / name) as ledger:
+            rows.append([replace(trial, pack_id=None) for trial in ledger.trials()])
+    assert rows[0] == rows[1]
+    assert [row.label for row in rows[0]] == LABELS
 
 
 @pytest.mark.parametrize("schema", [SECOND, THIRD])

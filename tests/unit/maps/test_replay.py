@@ -102,7 +102,7 @@ def test_a_log_is_judged_by_all_of_it_and_says_where_it_would_have_stopped() -> 
         "flat": log_of(noise(900)),
     }
     found = dict(zip(logs, replay_logs(list(logs.values()), CONFIG), strict=True))
-    outcomes = {name: one.verdict.outcome for name, one in found.items()}
+    outcomes = {name: one.result.outcome for name, one in found.items()}
     assert outcomes == {
         "calm": "stable", "back": "spiked", "lost": "diverged", "broken": "diverged", "flat": "stalled",
     }  # fmt: skip
@@ -117,14 +117,14 @@ def test_a_log_is_judged_by_all_of_it_and_says_where_it_would_have_stopped() -> 
 def test_steps_are_those_of_the_log() -> None:
     near, far = replay_logs([log_of(learning(900, changes=BACK), stride=n) for n in (1, 25)], CONFIG)
     assert far.record.lost_step == 25 * near.record.lost_step
-    assert far.verdict.onset_step == 25 * near.verdict.onset_step
+    assert far.result.onset_step == 25 * near.result.onset_step
     assert [e.recovery_step for e in far.record.episodes] == [25 * e.recovery_step for e in near.record.episodes]
     assert far.share_saved == near.share_saved
 
 
 def test_of_a_log_of_one_point_nothing_could_be_saved() -> None:
     (one,) = replay_logs([log_of(np.array([math.nan]))], CONFIG)
-    assert (one.verdict.outcome, one.record.lost_step, one.share_saved) == ("diverged", 0, 0.0)
+    assert (one.result.outcome, one.record.lost_step, one.share_saved) == ("diverged", 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_json_of_a_log_has_finite_numbers_or_null(loss_N: np.ndarray) -> Non
     (one,) = replay_logs([log_of(loss_N, norm_N=np.full(len(loss_N), math.inf))], CONFIG)
     shown = json.loads(json.dumps(one.as_json(), allow_nan=False))
     assert shown["num_points"] == len(loss_N)
-    assert shown["outcome"] == one.verdict.outcome
+    assert shown["outcome"] == one.result.outcome
     assert shown["columns"] == {"step": "step", "loss": "loss", "grad_norm": None}
 
 

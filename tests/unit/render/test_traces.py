@@ -78,7 +78,7 @@ CASES = {
 def test_logs_of_every_kind_are_drawn_without_a_warning(case: str, with_norms: bool) -> None:
     loss, outcome = CASES[case]
     shown = replayed(loss, np.abs(np.asarray(loss, dtype=float)) if with_norms else None)
-    assert outcome in (None, shown.verdict.outcome), "the case is what its name says"
+    assert outcome in (None, shown.result.outcome), "the case is what its name says"
     width, height = size_of(trace_figure(shown))
     assert width == 1080
     has_norms = with_norms and bool(np.isfinite(loss).any())
@@ -127,7 +127,7 @@ def test_episodes_and_the_stop_are_drawn_where_they_were_in_every_panel() -> Non
 def test_the_title_says_the_name_without_its_folder_the_outcome_and_why() -> None:
     shown = replayed(LOST, name="far/away/run.csv")
     title = _draw(shown)._suptitle.get_text()
-    assert title == f"run.csv: diverged, {shown.verdict.reason}"
+    assert title == f"run.csv: diverged, {shown.result.reason}"
 
 
 def test_the_axis_is_logarithmic_where_losses_span_decades_and_only_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,7 @@ def frozen(folder: Path, text: str = SWEEP) -> TrialResult:
     (folder / "sweep.yaml").write_text(sweep.text)
     trial = sweep.trials[-1]
     row = row_of("diverged", 56, objective=sweep.objective.name, cell=dict(trial.cell), steps=100)
-    return TrialResult(
-        **{**{name: getattr(row, name) for name in row.__slots__}, "config": json.loads(json.dumps(dict(trial.config)))}
-    )
+    return replace(row, config=json.loads(json.dumps(dict(trial.config))))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +77,7 @@ def test_only_remedies_that_a_resumed_trainer_can_take_are_tried_by_default(tmp_
 def test_replicates_need_a_placeholder_for_the_data(tmp_path: Path) -> None:
     row = frozen(tmp_path)
     assert replicates_of(row, 3) == 1
-    assert (
-        replicates_of(
-            TrialResult(**{**{n: getattr(row, n) for n in row.__slots__}, "config": {**row.config, "data_seed": 1}}), 3
-        )
-        == 3
-    )
+    assert replicates_of(replace(row, config={**row.config, "data_seed": 1}), 3) == 3
     assert replicates_of(row_of("diverged", 5), 3) == 3
 
 
