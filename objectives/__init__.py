@@ -1,5 +1,5 @@
-"""What a sweep trains: objectives and their models, optimizers, schedules and data.
+"""What a sweep trains: objectives with their models and data, optimizers, schedules.
 
-Nothing here imports the orchestrator, Ray or MLflow. ``base`` does not import torch, so planning a sweep and reading
-``--help`` are instant.
+Nothing here imports the orchestrator, Ray or MLflow. ``base`` does not import torch, so planning a sweep and ``--help``
+are instant.
 """

@@ -1,9 +1,9 @@
-"""Control: rules that turn measured signals into interventions while a member trains; free of torch.
+"""Control: rules that turn measured signals into interventions during training; free of torch.
 
-A rule reads its signal at the steps ``after``, ``after + every``, and so on. After ``readings`` of them in a row above
-``above`` it fires: before the next step its change takes effect, as an intervention ``at`` that step would. It fires
-``at_most`` times, and does not read for ``cool_down`` steps after each. With several steps in ``do`` the n-th firing
-does the n-th of them, and later ones do the last.
+A rule reads its signal at the steps ``after``, ``after + every``, and so on. It fires after ``readings`` consecutive
+readings above ``above``, and its change takes effect before the next step, as an intervention ``at`` that step would.
+It fires ``at_most`` times and pauses for ``cool_down`` steps after each firing. If ``do`` is a list, the n-th firing
+applies the n-th change, and later firings the last.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from objectives.interventions import (
     Intervention,
     Number,
     change_in_words,
+    check_interventions,
     factor_of,
     length_in_words,
     problem_with_value,
-    refuse_what_cannot_act,
 )
 
 Signal = Literal[
@@ -37,102 +37,102 @@ Signal = Literal[
     "loss_scale_falls",
 ]
 SIGNALS: tuple[str, ...] = get_args(Signal)
-# Those that need products with the Hessian, and how many they take.
+# Signals that need products with the Hessian, and how many.
 PRODUCTS: Mapping[str, int] = {"curvature": 4, "curvature_along_gradient": 1}
-# The trend of a series is the median of its last finite values before the step; there is none of fewer than the least.
-WINDOW, LEAST_HISTORY = 64, 8
+# The trend of a series is the median of its last finite values before the step.
+WINDOW, LEAST_HISTORY = 64, 8  # values: at most, and at least for a trend
 QUANTILE, BY_GAIN = "clip_to_quantile", "lr_by_gain"
-# The keys of a change whose number is measured when it is done, and the field that each sets.
+# Keys of a change whose number is measured when a rule fires, and the field that each sets.
 _MEASURED: Mapping[str, str] = {QUANTILE: "clip", BY_GAIN: "lr"}
-_SOME: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # in place of a number that is not measured yet
+_PLACEHOLDERS: Mapping[str, float] = {"clip": 1.0, "lr": 1.0}  # for numbers that are not measured yet
 _OF_ENTRIES = ("reset", "rescale", "skip")
 _MOST_FIRINGS = 1000
-NO_RULES = "none"  # an empty list in words
+NO_RULES = "none"  # the text for an empty list
 
 Change = Mapping[str, Any]
 
 
 def _listed(value: Any) -> Any:
-    """One change is a list of one."""
+    """Return a single change as a list of one."""
     return (value,) if isinstance(value, Mapping) else tuple(value) if isinstance(value, list) else value
 
 
 class Rule(BaseModel):
-    """What is read of a member, and what is done when it is too large."""
+    """A signal to read, and what to do when it is too large."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    name: str | None = Field(None, pattern=r"^[^\s=]([^=\n]{0,28}[^\s=])?$", description="what maps and tables call it")
-    on: Signal = Field(description="the signal that is read")
-    above: float = Field(ge=0, description="the value that a reading must exceed")
-    readings: int = Field(1, ge=1, description="readings in a row that must exceed it")
+    name: str | None = Field(None, pattern=r"^[^\s=]([^=\n]{0,28}[^\s=])?$", description="its name in maps and tables")
+    on: Signal = Field(description="the signal to read")
+    above: float = Field(ge=0, description="the threshold that a reading must exceed")
+    readings: int = Field(1, ge=1, description="consecutive readings that must exceed it")
     do: Annotated[tuple[Change, ...], BeforeValidator(_listed)] = Field(
-        min_length=1, description="the change, or one for each firing; the last one repeats"
+        min_length=1, description="the change, or one per firing; the last one repeats"
     )
     every: int = Field(10, ge=1, description="steps from one reading to the next")
-    after: int = Field(0, ge=0, description="the first step that is read")
-    at_most: int = Field(1, ge=1, le=_MOST_FIRINGS, description="firings in all")
-    cool_down: int = Field(0, ge=0, description="steps after a firing that are not read")
-    over: int = Field(0, ge=0, description="steps of a linear ramp of the fields that it sets")
-    lasts: int | None = Field(None, ge=1, description="steps after which the fields go back; null for never")
+    after: int = Field(0, ge=0, description="the first step to read")
+    at_most: int = Field(1, ge=1, le=_MOST_FIRINGS, description="largest number of firings")
+    cool_down: int = Field(0, ge=0, description="steps without readings after a firing")
+    over: int = Field(0, ge=0, description="steps of a linear ramp, for the fields that it sets")
+    lasts: int | None = Field(None, ge=1, description="steps after which the fields return; null for never")
 
     @field_validator("name")
     @classmethod
     def _name_is_free(cls, name: str | None) -> str | None:
         if name == NO_RULES:
-            raise ValueError(f"{name!r} is what maps call an empty list")
+            raise ValueError(f"{name!r} is the name of an empty list; choose another")
         return name
 
     @field_validator("do")
     @classmethod
     def _changes_are_known(cls, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-        """In one form: x.5 and x0.50 are the same factor."""
+        """Normalise changes, so that x.5 and x0.50 are equal."""
         return tuple(_canonical(change) for change in changes)
 
     @model_validator(mode="after")
     def _can_be_entries(self) -> Rule:
         if not any(may_set([self])) and (self.over or self.lasts is not None):
-            raise ValueError("over and lasts are of fields that it sets, and it sets none")
+            raise ValueError("over and lasts apply to fields that it sets, and it sets none")
         if len(self.do) > self.at_most:
             raise ValueError(f"it has {len(self.do)} changes and fires at most {self.at_most} times: raise at_most")
         if self.over and any(QUANTILE in change for change in self.do):
-            raise ValueError(f"there is no ramp to a quantile: leave out over, or {QUANTILE}")
+            raise ValueError(f"a quantile cannot be reached by a ramp: leave out over, or {QUANTILE}")
         for number in range(1, len(self.do) + 1):
-            self.entry(number, 0, _SOME)
+            self.entry(number, 0, _PLACEHOLDERS)
         return self
 
     @model_serializer
     def _without_defaults(self) -> dict[str, Any]:
-        """What was set: a key that is added to this class leaves the identity of older trials as it is."""
+        """Dump only the keys that were set, so that a new key of this class does not change the ids of older trials."""
         fields = type(self).model_fields
         kept = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].default}
         return {**kept, "do": [dict(change) for change in self.do]}
 
     def entry(self, number: int, at: int, measured: Mapping[str, float]) -> Intervention:
-        """The intervention of the firing ``number``, from 1 on; ``measured`` has the fields that measurements set."""
+        """Return the intervention of a firing; ``number`` counts from 1, ``measured`` has the measured fields."""
         change = self.do[min(number, len(self.do)) - 1]
-        fields = {**_sets(change), **{name: measured[name] for name in _set_by_measurement(change)}}
+        fields = _all_fields(change, measured)
         length: dict[str, Any] = {"over": self.over, "lasts": self.lasts} if fields else {}
         return Intervention(at=at, set=fields, **length, **_kept(change, *_OF_ENTRIES))
 
     def asks_quantile(self, number: int) -> float | None:
-        """The quantile of recent gradient norms that the firing ``number`` clips to; None for none."""
-        found = self.do[min(number, len(self.do)) - 1].get(QUANTILE)
-        return None if found is None else float(found)
+        """Return the quantile of recent gradient norms that the firing ``number`` clips to, or None."""
+        quantile = self.do[min(number, len(self.do)) - 1].get(QUANTILE)
+        return None if quantile is None else float(quantile)
 
     def asks_gain(self, number: int) -> bool:
-        """Whether the firing ``number`` sets the learning rate by the gain."""
+        """Return whether the firing ``number`` sets the learning rate by the gain."""
         return BY_GAIN in self.do[min(number, len(self.do)) - 1]
 
 
 def _sets(change: Change) -> dict[str, Number]:
-    """The fields that a change sets itself."""
+    """Return the fields that a change sets to written values."""
     return {name: value for name, value in change.items() if name not in _MEASURED and name not in _OF_ENTRIES}
 
 
-def _set_by_measurement(change: Change) -> list[str]:
-    """The fields that a change sets to what is measured."""
-    return [field for key, field in _MEASURED.items() if key in change]
+def _all_fields(change: Change, measured: Mapping[str, float]) -> dict[str, Number]:
+    """Return the fields that a change sets, with ``measured`` numbers for the measured ones."""
+    return {**_sets(change), **{field: measured[field] for key, field in _MEASURED.items() if key in change}}
 
 
 def _canonical(change: Change) -> dict[str, Any]:
@@ -142,11 +142,11 @@ def _canonical(change: Change) -> dict[str, Any]:
     if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:
         raise ValueError(f"{QUANTILE} = {quantile!r:.40} is not a number above 0 and up to 1")
     if change.get(BY_GAIN, True) is not True:
-        raise ValueError(f"{BY_GAIN} = {change[BY_GAIN]!r:.40} is not true: leave it out where it is not wanted")
+        raise ValueError(f"{BY_GAIN} = {change[BY_GAIN]!r:.40} is not true: leave it out to switch it off")
     for key, field in _MEASURED.items():
         if key in change and field in change:
             raise ValueError(f"{field} and {key} set the same field: keep one of the two")
-    fields = {**_sets(change), **{name: _SOME[name] for name in _set_by_measurement(change)}}
+    fields = _all_fields(change, _PLACEHOLDERS)
     entry = Intervention(at=0, set=fields, **_kept(change, *_OF_ENTRIES)).model_dump()
     measured = {**({QUANTILE: float(quantile)} if QUANTILE in change else {}), **_kept(change, BY_GAIN)}
     own = {name: value for name, value in entry.get("set", {}).items() if name in change}
@@ -158,92 +158,92 @@ def _kept(change: Change, *keys: str) -> dict[str, Any]:
 
 
 class Controlled(Configuration, Protocol):
-    """What is read here of a configuration of training."""
+    """The part of a training configuration that is read here."""
 
     @property
     def control(self) -> tuple[Rule, ...]:
-        """Its rules."""
+        """The rules."""
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The signals that can be read with its settings."""
+        """The signals that can be read with these settings."""
 
 
 Config = TypeVar("Config", bound=Controlled)
 
 
 def may_set(rules: Iterable[Rule]) -> list[Mapping[str, Number]]:
-    """The fields that rules may set, with their values or factors; what is measured is a number not yet known."""
-    changes = [change for rule in rules for change in rule.do]
-    return [{**_sets(change), **{name: _SOME[name] for name in _set_by_measurement(change)}} for change in changes]
+    """Return the fields that rules may set, with values or factors; measured numbers are placeholders."""
+    return [_all_fields(change, _PLACEHOLDERS) for rule in rules for change in rule.do]
 
 
 def first_reading(rules: Sequence[Rule]) -> float:
-    """The first step that any of the rules reads; infinite without rules."""
+    """Return the first step that any of the rules reads; infinite without rules."""
     return min((rule.after for rule in rules), default=math.inf)
 
 
 def with_fired(config: Config, fired: Sequence[Mapping[str, Any]]) -> Config:
-    """``config`` with what its rules have done among its interventions, behind its own ones of the same step."""
+    """Return ``config`` with its rules' changes among its interventions, after its own ones of the same step."""
     if not fired:
         return config
-    entries = [*config.interventions, *(Intervention.model_validate(one["did"], strict=False) for one in fired)]
+    changes = [Intervention.model_validate(firing["did"], strict=False) for firing in fired]
+    entries = [*config.interventions, *changes]
     return config.model_copy(update={"interventions": tuple(sorted(entries, key=lambda entry: entry.at))})
 
 
 def acted(config: Mapping[str, Any], fired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A configuration as plain data with what its rules did among its interventions, in place of the rules."""
-    entries = [*(config.get("interventions") or ()), *(one["did"] for one in fired)]
+    """Return a configuration as plain data, with the changes of its rules as interventions in place of the rules."""
+    entries = [*(config.get("interventions") or ()), *(firing["did"] for firing in fired)]
     kept = {name: value for name, value in config.items() if name not in ("interventions", "control")}
     return {**kept, **({"interventions": sorted(entries, key=lambda entry: entry["at"])} if entries else {})}
 
 
-def refuse_rules_that_cannot_act(config: Controlled) -> None:
-    """Raise ValueError for a rule that these settings give no meaning to, naming it and what would do."""
+def check_rules(config: Controlled) -> None:
+    """Raise ValueError for a rule without a meaning in these settings; the message names the remedy."""
     for number, rule in enumerate(config.control, 1):
         here = f"control rule {number}"
         if rule.on not in config.signals:
-            what = f"there is no such signal with these settings, optimizer {config.optimizer} among them"
-            raise ValueError(f"{here} cannot read {rule.on}: {what}; these can be read: {', '.join(config.signals)}")
+            problem = f"these settings, with optimizer {config.optimizer}, do not have this signal"
+            raise ValueError(f"{here} cannot read {rule.on}: {problem}; choose from {', '.join(config.signals)}")
         if rule.after + 1 >= config.steps:
-            raise ValueError(f"{here} reads from step {rule.after} on, which is too late: steps = {config.steps}")
+            raise ValueError(f"{here} first reads step {rule.after}, which is too late: steps = {config.steps}")
         for firing in range(1, len(rule.do) + 1):
             if rule.asks_gain(firing) and "gain" not in config.signals:
-                where = f"{here}, change {firing}: {BY_GAIN} needs the gain"
-                raise ValueError(f"{where}, which these settings do not measure: that of gpt with accumulate above 1")
-            # Own interventions that clash among themselves are refused elsewhere.
-            alone = config.model_copy(update={"interventions": (rule.entry(firing, rule.after + 1, _SOME),)})
+                problem = f"{BY_GAIN} needs the gain, which is measured only by gpt with accumulate above 1"
+                raise ValueError(f"{here}, change {firing}: {problem}")
+            # Clashes among the configuration's own interventions are reported elsewhere.
+            alone = config.model_copy(update={"interventions": (rule.entry(firing, rule.after + 1, _PLACEHOLDERS),)})
             try:
-                refuse_what_cannot_act(alone)
+                check_interventions(alone)
             except ValueError as error:
                 entry = f"interventions at {rule.after + 1}"
-                said = str(error).replace(f"{entry} have", "it has").replace(entry, "it")
-                said = said.replace("interventions make", "it makes")
-                raise ValueError(f"{here}, change {firing}: {said}") from None
-    _refuse_nulls(config)
-    _refuse_extremes(config)
+                message = str(error).replace(f"{entry} have", "it has").replace(entry, "it")
+                message = message.replace("interventions make", "it makes")
+                raise ValueError(f"{here}, change {firing}: {message}") from None
+    _check_nulls(config)
+    _check_extremes(config)
 
 
 def _all_sets(config: Controlled) -> list[Mapping[str, Number]]:
     return [*(entry.set for entry in config.interventions), *may_set(config.control)]
 
 
-def _refuse_nulls(config: Controlled) -> None:
-    """Refuse a factor or a ramp on a field that is null at the start, or that something sets to null."""
-    every = _all_sets(config)
+def _check_nulls(config: Controlled) -> None:
+    """Reject a factor or a ramp on a field that is null at the start, or that a change sets to null."""
+    all_sets = _all_sets(config)
     for number, rule in enumerate(config.control, 1):
         for change in rule.do:
             for name, value in _sets(change).items():
-                is_null = getattr(config, name) is None or any(one.get(name, 0) is None for one in every)
+                is_null = getattr(config, name) is None or any(fields.get(name, 0) is None for fields in all_sets)
                 if is_null and (factor_of(value) is not None or rule.over):
-                    what = "a ramp" if rule.over else "a factor"
-                    raise ValueError(f"control rule {number} has {what} on {name}, which may be null: write a number")
+                    kind = "a ramp" if rule.over else "a factor"
+                    raise ValueError(f"control rule {number} has {kind} on {name}, which may be null: write a number")
 
 
-def _refuse_extremes(config: Controlled) -> None:
-    """Refuse rules whose factors, at all the firings that they may have, leave the domain of a field."""
-    for name in dict.fromkeys(name for one in may_set(config.control) for name in one):
-        written = [one[name] for one in _all_sets(config) if name in one]
+def _check_extremes(config: Controlled) -> None:
+    """Reject rules whose factors leave the domain of a field if every rule fires as often as it may."""
+    for name in dict.fromkeys(name for fields in may_set(config.control) for name in fields):
+        written = [fields[name] for fields in _all_sets(config) if name in fields]
         bases = {value for value in (getattr(config, name), *written) if isinstance(value, int | float) and value}
         changes = [(rule.at_most, change.get(name)) for rule in config.control for change in rule.do]
         changes += [(1, entry.set.get(name)) for entry in config.interventions]
@@ -253,12 +253,12 @@ def _refuse_extremes(config: Controlled) -> None:
             for base in bases:
                 value = base * _product(powers)
                 if problem := problem_with_value(config, name, value):
-                    most = f"control may make {name} {value:g} if all factors on it act as often as they may"
-                    raise ValueError(f"{most}, which is refused: {problem}")
+                    extreme = f"control may make {name} {value:g} if all factors on it act as often as they may"
+                    raise ValueError(f"{extreme}, which is out of range: {problem}")
 
 
 def _product(powers: Sequence[tuple[int, float]]) -> float:
-    """Factors, each as often as its number says; infinite where that is too much for a float."""
+    """Return the product of factors with their powers; infinite on overflow."""
     try:
         return math.prod(factor**number for number, factor in powers)
     except OverflowError:
@@ -266,7 +266,7 @@ def _product(powers: Sequence[tuple[int, float]]) -> float:
 
 
 def policy_in_words(rules: Sequence[Mapping[str, Any]], *, wants_details: bool = True) -> str:
-    """A policy as plain data in few characters, e.g. ``curvature > 1: lr x0.5``; ``none`` for no rules."""
+    """Return a short text for a policy as plain data, e.g. ``curvature > 1: lr x0.5``; ``none`` without rules."""
     return " + ".join(_rule_in_words(rule, wants_details) for rule in rules) or NO_RULES
 
 
@@ -293,7 +293,7 @@ def _change_in_words(change: Mapping[str, Any]) -> str:
 
 
 def firing_in_words(fired: Mapping[str, Any]) -> str:
-    """What a rule did, when and why: ``lr x0.5 at 106 (curvature 1.3 > 1 at step 105)``."""
+    """Return what a rule did, when and why: ``lr x0.5 at 106 (curvature 1.3 > 1 at step 105)``."""
     did = fired["did"]
     why = f"{fired['on']} {fired['value']:.3g} > {fired['above']:g} at step {fired['step']}"
     return f"{change_in_words(did)} at {did['at']}{length_in_words(did)} ({why})"

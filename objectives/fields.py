@@ -1,4 +1,4 @@
-"""Fields of a configuration: unit, domain, whether they may differ within a pack, and when they act."""
+"""Metadata of configuration fields: unit, domain, whether members may differ in it, and when it acts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """When a field acts: a test of the other settings, and the words that complete "it acts where"."""
+    """When a field acts: a test of the other settings, and words that complete "it acts where"."""
 
     text: str
     holds: Callable[[Settings], bool]
@@ -25,17 +25,17 @@ class Condition:
 
 
 def when(name: str, *values: Any) -> Condition:
-    """Where the setting ``name`` has one of ``values``."""
+    """Return the condition that the setting ``name`` has one of ``values``."""
     return Condition(f"{name} is {' or '.join(map(_word, values))}", lambda settings: settings[name] in values)
 
 
 def unless(name: str, value: Any) -> Condition:
-    """Where the setting ``name`` differs from ``value``."""
+    """Return the condition that the setting ``name`` differs from ``value``."""
     return Condition(f"{name} is not {_word(value)}", lambda settings: settings[name] != value)
 
 
 def _word(value: Any) -> str:
-    """The value as written in a sweep file."""
+    """Return the value as written in a sweep file."""
     return "null" if value is None else str(value)
 
 
@@ -52,11 +52,11 @@ def per_member(
     changes: bool = False,
     **domain: Any,
 ) -> Any:
-    """A field that may differ between the members of one pack.
+    """Declare a field that may differ between the members of a pack.
 
-    It ``acts`` under a condition, and belongs to a trial only there. ``off`` means that its default switches a feature
-    off: training is then the same as without the field, so the field does not belong to the trial either. A field of an
-    objective that ``changes`` is read at each step, so interventions may set it.
+    The field belongs to a trial only if its condition ``acts`` holds. ``off`` means that the default switches a feature
+    off: training is then the same as without the field, so it does not belong to the trial either. A field of an
+    objective with ``changes`` is read at each step, so interventions may set it.
     """
     return _field(default, unit, description, True, acts, off, domain, changes=changes)
 
@@ -64,7 +64,7 @@ def per_member(
 def structural(
     default: Any, unit: str, description: str, *, acts: Condition = ALWAYS, off: bool = False, **domain: Any
 ) -> Any:
-    """A field with one value for all members of a pack; ``acts`` and ``off`` as in ``per_member``."""
+    """Declare a field with one value for all members of a pack; ``acts`` and ``off`` as in ``per_member``."""
     return _field(default, unit, description, False, acts, off, domain)
 
 
@@ -84,32 +84,32 @@ def _field(
 
 
 def condition_of(field: FieldInfo) -> Condition:
-    """When a field acts."""
+    """Return when a field acts."""
     return _facts(field).get("acts", ALWAYS)
 
 
 def unit_of(field: FieldInfo) -> str:
-    """The unit of a field in words; empty where it tells none."""
+    """Return the unit of a field in words, or "" without one."""
     return str(_facts(field).get("unit", ""))
 
 
 def is_per_member(field: FieldInfo) -> bool:
-    """Whether a field may differ between the members of one pack."""
+    """Return whether a field may differ between the members of a pack."""
     return bool(_facts(field).get("per_member"))
 
 
 def may_change(field: FieldInfo, settings: Settings) -> bool:
-    """Whether a field of an objective is read at each step with these ``settings``, so that it may change."""
+    """Return whether an objective's field is read at each step with these ``settings``, so that it may change."""
     return bool(_facts(field).get("changes")) and condition_of(field).holds(settings)
 
 
 def is_feature(field: FieldInfo) -> bool:
-    """Whether a field switches on a feature that is off by default."""
+    """Return whether a field switches on a feature that is off by default."""
     return bool(_facts(field).get("off"))
 
 
 def acting(config: BaseModel) -> dict[str, Any]:
-    """The fields that affect the training of ``config``, as plain data: no other field belongs to a trial."""
+    """Return the fields that affect the training of ``config``, as plain data. Only these belong to a trial."""
     fields, inert = type(config).model_fields, inert_fields(config)
     return {
         name: value
@@ -119,17 +119,17 @@ def acting(config: BaseModel) -> dict[str, Any]:
 
 
 def inert_fields(config: BaseModel) -> set[str]:
-    """The fields that cannot act with these settings. A feature that is off can act: it may be switched on.
+    """Return the fields that cannot act with these settings. A feature that is off can act: it may be switched on.
 
-    A field also acts where it would with a value that an intervention or a rule of control sets.
+    A field also acts if its condition holds with a value that an intervention or a control rule sets.
     """
     settings, fields = config.model_dump(mode="json"), type(config).model_fields
-    every = [settings, *_with_interventions(settings)]
-    return {name for name in settings if not any(condition_of(fields[name]).holds(one) for one in every)}
+    phases = [settings, *_with_interventions(settings)]
+    return {name for name in settings if not any(condition_of(fields[name]).holds(phase) for phase in phases)}
 
 
 def _with_interventions(settings: Settings) -> Iterator[Settings]:
-    """The settings with the values that each later change sets; a factor leaves a feature on or off."""
+    """Yield the settings with the values of each later change. A factor leaves a feature on or off."""
     changes = [entry.get("set", {}) for entry in settings.get("interventions", ())]
     changes += [change for rule in settings.get("control", ()) for change in rule["do"]]
     for change in changes:
@@ -143,7 +143,7 @@ def _as_json(value: Any) -> Any:
 
 
 def with_features_off(config_class: type[BaseModel], config: Settings) -> dict[str, Any]:
-    """The known settings of a trial, ``config``, plus the features that it could have and that are off."""
+    """Return the settings ``config`` of a trial, plus the features that it could have and that are off."""
     defaults, features = _defaults_and_features(config_class)
     settings = {**defaults, **config}
     off = {name: defaults[name] for name, acts in features if name not in config and acts.holds(settings)}
@@ -152,7 +152,7 @@ def with_features_off(config_class: type[BaseModel], config: Settings) -> dict[s
 
 @functools.lru_cache(maxsize=64)
 def _defaults_and_features(config_class: type[BaseModel]) -> tuple[Settings, Sequence[tuple[str, Condition]]]:
-    """The defaults of all fields, and the features with the conditions under which they act."""
+    """Return the defaults of all fields, and the features with their conditions."""
     fields = config_class.model_fields
     features = [(name, condition_of(field)) for name, field in fields.items() if is_feature(field)]
     return {name: field.default for name, field in fields.items()}, features

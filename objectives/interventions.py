@@ -1,14 +1,14 @@
-"""Interventions: changes of a trial's hyperparameters, optimizer states and data in mid-run; free of torch.
+"""Interventions: changes of a trial's hyperparameters, optimizer states and data during training; free of torch.
 
-An entry that sets a field is a layer over the layers of the entries before it, in the order of ``at``. Where v is the
-value that these give at a step, and t its target (v times the factor, or the number),
+An entry that sets a field is a layer over the layers of earlier entries, in the order of ``at``. Let v be the value of
+the earlier layers at a step, and t the entry's target (v times a factor, or a number):
 
     value = v + share * (t - v)
-    share = 0 before ``at``, (step - at + 1) / (over + 1) on the ramp, 1 from at + over on,
-            and back to 0 in equal steps from at + lasts on.
+    share = 0 before ``at``, (step - at + 1) / (over + 1) on the ramp, 1 once at + over is reached,
+            and back to 0 in equal steps after at + lasts.
 
-So a ramp over n steps has n + 1 equal steps, and the numbers at a step are a function of the configuration and of the
-step alone: nothing need be kept to resume within a ramp.
+A ramp over n steps thus has n + 1 equal steps. The numbers at a step are a function of the configuration and the step
+alone, so resuming within a ramp needs no state.
 """
 
 from __future__ import annotations
@@ -43,63 +43,63 @@ _FACTOR = re.compile(r"x([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?")
 
 
 class Intervention(BaseModel):
-    """What changes before the step ``at`` of a member, whose steps count from 0."""
+    """A change that takes effect before the step ``at`` of a member. Steps count from 0."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     at: int = Field(ge=0, description="the step before which it takes effect")
     set: Mapping[str, Number] = Field({}, description="fields and their values, or factors such as x0.5")
     over: int = Field(0, ge=0, description="steps of a linear ramp; 0 for at once")
-    lasts: int | None = Field(None, ge=1, description="steps after which the fields go back; null for never")
+    lasts: int | None = Field(None, ge=1, description="steps after which the fields return; null for never")
     reset: Reset | None = Field(
-        None, description="moments of the optimizer that become zero; with moments it starts afresh"
+        None, description="moments of the optimizer to set to zero; moments resets its whole state"
     )
     rescale: float | None = Field(None, gt=0, description="factor on the second moment")
-    skip: int = Field(0, ge=0, description="batches that are left out")
-    data: int = Field(0, ge=0, description="number of another stream of batches; 0 for no other")
+    skip: int = Field(0, ge=0, description="batches to leave out")
+    data: int = Field(0, ge=0, description="number of another stream of batches; 0 for the same stream")
 
     @field_validator("set")
     @classmethod
     def _values_are_numbers(cls, changes: Mapping[str, Number]) -> Mapping[str, Number]:
-        """1 and 1.0 are the same value, and so are x.5 and x0.50."""
+        """Normalise values, so that 1 and 1.0, or x.5 and x0.50, are equal."""
         return {name: _canonical(name, changes[name]) for name in sorted(changes)}
 
     @model_validator(mode="after")
     def _changes_something(self) -> Intervention:
         here = f"the intervention at {self.at}"
         if not self.set and (self.over or self.lasts is not None):
-            raise ValueError(f"{here} sets no field: over and lasts are of fields that it sets")
+            raise ValueError(f"{here} sets no field: over and lasts apply to fields that it sets")
         if self.lasts is not None and self.lasts <= self.over:
-            raise ValueError(f"{here} lasts {self.lasts} steps, no longer than its ramp over {self.over}")
+            raise ValueError(f"{here} lasts {self.lasts} steps: it must outlast its ramp over {self.over}")
         if not (self.set or self.reset or self.rescale is not None or self.skip or self.data):
             raise ValueError(f"{here} changes nothing: give it set, reset, rescale, skip or data")
         return self
 
     @model_serializer
     def _without_defaults(self) -> dict[str, Any]:
-        """What was set: a key that is added to this class leaves the identity of older trials as it is."""
+        """Dump only the keys that were set, so that a new key of this class does not change the ids of older trials."""
         kept = plain({name: getattr(self, name) for name in type(self).model_fields})
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
     def share(self, step: int) -> float:
-        """How much of its change is in force at ``step``, from 0 to 1."""
+        """Return the share of its change in force at ``step``, from 0 to 1."""
         gone = 0.0 if self.lasts is None else _risen(step - self.at - self.lasts, self.over)
         return _risen(step - self.at, self.over) - gone
 
     def spans(self) -> list[range]:
-        """The steps at which it changes something."""
+        """Return the ranges of steps during which it changes something."""
         starts = [self.at] if self.lasts is None else [self.at, self.at + self.lasts]
         return [range(start, start + self.over + 1) for start in starts]
 
 
 def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry as it is written: without what is off."""
+    """Return an entry without the keys that are off."""
     fields = Intervention.model_fields
     return {name: value for name, value in entry.items() if name == "at" or value != fields[name].default}
 
 
 class Configuration(Protocol):
-    """What is read here of a configuration of training."""
+    """The part of a training configuration that is read here."""
 
     @property
     def steps(self) -> int:
@@ -107,54 +107,60 @@ class Configuration(Protocol):
 
     @property
     def optimizer(self) -> str:
-        """Its name."""
+        """Name of the optimizer."""
 
     @property
     def optimizer_facts(self) -> Optimizer:
-        """What is known of it."""
+        """Facts about the optimizer."""
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:
-        """In the order of ``at``."""
+        """Entries in the order of ``at``."""
 
     @property
     def later_values(self) -> Sequence[Mapping[str, Number]]:
-        """The fields that anything sets in mid-run, with their values or factors."""
+        """Fields that are set during training, with their values or factors."""
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
-        """A copy with other values."""
+        """Return a copy with other values."""
 
 
 Config = TypeVar("Config", bound=Configuration)
 
 
 def in_force(config: Config, step: int) -> Config:
-    """``config`` with the numbers that are in force at ``step``, and no interventions."""
+    """Return ``config`` with the numbers in force at ``step``, and without interventions."""
     if not config.interventions:
         return config
+    values = {name: value for _, name, _, value in _layers(config, step)}
+    return config.model_copy(update={**values, "interventions": ()})
+
+
+def _layers(config: Configuration, step: int) -> Iterator[tuple[Intervention, str, float | None, float | None]]:
+    """Yield each entry and field that it sets, with the values below and above this layer at ``step``."""
     values: dict[str, float | None] = {}
     for entry in config.interventions:
         share = entry.share(step)
         for name, change in entry.set.items():
-            before = values.get(name, getattr(config, name))
-            values[name] = _blend(before, _target(before, change), share)
-    return config.model_copy(update={**values, "interventions": ()})
+            below = values.get(name, getattr(config, name))
+            values[name] = _blend(below, _target(below, change), share)
+            yield entry, name, below, values[name]
 
 
 def next_change(config: Configuration, step: int) -> int | None:
-    """The first step from ``step`` on at which something changes; None for none."""
+    """Return the first step, from ``step`` onwards, with a change, or None."""
     spans = [span for entry in config.interventions for span in entry.spans() if span[-1] >= step]
     first = min((max(step, span[0]) for span in spans), default=None)
     return first if first is not None and first < config.steps else None
 
 
 def events(config: Configuration, step: int) -> list[Intervention]:
-    """The interventions that start at ``step``, in order."""
+    """Return the interventions that start at ``step``, in order."""
     return [entry for entry in config.interventions if entry.at == step]
 
 
 def data_seed(config: Configuration, seed: int, step: int) -> int:
-    """The seed of the batches and the noise at ``step``: that of the member, or of the last other stream by then."""
+    """Return the seed of batches and noise at ``step``: the member's, or the seed of the latest other stream."""
     streams = [entry.data for entry in config.interventions if entry.data and entry.at <= step]
     if not streams:
         return seed
@@ -163,24 +169,24 @@ def data_seed(config: Configuration, seed: int, step: int) -> int:
 
 
 def num_skipped(config: Configuration, step: int) -> int:
-    """Batches that interventions have left out by ``step``, those of the step itself included."""
+    """Return how many batches interventions have left out up to and including ``step``."""
     return sum(entry.skip for entry in config.interventions if entry.at <= step)
 
 
 def ever_set(config: Configuration, name: str) -> bool:
-    """Whether the field ``name`` is not null in ``config``, or may become so in mid-run."""
-    return getattr(config, name) is not None or any(one.get(name) is not None for one in config.later_values)
+    """Return whether the field ``name`` is not null in ``config``, or may become so during training."""
+    return getattr(config, name) is not None or any(values.get(name) is not None for values in config.later_values)
 
 
 def corners(config: Configuration) -> Iterator[int]:
-    """The steps at which a ramp begins or ends: between two of them every number moves on a line."""
+    """Yield the first and last step of each ramp. Between two such steps, every number is linear in the step."""
     for entry in config.interventions:
         for span in entry.spans():
             yield from (span[0], span[-1])
 
 
-def refuse_what_cannot_act(config: Configuration) -> None:
-    """Raise ValueError for an intervention that these settings give no meaning to, naming it and what would do."""
+def check_interventions(config: Configuration) -> None:
+    """Raise ValueError for an intervention without a meaning in these settings; the message names the remedy."""
     for entry in config.interventions:
         here = f"interventions at {entry.at}"
         if entry.at >= config.steps:
@@ -188,15 +194,15 @@ def refuse_what_cannot_act(config: Configuration) -> None:
         for name in entry.set:
             if problem := _problem_with_field(config, name):
                 raise ValueError(f"{here} cannot set {name}: {problem}")
-        _refuse_states(config, entry, here)
+        _check_moments(config, entry, here)
     if not any(entry.set for entry in config.interventions):
         return
     for step in sorted({step for step in corners(config) if step < config.steps}):
-        _refuse_numbers(config, step)
+        _check_numbers(config, step)
 
 
 def settable(config: Configuration) -> list[str]:
-    """The fields that an intervention may set: numbers that training reads at each step."""
+    """Return the fields that an intervention may set: numbers that training reads at each step."""
     fields = _fields(config)
     groups = [name for name in fields if name.endswith(("_lr", "_grad")) and is_per_member(fields[name])]
     own = [name for name, field in fields.items() if may_change(field, vars(config))]
@@ -214,52 +220,49 @@ def _fields(config: Configuration) -> Mapping[str, FieldInfo]:
 
 
 def _problem_with_field(config: Configuration, name: str) -> str | None:
-    can = settable(config)
-    if name in can:
+    names = settable(config)
+    if name in names:
         return None
     fields = _fields(config)
     if name == "beta2" and ever_set(config, "beta2_half_life"):
-        return "beta2_half_life is in its place, so set that"
+        return "beta2_half_life replaces it, so set that"
     if name not in fields:
-        what = "there is no such field"
+        problem = "there is no such field"
     elif not is_per_member(fields[name]):
-        what = "it is structural, the same from start to end"
+        problem = "it is structural, the same from start to end"
     elif fields[name].annotation in (float, float | None) and name.startswith(("beta", "eps", *OPTIMIZERS)):
-        what = f"{config.optimizer} does not read it"
+        problem = f"{config.optimizer} does not read it"
     else:
-        what = "it acts only at the start, or not as a number of each step"
-    return f"{what}; these can change: {', '.join(can)}"
+        problem = "it acts only at the start, or is not a number that each step reads"
+    return f"{problem}; these can change: {', '.join(names)}"
 
 
-def _refuse_states(config: Configuration, entry: Intervention, here: str) -> None:
+def _check_moments(config: Configuration, entry: Intervention, here: str) -> None:
     facts = config.optimizer_facts
-    asks_second = entry.reset == "second_moment" or entry.rescale is not None
-    what = f"reset: {entry.reset}" if entry.rescale is None else "rescale"
-    if (asks_second and not facts.second_moments) or (entry.reset == "first_moment" and not facts.first_moments):
-        remedy = "" if entry.rescale is not None else "; reset: moments starts it afresh"
-        raise ValueError(f"{here} cannot do {what}: {config.optimizer} has no such moment that is known{remedy}")
+    needs_second = entry.reset == "second_moment" or entry.rescale is not None
+    change = f"reset: {entry.reset}" if entry.rescale is None else "rescale"
+    if (needs_second and not facts.second_moments) or (entry.reset == "first_moment" and not facts.first_moments):
+        remedy = "" if entry.rescale is not None else "; reset: moments restarts it"
+        raise ValueError(f"{here} cannot do {change}: {config.optimizer} has no known moment of this kind{remedy}")
 
 
-def _refuse_numbers(config: Configuration, step: int) -> None:
-    """Refuse a factor or a ramp on null, and numbers at ``step`` that their fields do not take."""
-    values: dict[str, float | None] = {}
-    for entry in config.interventions:
-        share = entry.share(step)
-        for name, change in entry.set.items():
-            before = values.get(name, getattr(config, name))
-            if share > 0 and before is None and isinstance(change, str):
-                raise ValueError(f"interventions at {entry.at} have a factor on {name}, which is null there")
-            if entry.over and (before is None) != (_target(before, change) is None):
-                raise ValueError(f"interventions at {entry.at} have a ramp between null and a number in {name}")
-            values[name] = _blend(before, _target(before, change), share)
+def _check_numbers(config: Configuration, step: int) -> None:
+    """Reject factors and ramps on null, and numbers at ``step`` outside the domains of their fields."""
+    values = {}
+    for entry, name, below, value in _layers(config, step):
+        change, values[name] = entry.set[name], value
+        if entry.share(step) > 0 and below is None and isinstance(change, str):
+            raise ValueError(f"interventions at {entry.at} have a factor on {name}, which is null there")
+        if entry.over and (below is None) != (_target(below, change) is None):
+            raise ValueError(f"interventions at {entry.at} have a ramp between null and a number in {name}")
     for name, value in values.items():
         if message := problem_with_value(config, name, value):
             shown = "null" if value is None else f"{value:g}"
-            raise ValueError(f"interventions make {name} {shown} at step {step}, which is refused: {message}")
+            raise ValueError(f"interventions make {name} {shown} at step {step}, which is out of range: {message}")
 
 
 def problem_with_value(config: Configuration, name: str, value: float | None) -> str | None:
-    """Why the field ``name`` does not take ``value``; None where it does."""
+    """Return why the field ``name`` rejects ``value``, or None if it accepts it."""
     try:
         _checker(type(config), name).validate_python(value)
     except ValidationError as error:
@@ -276,7 +279,7 @@ def _checker(config_class: type[Any], name: str) -> TypeAdapter[Any]:
 
 
 def changes_in_words(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Interventions as plain data in few characters, e.g. ``lr x0.5 at 100``; ``none`` for none."""
+    """Return a short text for interventions as plain data, e.g. ``lr x0.5 at 100``; ``none`` for none."""
     return ", ".join(map(_in_words, entries)) or "none"
 
 
@@ -285,7 +288,7 @@ def _in_words(entry: Mapping[str, Any]) -> str:
 
 
 def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], str] | None = None) -> str:
-    """What an entry changes, without when, e.g. ``lr x0.5 + skip 5``."""
+    """Return what an entry changes, without when, e.g. ``lr x0.5 + skip 5``."""
     text = number_text or _number_text
     words = [f"{name} {'none' if value is None else text(value)}" for name, value in entry.get("set", {}).items()]
     if entry.get("reset"):
@@ -300,13 +303,13 @@ def change_in_words(entry: Mapping[str, Any], number_text: Callable[[Number], st
 
 
 def length_in_words(entry: Mapping[str, Any]) -> str:
-    """The ramp of an entry and how long it lasts, e.g. `` over 5 for 50``; empty for at once and for ever."""
+    """Return the ramp and the duration of an entry, e.g. `` over 5 for 50``; "" for at once and forever."""
     over = f" over {entry['over']}" if entry.get("over") else ""
     return over + (f" for {entry['lasts']}" if entry.get("lasts") is not None else "")
 
 
 def factor_of(change: Any) -> float | None:
-    """The number of a text such as ``x0.5``; None where it is no factor."""
+    """Return the number of a text such as ``x0.5``, or None for anything else."""
     return float(change[1:]) if isinstance(change, str) and _FACTOR.fullmatch(change) else None
 
 
@@ -333,12 +336,12 @@ def _risen(steps: int, over: int) -> float:
 def _target(before: float | None, change: Number) -> float | None:
     if not isinstance(change, str):
         return change
-    # The configuration refuses a factor on null.
+    # Validation rejects a factor on null.
     return None if before is None else before * float(change[1:])
 
 
 def _blend(before: float | None, target: float | None, share: float) -> float | None:
-    """Exactly ``before`` and ``target`` at the ends, and where one of them is null, which has no ramp."""
+    """Return ``before`` and ``target`` exactly at the ends of a ramp, and whenever one is null, which has no ramp."""
     if share == 0 or before is None or target is None:
         return before if share == 0 else target
     return target if share == 1 else before + share * (target - before)

@@ -1,4 +1,4 @@
-"""The fields in every objective's configuration: length, optimizer, schedule, clipping; free of torch."""
+"""Fields in every objective's configuration: length, optimizer, schedule, clipping, interventions; free of torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, create_model, field_validator, model_validator
 
-from objectives.control import Rule, may_set, refuse_rules_that_cannot_act
+from objectives.control import Rule, check_rules, may_set
 from objectives.fields import Condition, acting, per_member, structural, unless, when
-from objectives.interventions import Intervention, Number, refuse_what_cannot_act
+from objectives.interventions import Intervention, Number, check_interventions
 from objectives.optimizers.facts import (
     OPTIMIZERS,
     facts_of,
@@ -25,7 +25,7 @@ _DECAYS_WEIGHTS = Condition("weight_decay is above 0", lambda settings: settings
 
 
 class SharedFields(BaseModel):
-    """The fields that do not belong to one optimizer."""
+    """The fields that do not belong to a single optimizer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -46,7 +46,7 @@ class SharedFields(BaseModel):
     beta2_half_life: float | None = per_member(
         None,
         "tokens",
-        "half-life of the second moment, in place of beta2; null for beta2",
+        "half-life of the second moment, which replaces beta2; null for beta2",
         acts=read_by_the_optimizer("beta2"),
         off=True,
         gt=0,
@@ -60,28 +60,28 @@ class SharedFields(BaseModel):
     second_moment_scale: float = per_member(
         1.0,
         "1",
-        "factor on a second moment that does not start at zero",
+        "factor on the initial second moment, unless it is zero",
         acts=unless("second_moment_start", "zero"),
         ge=0,
     )
-    weight_decay: float = per_member(0.0, "1", "weight decay; its kind says whether it is multiplied by lr", ge=0)
+    weight_decay: float = per_member(0.0, "1", "weight decay; weight_decay_kind decides whether lr multiplies it", ge=0)
     weight_decay_kind: Literal["decoupled", "coupled", "independent"] = structural(
         "decoupled",
         "kind",
-        "decoupled (times lr), coupled (added to the gradient) or independent of the lr",
+        "decoupled (times lr), coupled (added to the gradient) or independent (of lr)",
         acts=_DECAYS_WEIGHTS,
     )
     clip: float | None = per_member(
         None, "gradient norm", "largest global gradient norm; null for no clipping", off=True, gt=0
     )
     adagc: float | None = per_member(
-        None, "of its average", "AdaGC: largest norm of a weight's gradient; null for no such clipping", off=True, gt=0
+        None, "of its average", "AdaGC: largest norm of a weight's gradient; null for off", off=True, gt=0
     )
     adagc_warmup: int = per_member(100, "steps", "warmup of AdaGC's averages", acts=unless("adagc", None), ge=1)
     zclip: float | None = per_member(
         None,
         "deviations",
-        "ZClip: how far above its average a gradient norm may be; null for no such clipping",
+        "ZClip: how far a gradient norm may exceed its average; null for off",
         off=True,
         gt=0,
     )
@@ -93,7 +93,7 @@ class SharedFields(BaseModel):
         "adamw", "kind", f"{', '.join(OPTIMIZERS)}, or torch.optim.NAME or pytorch_optimizer.NAME"
     )
     schedule: Literal["constant", "linear", "cosine", "polynomial", "wsd"] = structural(
-        "constant", "kind", "decay of the learning rate after warmup; wsd is stable, then a linear decay"
+        "constant", "kind", "decay of the learning rate after warmup; wsd is constant, then linear"
     )
     schedule_power: float = structural(
         2.0, "1", "exponent of the polynomial schedule", acts=when("schedule", "polynomial"), gt=0
@@ -101,7 +101,7 @@ class SharedFields(BaseModel):
     decay_share: float = structural(
         0.2,
         "of steps",
-        "final share of the steps in which the wsd schedule decays",
+        "final share of the steps, during which the wsd schedule decays",
         acts=when("schedule", "wsd"),
         ge=0,
         le=1,
@@ -113,18 +113,18 @@ class SharedFields(BaseModel):
     rollback: int | None = per_member(
         None,
         "batches",
-        "batches skipped after a rollback to a snapshot on a spike; null for no rollback",
+        "batches to skip after a spike's rollback to a snapshot; null for no rollback",
         off=True,
         ge=0,
     )
     rollback_every: int = structural(50, "steps", "steps between two snapshots", acts=unless("rollback", None), ge=1)
     interventions: tuple[Intervention, ...] = per_member(
-        (), "list", "changes in mid-run: the step at, set, over, lasts, reset, rescale, skip, data", off=True
+        (), "list", "changes during training: at, set, over, lasts, reset, rescale, skip, data", off=True
     )
     control: tuple[Rule, ...] = per_member(
         (),
         "list",
-        "rules that change it while it trains: on, above, readings, do, every, after, at_most, cool_down, over, lasts",
+        "rules that act during training: on, above, readings, do, every, after, at_most, cool_down, over, lasts",
         off=True,
     )
 
@@ -132,26 +132,26 @@ class SharedFields(BaseModel):
 if TYPE_CHECKING:
     _Fields = SharedFields
 else:
-    # The last base comes first in the order of the fields.
+    # pydantic orders fields by base, starting with the last.
     _own_fields = [optimizer.fields for optimizer in OPTIMIZERS.values()]
     _Fields = create_model("_Fields", __base__=(*dict.fromkeys(reversed(_own_fields)), SharedFields))
 
 
 class TrainingConfig(_Fields):
-    """The fields of every objective, including those of all optimizers."""
+    """The fields of every objective and of all optimizers."""
 
     @field_validator("optimizer")
     @classmethod
     def _optimizer_is_known(cls, name: str) -> str:
         if name not in OPTIMIZERS and not _OF_A_LIBRARY.fullmatch(name):
             known = ", ".join(OPTIMIZERS)
-            raise ValueError(f"{name!r} is no optimizer: {known}, torch.optim.NAME or pytorch_optimizer.NAME")
+            raise ValueError(f"{name!r} is unknown: choose from {known}, torch.optim.NAME or pytorch_optimizer.NAME")
         return name
 
     @field_validator("interventions")
     @classmethod
     def _interventions_in_order(cls, entries: tuple[Intervention, ...]) -> tuple[Intervention, ...]:
-        """In the order in which they act; those of one step as they were written."""
+        """Order entries by ``at``; entries of one step keep their order."""
         return tuple(sorted(entries, key=lambda entry: entry.at))
 
     @model_validator(mode="after")
@@ -162,16 +162,16 @@ class TrainingConfig(_Fields):
 
     @property
     def optimizer_facts(self) -> Optimizer:
-        """The facts about the optimizer that are known without loading it."""
+        """Facts about the optimizer that are known without loading it."""
         return facts_of(self.optimizer)
 
     @property
     def can_be_stacked(self) -> bool:
-        """Whether members can train together: a library's optimizer handles one model at a time."""
+        """Whether members can train together. A library's optimizer handles one model at a time."""
         return self.optimizer_facts.can_be_stacked
 
     def acting(self) -> dict[str, Any]:
-        """The fields that affect training, as plain data: none of another optimizer or of a feature that is off."""
+        """Return the fields that affect training, as plain data, without other optimizers and features that are off."""
         return acting(self)
 
     @model_validator(mode="after")
@@ -184,13 +184,13 @@ class TrainingConfig(_Fields):
     @model_validator(mode="after")
     def _second_moment_can_start(self) -> TrainingConfig:
         if self.second_moment_start != "zero" and not self.optimizer_facts.can_start_second_moment:
-            known = ", ".join(one.name for one in OPTIMIZERS.values() if one.can_start_second_moment)
+            known = ", ".join(facts.name for facts in OPTIMIZERS.values() if facts.can_start_second_moment)
             start = f"second_moment_start = {self.second_moment_start}"
             raise ValueError(f"{start} needs one of the optimizers {known}, not {self.optimizer}")
         return self
 
     @model_validator(mode="after")
-    def _half_life_is_no_eternity(self) -> TrainingConfig:
+    def _half_life_is_finite(self) -> TrainingConfig:
         if self.second_moment_decay == 1:
             tokens = f"the {self.tokens_per_step} tokens of a step"
             raise ValueError(f"beta2_half_life = {self.beta2_half_life} is too long for {tokens}: beta2 would be 1")
@@ -199,35 +199,35 @@ class TrainingConfig(_Fields):
     @model_validator(mode="after")
     def _interventions_can_act(self) -> TrainingConfig:
         if self.interventions:
-            refuse_what_cannot_act(self)
+            check_interventions(self)
         return self
 
     @model_validator(mode="after")
     def _rules_can_act(self) -> TrainingConfig:
         if self.control:
-            refuse_rules_that_cannot_act(self)
+            check_rules(self)
         return self
 
     @property
     def later_values(self) -> Sequence[Mapping[str, Number]]:
-        """The fields that interventions set and rules may set, with their values or factors."""
+        """Fields that interventions set and rules may set, with their values or factors."""
         return [*(entry.set for entry in self.interventions), *may_set(self.control)]
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The signals that a rule of ``control`` can read with these settings."""
+        """Signals that a control rule can read with these settings."""
         facts = self.optimizer_facts
         curvature = ("curvature", "curvature_along_gradient") if facts.has_divisor else ()
         return ("step", "loss", "grad_norm", *curvature, *(("v_lag",) if facts.has_v else ()))
 
     @property
     def second_moment_decay(self) -> float:
-        """``beta2``, or (1/2)^(tokens of a step / half-life) (Marek et al., arXiv 2507.07101)."""
+        """``beta2``, or 0.5^(tokens per step / half-life) (Marek et al., arXiv 2507.07101)."""
         if self.beta2_half_life is None:
             return self.beta2
         return 0.5 ** (self.tokens_per_step / self.beta2_half_life)
 
     @property
     def tokens_per_step(self) -> int:
-        """Training examples per step; tokens where the examples are text."""
+        """Training examples per step; tokens if the examples are text."""
         return self.batch_size

@@ -1,6 +1,7 @@
-"""Objectives and the facts about them, free of torch, one per file: the table in which all look them up.
+"""The table of objectives and the facts about them, free of torch; one objective per file.
 
-A new objective is a file here with fields and facts, a file in ``models`` with its training, and a line in the table.
+A new objective is a file here with its fields and facts, a file in ``models`` with its training, and a line in the
+table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fields and facts of the small regression, free of torch."""
+"""Fields and facts of the small regression, free of torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FunctionFitConfig(TrainingConfig):
 
     @property
     def tokens_per_step(self) -> int:
-        """Points that one step trains on."""
+        """Points per step."""
         return self.batch_size or self.num_points
 
 

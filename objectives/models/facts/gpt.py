@@ -1,4 +1,4 @@
-"""The fields and facts of the built-in proxy, free of torch."""
+"""Fields and facts of the built-in transformer, free of torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GptConfig(TrainingConfig):
     heads: int = structural(2, "heads", "attention heads", ge=1, le=256)
     context: int = structural(32, "bytes", "length of a training sequence", ge=2, le=65_536)
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = structural(
-        "float32", "kind", "precision of matrix products: tf32 acts on GPUs only; bfloat16, float16 are autocast"
+        "float32", "kind", "precision of matrix products; tf32 acts on GPUs only, bfloat16 and float16 use autocast"
     )
     loss_scale: float = per_member(
         65_536.0, "1", "initial loss scale in float16, preferably a power of two", acts=_IN_FLOAT16, ge=1, le=1e30
@@ -36,11 +36,11 @@ class GptConfig(TrainingConfig):
     qk_norm: bool = structural(
         False,
         "switch",
-        "normalise queries and keys of each head (Wortsman et al. 2023); by RMS norm where norm is null",
+        "normalise queries and keys per head (Wortsman et al. 2023), by RMS norm if norm is null",
         off=True,
     )
     norm: Literal["layer", "rms"] | None = structural(
-        "layer", "kind", "kind of every norm, layer norm or RMS norm; null for none in the blocks and at the end"
+        "layer", "kind", "layer norm or RMS norm; null for no norms in the blocks and at the end"
     )
     norm_place: Literal["pre", "post", "output"] = structural(
         "pre",
@@ -49,25 +49,27 @@ class GptConfig(TrainingConfig):
         acts=unless("norm", None),
     )
     residual_scale: float = per_member(
-        1.0, "1", "factor on each sublayer's addition to the residual stream", off=True, ge=0
+        1.0, "1", "factor on each sublayer's output before it is added to the residual stream", off=True, ge=0
     )
     init: Literal["gpt2", "fan_in", "he", "xavier"] = per_member(
         "gpt2",
         "kind",
-        "scale of initial matrices: of GPT-2, 1 / fan-in, He or Xavier; all but gpt2 have embeddings N(0, 1)",
+        "scale of initial matrices: GPT-2, 1 / fan-in, He or Xavier; embeddings are N(0, 1) except with gpt2",
         off=True,
     )
     init_deviation: float = per_member(
         0.02,
         "1",
-        "standard deviation of initial weights; over sqrt(2 depth) for output projections of sublayers",
+        "standard deviation of initial weights; divided by sqrt(2 depth) for sublayers' output projections",
         acts=when("init", "gpt2"),
         gt=0,
     )
     dropout: float = per_member(
-        0.0, "1", "share of each sublayer's output that is dropped in training", off=True, ge=0, lt=1
+        0.0, "1", "share of each sublayer's output to drop during training", off=True, ge=0, lt=1
     )
-    z_loss: float = per_member(0.0, "1", "weight of mean(log^2 Z) of the logits in the loss", off=True, ge=0)
+    z_loss: float = per_member(
+        0.0, "1", "weight of mean(log^2 Z) in the loss, with Z the softmax denominator", off=True, ge=0
+    )
     embedding_grad: float = per_member(1.0, "1", "factor on the embeddings' gradient (GLM-130B)", off=True, ge=0)
     embedding_lr: float = per_member(1.0, "of lr", "learning rate of the embeddings", off=True, ge=0)
     attention_lr: float = per_member(1.0, "of lr", "learning rate of the attention matrices", off=True, ge=0)
@@ -77,27 +79,23 @@ class GptConfig(TrainingConfig):
     accumulate: int = structural(
         1,
         "micro-batches",
-        "gradient accumulation: micro-batches per batch, whose gradients are averaged",
+        "gradient accumulation: micro-batches per batch, with averaged gradients",
         off=True,
         ge=1,
     )
     micro_batches: float | None = per_member(
         None,
         "micro-batches",
-        "how many micro-batches of a batch are trained on, rounded down; null for all of `accumulate`",
+        "micro-batches of each batch to train on, rounded down; null for all",
         acts=unless("accumulate", 1),
         off=True,
         changes=True,
         ge=1,
     )
-    recompute: bool = structural(
-        False, "switch", "recompute activations in the backward pass, to save memory", off=True
-    )
-    corrupted: float = per_member(
-        0.0, "1", "share of the batches whose text is replaced by random bytes", off=True, ge=0, le=1
-    )
+    recompute: bool = structural(False, "switch", "recompute activations in the backward pass to save memory", off=True)
+    corrupted: float = per_member(0.0, "1", "share of the batches to replace by random bytes", off=True, ge=0, le=1)
     burst_at: int | None = per_member(
-        None, "step", "first of a burst of batches of random bytes; null for none", off=True, ge=0
+        None, "step", "first batch of a burst of random bytes; null for none", off=True, ge=0
     )
     burst_length: int = per_member(1, "steps", "batches of the burst", acts=unless("burst_at", None), ge=0)
     context_start: int | None = per_member(
@@ -106,22 +104,20 @@ class GptConfig(TrainingConfig):
     context_steps: int = per_member(
         0,
         "steps",
-        "steps in which the sequence length grows from context_start to context",
+        "steps during which the sequence length grows from context_start to context",
         acts=unless("context_start", None),
         ge=0,
     )
     text: tuple[str, ...] = structural(
-        (), "paths", "text files, folders or globs to train on; empty for the Python standard library"
+        (), "paths", "text files, folders or globs to train on; empty for the source of Python's standard library"
     )
     shift_at: int | None = per_member(
-        None, "step", "from where on shift_text is trained on, in place of text; null for never", off=True, ge=0
+        None, "step", "first step with shift_text as the text; null for never", off=True, ge=0
     )
     shift_text: tuple[str, ...] = structural(
-        (), "paths", "text after shift_at, as text is given", acts=unless("shift_at", None)
+        (), "paths", "text files, folders or globs to train on after shift_at", acts=unless("shift_at", None)
     )
-    validation_batches: int = structural(
-        8, "batches", "held-out batches of text for a validation loss", ge=1, le=10_000
-    )
+    validation_batches: int = structural(8, "batches", "held-out batches per validation loss", ge=1, le=10_000)
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> GptConfig:
@@ -142,39 +138,39 @@ class GptConfig(TrainingConfig):
         if self.context_start is not None and self.context_start > self.context:
             raise ValueError(f"context_start = {self.context_start} is longer than context = {self.context}")
         if self.context_start is not None and not self.context_steps:
-            raise ValueError(f"context_start = {self.context_start} needs context_steps to grow in: give some")
+            raise ValueError(f"context_start = {self.context_start} needs context_steps above 0 to grow over")
         return self
 
     @model_validator(mode="after")
     def _text_shifts_to_another(self) -> GptConfig:
         if self.shift_at is not None and self.shift_text == self.text:
-            raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text: name some")
+            raise ValueError(f"shift_at = {self.shift_at} needs a shift_text other than text")
         return self
 
     @property
     def place_of_norms(self) -> Literal["pre", "post", "output"] | None:
-        """``norm_place``; None in a model without norms."""
+        """``norm_place``, or None in a model without norms."""
         return None if self.norm is None else self.norm_place
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a norm stands before the head; after post-norm blocks their last norm does."""
+        """Whether a norm precedes the head. Post-norm blocks end with their own norm."""
         return self.place_of_norms in ("pre", "output")
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """Also noise scale and gain where batches have parts, and falls of the loss scale where there is one."""
+        """Also noise scale and gain with gradient accumulation, and falls of the loss scale in float16."""
         noise = ("noise_scale", "gain") if self.accumulate > 1 else ()
         return (*super().signals, *noise, *(("loss_scale_falls",) if self.precision == "float16" else ()))
 
     @property
     def num_micro_batches(self) -> int:
-        """How many micro-batches of a batch are trained on: no more than there are."""
+        """Micro-batches of each batch to train on, at most ``accumulate``."""
         return self.accumulate if self.micro_batches is None else min(int(self.micro_batches), self.accumulate)
 
     @property
     def tokens_per_step(self) -> int:
-        """Bytes that one step trains on."""
+        """Bytes per step."""
         return self.batch_size // self.accumulate * self.num_micro_batches * self.context
 
 

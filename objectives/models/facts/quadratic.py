@@ -1,4 +1,4 @@
-"""The fields and facts of the quadratic, free of torch."""
+"""Fields and facts of the quadratic, free of torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QuadraticConfig(TrainingConfig):
     )
 
 
-# Only its gradient is noisy: the loss is the same function at every step.
+# Noise is added to the gradient only; the loss is the same function at every step.
 QUADRATIC = Objective(
     "quadratic",
     QuadraticConfig,

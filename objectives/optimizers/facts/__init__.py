@@ -1,4 +1,4 @@
-"""Optimizers and the facts about them, free of torch, one per file: the table in which all look them up.
+"""The table of optimizers and the facts about them, free of torch; one optimizer per file.
 
 A new optimizer is a file here with its fields and facts, a file in ``rules`` with its update, and a line in the table.
 """
@@ -28,18 +28,18 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def facts_of(name: str) -> Optimizer:
-    """The facts of the optimizer ``name``: one of the table, or any of a library."""
+    """Return the facts about the optimizer ``name``, in the table or from a library."""
     return OPTIMIZERS.get(name, LIBRARY)
 
 
 def read_by_the_optimizer(field: str) -> Condition:
-    """The condition that the optimizer reads a field which it shares with others."""
+    """Return the condition that the optimizer reads a field which optimizers share."""
     known = [optimizer.name for optimizer in (*OPTIMIZERS.values(), LIBRARY) if field in optimizer.reads]
     return Condition(f"optimizer is {_listed(known)}", lambda settings: field in facts_of(settings["optimizer"]).reads)
 
 
 def that_can_start_the_second_moment() -> Condition:
-    """The condition that the optimizer keeps a second moment that can start elsewhere than at zero."""
+    """Return the condition that the optimizer's second moment can start at other values than zero."""
     known = [optimizer.name for optimizer in OPTIMIZERS.values() if optimizer.can_start_second_moment]
     return Condition(
         f"optimizer is {_listed(known)}", lambda settings: facts_of(settings["optimizer"]).can_start_second_moment

@@ -9,12 +9,12 @@ from objectives.optimizers.facts.optimizer import Optimizer
 
 
 class AdaBeliefFields(BaseModel):
-    """A separate epsilon, as it is added twice."""
+    """Its own epsilon, which is added twice."""
 
     adabelief_eps: float = per_member(
         1e-16,
         "1",
-        "AdaBelief: added to the second moment, and to its root",
+        "AdaBelief: added to the second moment and to its root",
         acts=when("optimizer", "adabelief"),
         gt=0,
     )

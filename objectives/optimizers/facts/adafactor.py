@@ -11,9 +11,11 @@ _CHOSEN = when("optimizer", "adafactor")
 
 
 class AdafactorFields(BaseModel):
-    """Decay, clipping and lower bounds of its step."""
+    """Decay, clipping and lower bounds of Adafactor's step."""
 
-    adafactor_decay: float = per_member(0.8, "1", "Adafactor: second moment's decay is 1 - t^-this", acts=_CHOSEN, ge=0)
+    adafactor_decay: float = per_member(
+        0.8, "1", "Adafactor: exponent c of the second moment's decay 1 - t^-c", acts=_CHOSEN, ge=0
+    )
     adafactor_clip: float | None = per_member(
         1.0,
         "1",
@@ -27,7 +29,7 @@ class AdafactorFields(BaseModel):
     adafactor_smallest: float = per_member(
         1e-3,
         "1",
-        "Adafactor: a weight's step is lr times its root mean square, or times this if that is smaller",
+        "Adafactor: lower bound of the root mean square of a weight, which multiplies lr",
         acts=_CHOSEN,
         ge=0,
     )

@@ -14,14 +14,14 @@ class Adam8bitFields(BaseModel):
     """Which weights have 8-bit moments, and how many entries share a scale."""
 
     adam8bit_block: int = structural(
-        256, "entries", "adam8bit: block of entries with one scale", acts=_CHOSEN, ge=32, multiple_of=32
+        256, "entries", "adam8bit: entries that share a scale", acts=_CHOSEN, ge=32, multiple_of=32
     )
     adam8bit_smallest: int = structural(
-        4096, "entries", "adam8bit: size of the smallest weight with 8-bit moments", acts=_CHOSEN, ge=0
+        4096, "entries", "adam8bit: smallest weight with 8-bit moments", acts=_CHOSEN, ge=0
     )
 
 
-# v is rounded down to zero in places, where the step has the same length whatever beta2 is: it averages no squares.
+# Where v is rounded down to zero, the step's length does not depend on beta2, so averages_squares stays False.
 ADAM8BIT = Optimizer(
     "adam8bit",
     "objectives.optimizers.rules.adam8bit:Adam8bit",

@@ -1,11 +1,11 @@
-"""Facts about the optimizers of torch and pytorch_optimizer, by name only."""
+"""Facts about the optimizers of torch and pytorch_optimizer, derived from their names."""
 
 from __future__ import annotations
 
 from objectives.fields import Settings
 from objectives.optimizers.facts.optimizer import Optimizer
 
-# The ones that divide by the root of an average of g^2 as Adam does.
+# They divide by the root of an average of g^2, as Adam does.
 _WITH_AVERAGED_SQUARES = ("Adam", "AdamW", "NAdam", "StableAdamW")
 
 

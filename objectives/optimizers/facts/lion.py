@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from objectives.optimizers.facts.optimizer import Optimizer, never
 
-# Its beta2 is the decay of the momentum: there is no second moment.
+# beta2 is the decay of the momentum; Lion has no second moment.
 LION = Optimizer(
     "lion",
     "objectives.optimizers.rules.lion:Lion",

@@ -12,21 +12,21 @@ from objectives.fields import Settings, is_per_member
 
 
 class NoFields(BaseModel):
-    """The fields of an optimizer without settings of its own: none."""
+    """No fields: for an optimizer without settings of its own."""
 
 
 def never(settings: Settings) -> bool | None:
-    """No, for all settings."""
+    """Return False for all settings."""
     return False
 
 
 def always(settings: Settings) -> bool | None:
-    """Yes, for all settings."""
+    """Return True for all settings."""
     return True
 
 
 def unknown(settings: Settings) -> bool | None:
-    """Not known, for all settings."""
+    """Return None for all settings: not known."""
     return None
 
 
@@ -34,37 +34,36 @@ def unknown(settings: Settings) -> bool | None:
 class Optimizer:
     """An optimizer's name, fields and facts; ``rule`` locates its update as module:class.
 
-    ``fields`` belong to it alone and start with its name; ``reads`` are those it shares with others. Facts that may
-    depend on the settings of a trial are functions of the settings, None where not known.
+    ``fields`` belong to this optimizer alone and start with its name; it shares ``reads`` with others. Facts that may
+    depend on a trial's settings are functions of the settings and return None if unknown.
     """
 
     name: str
     rule: str
     fields: type[BaseModel] = NoFields
     reads: Sequence[str] = ("beta1", "beta2", "eps")
-    # Whether all members of a pack train as one model, which can be compiled.
+    # Whether a pack trains as one stacked model, which can be compiled.
     can_be_stacked: bool = True
-    # Whether it keeps the second moment of every parameter uncompressed, so that it can start elsewhere than at zero.
+    # Whether it keeps the second moment of every parameter uncompressed, so that any initial value is possible.
     can_start_second_moment: bool = False
-    # The states that are its first and its second moment, which an intervention may set to zero or rescale.
+    # The states that hold its first and second moments, which an intervention may reset or rescale.
     first_moments: Sequence[str] = ("first_moment",)
     second_moments: Sequence[str] = ("second_moment",)
-    # Whether its steps have a divisor for each coordinate, so that curvature can be measured, and whether it tells v.
+    # Whether a step has a divisor per coordinate, so that curvature can be measured; and whether v can be read.
     has_divisor: bool = True
     has_v: bool = True
-    # Whether steps are divided by the root of a second moment.
+    # Whether it divides by the root of a second moment.
     divides_by_root: Callable[[Settings], bool | None] = unknown
-    # Whether that is the root of an average of g^2 with decay beta2, so that a short average makes steps longer.
+    # Whether this second moment averages g^2 with decay beta2, so that a short average makes steps longer.
     averages_squares: Callable[[Settings], bool | None] = never
-    # Whether the sum of v follows from the gradient norms: v starts at zero and averages g^2 over all steps.
+    # Whether gradient norms determine the sum of v: v starts at zero and averages g^2 over all steps.
     v_follows_from_norms: bool = False
-    # For tests: three values of each of its fields that give three different runs, and the settings needed for that
-    # besides the optimizer itself.
+    # For tests: three values per field that give three different runs, and other settings that this needs.
     examples: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     beside: Mapping[str, Settings] = field(default_factory=dict)
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The per-member fields that its update reads."""
-        own = [name for name, one in self.fields.model_fields.items() if is_per_member(one)]
+        own = [name for name, info in self.fields.model_fields.items() if is_per_member(info)]
         return (*self.reads, *own)

@@ -9,19 +9,19 @@ from objectives.optimizers.facts.optimizer import Optimizer, always
 
 
 class RAdamFields(BaseModel):
-    """The length of the average from which its root divides."""
+    """The length of the average beyond which RAdam divides by its root."""
 
     radam_threshold: float = per_member(
         5.0,
         "steps",
-        "RAdam: length of the second moment's average at which division by its root starts; 4 in the paper",
+        "RAdam: length of the second moment's average beyond which its root divides the step; 4 in the paper",
         acts=when("optimizer", "radam"),
         ge=4,
     )
 
 
 def _divides_in_the_end(settings: Settings) -> bool | None:
-    """False where the average is always too short for the division, whatever the step."""
+    """Return False if the average always stays too short for the division."""
     beta2, threshold = settings.get("beta2"), settings.get("radam_threshold")
     return None if beta2 is None or threshold is None else 2 / (1 - beta2) - 1 > threshold
 

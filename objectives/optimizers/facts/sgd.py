@@ -1,4 +1,4 @@
-"""SGD on an average of the gradients."""
+"""SGD with momentum, as an average of the gradients."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ _CHOSEN = when("optimizer", "sophia")
 
 
 class SophiaFields(BaseModel):
-    """Its clipping, the lower bound of the Hessian's diagonal, and the interval between its estimates."""
+    """Clipping, the lower bound of the Hessian's diagonal, and the interval between its estimates."""
 
-    sophia_clip: float = per_member(0.01, "1", "Sophia: largest m / h of an entry", acts=_CHOSEN, gt=0)
+    sophia_clip: float = per_member(0.01, "1", "Sophia: largest m / h per entry", acts=_CHOSEN, gt=0)
     sophia_eps: float = per_member(1e-12, "1", "Sophia: smallest h", acts=_CHOSEN, gt=0)
     sophia_interval: int = structural(
         10, "steps", "Sophia: steps between two estimates of the Hessian's diagonal h", acts=_CHOSEN, ge=1

@@ -14,7 +14,7 @@ class SpamFields(BaseModel):
     """Clipping of entries, and resets of the moments."""
 
     spam_threshold: float | None = per_member(
-        5000.0, "1", "SPAM: largest g^2 / v of an entry; null for no clipping", acts=_CHOSEN, gt=0
+        5000.0, "1", "SPAM: largest g^2 / v per entry; null for no clipping", acts=_CHOSEN, gt=0
     )
     spam_interval: int | None = per_member(
         500, "steps", "SPAM: steps between two resets of the moments; null for none", acts=_CHOSEN, ge=1

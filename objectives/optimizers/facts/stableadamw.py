@@ -9,7 +9,7 @@ from objectives.optimizers.facts.optimizer import Optimizer, always
 
 
 class StableAdamWFields(BaseModel):
-    """Clipping of its update."""
+    """Clipping of StableAdamW's update."""
 
     stableadamw_clip: float | None = per_member(
         1.0,

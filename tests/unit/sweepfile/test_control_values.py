@@ -83,18 +83,18 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (rule(do={"reset": "all"}), ["entry 1, do", "'moments', 'first_moment' or 'second_moment'"]),
     (rule(do={"clip_to_quantile": 1.5}), ["clip_to_quantile = 1.5 is not a number above 0"]),
     (rule(do={"clip_to_quantile": 0.5, "clip": 1}), ["set the same field"]),
-    (rule(do={"clip_to_quantile": 0.5}, over=3), ["no ramp to a quantile"]),
+    (rule(do={"clip_to_quantile": 0.5}, over=3), ["cannot be reached by a ramp"]),
     (rule(do={"lr_by_gain": 2}), ["lr_by_gain = 2 is not true"]),
     (rule(do={"lr_by_gain": True, "lr": 1}), ["lr and lr_by_gain set the same field"]),
     (rule(do={"lr_by_gain": True}), ["rule 1, change 1: lr_by_gain needs the gain", "gpt with accumulate above 1"]),
     (rule(do=[{"skip": 1}] * 5), ["5 changes and fires at most 4 times"]),
     (rule(do={"skip": 1}, over=3), ["it sets none"]),
-    (rule(over=5, lasts=5), ["no longer than its ramp"]),
+    (rule(over=5, lasts=5), ["must outlast its ramp"]),
     (rule(every=0), ["entry 1, every", "greater than or equal to 1"]),
     (rule(every="-5%"), ["entry 1, every", "not a share"]),
     (rule(at_most=1001), ["entry 1, at_most", "less than or equal to 1000"]),
     (rule(name="a=b"), ["entry 1, name"]),
-    (rule(after=199), ["control rule 1 reads from step 199 on, which is too late: steps = 200"]),
+    (rule(after=199), ["control rule 1 first reads step 199, which is too late: steps = 200"]),
     (rule(on="noise_scale"), ["control rule 1 cannot read noise_scale", "step, loss, grad_norm, curvature"]),
     (rule(do={"warmup": 5}), ["rule 1, change 1: it cannot set warmup", "only at the start", "beta1, beta2"]),
     (rule(do={"batch_size": 5}), ["structural"]),
@@ -211,7 +211,7 @@ def test_long_rules_are_called_by_what_they_do_and_stay_distinct() -> None:
 
 
 def test_no_rule_has_the_name_of_an_empty_list() -> None:
-    with pytest.raises(ValueError, match="what maps call an empty list"):
+    with pytest.raises(ValueError, match="the name of an empty list"):
         Rule.model_validate({"name": "none", **HALVE[0]})
 
 

@@ -91,7 +91,7 @@ def test_shares_are_of_the_steps_of_each_trial() -> None:
         ([{"at": 1, "set": {"lr": "half"}}], ["entry 1, set", "'half' is not a number"]),
         ([{"at": 1, "set": {"lr": True}}], ["entry 1, set.lr", "valid number"]),
         ([{"at": 1, "skip": 1, "over": 3}], ["sets no field"]),
-        ([{"at": 1, "set": {"lr": 1.0}, "over": 5, "lasts": 5}], ["no longer than its ramp"]),
+        ([{"at": 1, "set": {"lr": 1.0}, "over": 5, "lasts": 5}], ["must outlast its ramp"]),
         ([{"at": 200, "skip": 1}], ["s.yaml:4: interventions", "too late", "the last step is 199"]),
         ([{"at": 1, "set": {"warmup": 5}}], ["cannot set warmup", "only at the start", "beta1, beta2"]),
         ([{"at": 1, "set": {"second_moment_scale": 5}}], ["only at the start"]),
@@ -114,7 +114,7 @@ def test_what_cannot_act_is_refused_with_its_place_and_what_would(value: Any, wo
 
 def test_with_a_half_life_beta2_is_not_changed_but_the_half_life_is() -> None:
     fixed = {"beta2_half_life": 1e3}
-    with pytest.raises(InputError, match="beta2_half_life is in its place"):
+    with pytest.raises(InputError, match="beta2_half_life replaces it"):
         sweep_of(fixed=fixed, interventions=[{"at": 1, "set": {"beta2": 0.9}}])
     (trial,) = trials_of(fixed=fixed, interventions=[{"at": 1, "set": {"beta2_half_life": "x0.5"}}])
     assert QuadraticConfig.model_validate(trial.config, strict=False).beta2_half_life == 1e3
