@@ -176,6 +176,10 @@ class Objective:
         """Names of the fields that may differ inside a pack."""
         return frozenset(name for name, field in self.config_class.model_fields.items() if is_per_member(field))
 
+    def config_of(self, settings: Settings) -> TrainingConfig:
+        """Return the configuration with these resolved settings; they may come from JSON, with lists for tuples."""
+        return self.config_class.model_validate(settings, strict=False)
+
     def tokens_per_step(self, settings: Settings) -> int:
         """Examples that one step of a trial with these settings trains on; tokens where the examples are text."""
         config = cast(TrainingConfig, self.config_class.model_construct(**settings))

@@ -17,8 +17,8 @@ from orchestrator.base.space import Axis, Trial
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OSCILLATING, OUTCOMES, PRUNED, RIGHT, TOO_SLOW, UNSURE
 from orchestrator.commands.notebook_frame import NotebookFrame
+from orchestrator.driver.limits import PAUSE_S
 from orchestrator.driver.progress import Progress
-from orchestrator.driver.signals import PAUSE_S
 from orchestrator.driver.words import format_seconds
 from orchestrator.maps.axis_values import value_labels
 from orchestrator.maps.related_cells import led

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.commands.printing import Answer
 from orchestrator.commands.run import run
-from orchestrator.driver.refining import refining_sweep
+from orchestrator.driver.proposing import refining_sweep
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.spec import refuse_import

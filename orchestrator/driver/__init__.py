@@ -1,1 +1,1 @@
-"""The loop that plans, leases, launches and records, and what a run resumes from."""
+"""The loop that proposes trials, packs, dispatches, records and resumes."""

@@ -1,4 +1,4 @@
-"""Checks before a sweep is planned or run: its code is present, and its folder belongs to it."""
+"""Checks before a sweep is planned or run: it can be trained on this machine, and its folder belongs to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.sweepfile.spec import Sweep
 
 
 def check_runnable(sweep: Sweep, folder: Path) -> None:
-    """Raise InputError where ``sweep`` cannot be trained on this machine, or ``folder`` belongs to another sweep."""
+    """Raise InputError if ``sweep`` cannot be trained on this machine, or if ``folder`` belongs to another sweep."""
     refuse_imported(folder)
     refuse_what_is_not_there(sweep.objective)
     check_optimizers(sweep)
@@ -26,24 +26,24 @@ def check_runnable(sweep: Sweep, folder: Path) -> None:
 
 
 def library_optimizers(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
-    """Library optimizers that ``trials`` name, in order."""
+    """Return the library optimizers that ``trials`` name, in order."""
     if isinstance(sweep.objective, CustomTrainer):
         return []
     return [n for n in dict.fromkeys(trial.config["optimizer"] for trial in trials) if n not in OPTIMIZERS]
 
 
 def check_optimizers(sweep: Sweep) -> None:
-    """Raise InputError where a library is not installed, or its optimizer needs more than gradients."""
+    """Raise InputError if a library is not installed, or if its optimizer needs more than gradients."""
     found = {name: problem_with(name) for name in library_optimizers(sweep, sweep.trials)}
     if problems := [Problem("", "optimizer", *problem) for problem in found.values() if problem]:
         raise InputError(*problems)
 
 
 def check_same_axes(sweep: Sweep, folder: Path) -> None:
-    """Raise InputError where ``folder`` holds results over an axis that ``sweep`` does not have.
+    """Raise InputError if ``folder`` holds results over an axis that ``sweep`` lacks.
 
-    The map, report and frozen file of ``sweep`` would replace those of the other sweep. A new axis, or other values of
-    an axis, extends the existing results.
+    The map, report and frozen file of ``sweep`` would replace the other sweep's. A new axis, or other values of
+    an axis, extend the existing results.
     """
     if not (folder / LEDGER).is_file():
         return
@@ -53,7 +53,6 @@ def check_same_axes(sweep: Sweep, folder: Path) -> None:
         axes = [axis["name"] for axis in json.loads(ledger.facts().get("axes", "[]"))]
         has_results = any(status == "finished" for status, _ in ledger.statuses().values())
     if has_results and (gone := [name for name in axes if name not in sweep.axis_names]):
-        over = " and ".join(axes)
-        message = f"the results there are of a sweep over {over}, and this one has no axis {gone[0]}"
-        remedy = f"say --name NEW_NAME, or keep the axis with one value: --axis {gone[0]}=values:VALUE"
+        message = f"existing results are over {' and '.join(axes)}, but this sweep has no axis {gone[0]}"
+        remedy = f"set --name NEW_NAME, or keep the axis with one value: --axis {gone[0]}=values:VALUE"
         raise InputError(Problem(str(folder), f"axes.{gone[0]}", message, remedy))

@@ -1,4 +1,4 @@
-"""Trials -> packs: trials of one structure together, in sizes that keep every worker busy to the end."""
+"""Group trials into packs of one structure, in sizes that keep every worker busy to the end; dispatch and resume."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import itertools
 import math
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from objectives.base import Objective
-from orchestrator.base.packs import Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
+from orchestrator.base.errors import StorageError
+from orchestrator.base.files import read_checkpoint
+from orchestrator.base.packs import Checkpoint, Launch, LaunchedPack, Member, Pack, StackedPack, Telemetry
 from orchestrator.base.space import Trial, canonical_json, format_value
+from orchestrator.detection.slow import rung_thresholds
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.autotune import best_eager, load_measurements
+from orchestrator.worker.trial_folder import TRIALS
 
 # The stacking width that pays off on most CPUs at proxy sizes; a measurement on the machine overrides it.
 _EXPECTED_WIDTH = 16
-_LATER = {"interventions", "control"}  # fields that change a trial in mid-run
+_LATER = {"interventions", "control"}  # fields that change a trial while it trains
 
 
 def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack]:
-    """Packs of ``trials``, each of one structure; a trial of a custom trainer is a pack of one.
+    """Group ``trials`` into packs of one structure; a trial of a custom trainer is a pack of its own.
 
-    A pack trains some members at a time and the rest as places become free. Early packs hold many members, to save
-    start-up time; the last packs are one round each, so that no worker waits long for another. Where slow trials are
-    pruned every pack is one round, as a pack is compared with those that ended before it, unless the width is not known
-    beforehand.
+    A pack trains some members at a time and the rest as rows become free. Early packs hold many members, to save
+    start-up time; the last packs are one round each, so that no worker waits long for another. If slow trials are
+    pruned, every pack is one round, because a pack is compared with the packs that ended before it; except if the
+    width is not known beforehand.
     """
     if isinstance(sweep.objective, CustomTrainer):
         return [pack_of(sweep, [Member(t.trial_id, t.config, t.seed)], t.steps) for t in trials]
@@ -49,12 +56,12 @@ def make_packs(sweep: Sweep, trials: Sequence[Trial], workers: int) -> list[Pack
 
 
 def _family(trial: Trial) -> str:
-    """What trials have in common that train as one until their later changes differ."""
+    """A key shared by trials that train as one until their later changes differ."""
     return canonical_json({**{k: v for k, v in trial.config.items() if k not in _LATER}, "seed": trial.seed})
 
 
 def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """``trials`` with those of a family side by side, in the order of their first; as is without later changes."""
+    """Sort ``trials`` so that families are contiguous, in the order of their first members."""
     if not any(_LATER & trial.config.keys() for trial in trials):
         return trials
     families: dict[str, list[Trial]] = {}
@@ -64,14 +71,14 @@ def _families_together(trials: Sequence[Trial]) -> Sequence[Trial]:
 
 
 def _of_whole_families(sizes: Sequence[int], trials: Sequence[Trial]) -> list[int]:
-    """``sizes`` of packs with each cut moved to the end of the family in it, where the next pack has that many."""
+    """Move each cut between packs of ``sizes`` to the end of the family that it would split."""
     if not any(_LATER & trial.config.keys() for trial in trials):
         return list(sizes)
     names = list(map(_family, trials))
     cuts = [0]
     for cut in itertools.accumulate(sizes):
         end = next((i for i in range(cut, len(names)) if i == 0 or names[i] != names[i - 1]), len(names))
-        # A family that fills whole packs is cut where the sizes say.
+        # A family that fills whole packs is cut as ``sizes`` says.
         cuts.append(max(cuts[-1], end if end - cut < max(sizes) // 2 else cut))
     return [high - low for low, high in itertools.pairwise(cuts) if high > low]
 
@@ -83,29 +90,29 @@ def _stacked(sweep: Sweep) -> Objective:
 
 
 def structure_of(sweep: Sweep, trial: Trial) -> str:
-    """The settings that all members of a pack have in common, as canonical text."""
+    """Return the settings that all members of a pack share, as canonical text."""
     objective = _stacked(sweep)
-    config = objective.config_class.model_validate(trial.config, strict=False)
+    config = objective.config_of(trial.config)
     # Includes defaults of inactive fields: without a warmup its shape is irrelevant, and the trial fits a pack with
     # one.
     return canonical_json(config.model_dump(mode="json", exclude=set(objective.per_member_fields)))
 
 
-def plan_text(sweep: Sweep, pack: Pack, way: str) -> str:
-    """How a pack trains, in a line, with the values of the axes that set its structure apart from that of others.
+def plan_text(sweep: Sweep, pack: Pack, reason: str) -> str:
+    """Describe in one line how a pack trains, with the axes that set its structure apart from other packs.
 
-    ``way`` is what its worker said. What it measured, after the colon, is for the ledger.
+    ``reason`` is the worker's choice of a plan; the measurements after its colon are for the ledger.
     """
     config, objective = pack.members[0].config, _stacked(sweep)
-    apart = [name for name in sweep.axis_names if name in config and name not in objective.per_member_fields]
-    of = f" of {', '.join(f'{name} {format_value(config[name])}' for name in apart)}" if apart else ""
-    return f"packs{of}: {way.partition(':')[0]}"
+    structural = [name for name in sweep.axis_names if name in config and name not in objective.per_member_fields]
+    of = f" of {', '.join(f'{name} {format_value(config[name])}' for name in structural)}" if structural else ""
+    return f"packs{of}: {reason.partition(':')[0]}"
 
 
 def expected_width(sweep: Sweep, trial: Trial) -> int:
     """Members that will train at a time: as set in the sweep file, or as measured on this machine."""
     objective = _stacked(sweep)
-    config = objective.config_class.model_validate(trial.config, strict=False)
+    config = objective.config_of(trial.config)
     if not config.can_be_stacked:
         return 1
     if sweep.resources.pack != "auto":
@@ -117,9 +124,9 @@ def expected_width(sweep: Sweep, trial: Trial) -> int:
 
 
 def trials_at_a_time(sweep: Sweep, slots: int) -> tuple[int, int]:
-    """The trials of a whole pack, and those that ``slots`` workers train together.
+    """Return the size of a whole pack, and how many trials ``slots`` workers train at a time.
 
-    Where the search would have few under way, packs are as narrow as that takes, but no worker is left without a trial.
+    Packs are narrower if the search limits how many trials run at a time, but no worker is left without a trial.
     """
     if isinstance(sweep.objective, CustomTrainer) or not sweep.trials:
         return 1, slots
@@ -137,16 +144,16 @@ def _sizes(num_trials: int, width: int, workers: int, *, one_round_each: bool = 
     """
     num_rounds = math.ceil(math.ceil(num_trials / width) / workers) * workers
     num_rounds = min(num_rounds, num_trials)
-    edges = [round(i * num_trials / num_rounds) for i in range(num_rounds + 1)]
+    bounds = [round(i * num_trials / num_rounds) for i in range(num_rounds + 1)]
     taken = [0]
     while taken[-1] < num_rounds:
         share = 1 if one_round_each else (num_rounds - taken[-1]) // (2 * workers)
         taken.append(taken[-1] + max(1, share))
-    return [edges[high] - edges[low] for low, high in itertools.pairwise(taken)]
+    return [bounds[high] - bounds[low] for low, high in itertools.pairwise(taken)]
 
 
 def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: int | None = None) -> Pack:
-    """A pack of ``members``, at most ``width`` at a time; None for the sweep's setting, if they can be stacked."""
+    """Make a pack of ``members``, at most ``width`` at a time; None uses the sweep's setting."""
     objective, resources = sweep.objective, sweep.resources
     shared: dict[str, Any] = {
         "pack_id": uuid.uuid4().hex[:12],
@@ -158,7 +165,7 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
     }
     if isinstance(objective, CustomTrainer):
         return LaunchedPack(**shared, launch=_launch(sweep, objective))
-    config = objective.config_class.model_validate(members[0].config, strict=False)
+    config = objective.config_of(members[0].config)
     if width is None and resources.pack != "auto" and config.can_be_stacked:
         width = resources.pack
     return StackedPack(
@@ -175,17 +182,17 @@ def pack_of(sweep: Sweep, members: Sequence[Member], steps_ahead: int, width: in
     )
 
 
-def _launch(sweep: Sweep, own: CustomTrainer) -> Launch:
-    resume, resources = own.section.resume, sweep.resources
+def _launch(sweep: Sweep, trainer: CustomTrainer) -> Launch:
+    resume, resources = trainer.section.resume, sweep.resources
     return Launch(
-        folder=own.folder,
-        workers=own.workers,
+        folder=trainer.folder,
+        workers=trainer.workers,
         gpus_per_worker=resources.gpus_per_worker or resources.gpus,
         checkpoint=resume.checkpoint if resume is not None else None,
         resume_arguments=tuple(resume.arguments) if resume is not None else (),
-        grace_s=own.section.grace_s,
+        grace_s=trainer.section.grace_s,
         silence_s=resources.stall_timeout_s,
-        preload=own.preload,
+        preload=trainer.preload,
     )
 
 
@@ -194,3 +201,36 @@ def planned_workers(sweep: Sweep) -> int:
     if sweep.resources.parallel != "auto":
         return sweep.resources.parallel
     return max(1, len(os.sched_getaffinity(0)) // (sweep.resources.cpus * sweep.resources.workers))
+
+
+def dispatched(pack: Pack, sweep: Sweep, folder: Path, ledger: LedgerReader) -> Pack:
+    """Return ``pack`` as it goes to a worker: with the current rung thresholds, and the folder of its trials."""
+    slow = sweep.stopping.slow
+    if slow is not None:
+        pack = replace(pack, rung_thresholds=rung_thresholds(slow, pack.steps, ledger.reference_trials(pack.steps)))
+    if isinstance(pack, LaunchedPack):
+        pack = replace(pack, launch=replace(pack.launch, trials_folder=str((folder / TRIALS).absolute())))
+    return pack
+
+
+def resumed_pack(
+    sweep: Sweep, ledger: LedgerReader, folder: Path, pack_id: str, trial_ids: Collection[str], width: int | None = None
+) -> tuple[Pack | None, list[str]]:
+    """Return the pack that resumes ``trial_ids`` from the last good checkpoint of ``pack_id``, or None without one.
+
+    The second value lists the problems of unusable checkpoints.
+    """
+    problems = []
+    for checkpoint in ledger.checkpoints(pack_id):
+        try:
+            content = read_checkpoint(folder, checkpoint.name, checkpoint.sha256)
+        except StorageError as error:
+            problems.append(str(error))
+            continue
+        members = ledger.members(pack_id)
+        skip = frozenset(member.trial_id for member in members) - set(trial_ids)
+        steps_ahead = (len(members) - len(skip)) * members[0].config["steps"]
+        pack = pack_of(sweep, members, steps_ahead, width)
+        assert isinstance(pack, StackedPack), "only stacked packs have checkpoints"
+        return replace(pack, resume=Checkpoint(content, checkpoint.ages), skip=skip), problems
+    return None, problems

@@ -1,4 +1,4 @@
-"""The state of a run, who observes it, and how it ended."""
+"""The state of a run while it trains, its observers, and the summary when it has ended."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ class Progress:
     """The state of a run; observers read it, only the runner writes it."""
 
     sweep: Sweep
-    trials: Mapping[str, Trial]  # by id, in the order of the sweep; a search that is open adds to them
+    trials: Mapping[str, Trial]  # by id, in the order of the sweep; an open search adds to them
     statuses: dict[str, str]
     outcomes: dict[str, str]
     to_train: int
-    clock: Callable[[], float]  # of durations, in seconds
+    clock: Callable[[], float]  # for durations, in seconds
     started: float
     workers: int = 0
     member_steps: int = 0
     steps_began: tuple[float, int] | None = None  # when the first steps were reported, and how many
     saved_steps: int = 0
-    notes: list[str] = field(default_factory=list)  # how packs are run and what went wrong, without duplicates
-    num_hung: int = 0  # workers and trainers that were silent for too long
-    held_back: str | None = None  # why no other trial is started
+    notes: list[str] = field(default_factory=list)  # execution plans and problems, without duplicates
+    num_hung: int = 0  # packs without news for too long
+    held_back: str | None = None  # why no further trial is started
     stopped_by: int | None = None  # a signal's number
     error: Exception | None = None  # what ended the run
     running: dict[str, Report] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counter[str]:
-        """Trials by outcome, or by status where there is none yet."""
+        """Number of trials by outcome, or by status before they have one."""
         return Counter(self.outcomes.get(trial_id, status) for trial_id, status in self.statuses.items())
 
     @property
     def num_over(self) -> int:
-        """Trials for which no other result will come."""
+        """Trials that will get no further result."""
         return sum(status in ("finished", "errored") for status in self.statuses.values())
 
     @property
     def num_risen(self) -> int:
-        """Trials in training whose gradient norm is up by half against its last steps."""
+        """Trials in training whose gradient norm has risen by half over its last steps."""
         return sum(report.num_risen for report in self.running.values())
 
     @property
     def steps_left(self) -> int:
-        """Member-steps still to train at most: if no member is lost, and a search uses all its trials."""
+        """Upper bound of the member-steps left, reached if no member is lost and a search uses all its trials."""
         unfinished = (self.trials[trial_id] for trial_id, status in self.statuses.items() if status in _TO_TRAIN)
         done = sum(report.steps_in_hand for report in self.running.values())
         return max(0, sum(trial.steps for trial in unfinished) + self._steps_not_proposed - done)
 
     @property
     def share_done(self) -> float:
-        """The part of all member-steps that is trained or not needed any more, from 0 to 1."""
+        """Share of all member-steps that are trained or no longer needed, from 0 to 1."""
         total = sum(trial.steps for trial in self.trials.values()) + self._steps_not_proposed
         return 1 - self.steps_left / total if total else 0.0
 
@@ -79,9 +79,9 @@ class Progress:
 
     @property
     def member_steps_per_second(self) -> float:
-        """Throughput of all workers since their first steps; 0 until ``_ENOUGH_S`` of them were seen.
+        """Throughput of all workers since their first steps; 0 during the first ``_ENOUGH_S``.
 
-        What comes before, such as imports, says nothing of the time that is left.
+        The time before the first steps, such as imports, does not predict the time left.
         """
         if self.steps_began is None:
             return 0.0
@@ -91,16 +91,16 @@ class Progress:
 
 
 class Observer(Protocol):
-    """An observer of a run: the live view, the mirrors to trackers, the messages of `notify`."""
+    """An observer of a run: the live view, the mirrors to trackers, or the messages of `notify`."""
 
     def began(self, progress: Progress) -> None:
         """Training is about to begin."""
 
     def changed(self, progress: Progress, finished: Sequence[MemberResult]) -> None:
-        """Something happened, or a quarter of a second has passed; ``finished`` are new results."""
+        """Something happened or a quarter of a second passed; ``finished`` are new results."""
 
     def ended(self, progress: Progress) -> None:
-        """Training has ended, possibly by an error."""
+        """Training has ended, possibly with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ class Summary:
     trained: int
     seconds: float
     stopped_by: int | None  # a signal's number
-    used_up: str | None = None  # the part of the budget that ended the run
+    used_up: str | None = None  # the limit of the budget that ended the run
 
     @property
     def exit_code(self) -> int:
-        """0 when all trials finished, 3 when some did not, 128 + signal when stopped."""
+        """0 if all trials finished, 3 if some did not, 128 + signal if stopped."""
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         return EXIT_SOME_FAILED if self.counts["errored"] or self.counts["lost"] else EXIT_OK

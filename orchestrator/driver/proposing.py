@@ -1,27 +1,35 @@
-"""The trials of a run: what the ledger has of the sweep, and what the sweep's search proposes."""
+"""The trials of a run: from the ledger and from the sweep's search; and a search that refines a finished sweep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.columns import RESULTS
+from orchestrator.base.errors import InputError, Problem
+from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.base.space import Trial
+from orchestrator.ledger.imported import refuse_imported
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, SeedResult
+from orchestrator.sweepfile.overrides import Overrides
+from orchestrator.sweepfile.refining import refined
 from orchestrator.sweepfile.searches import proposed_trials
-from orchestrator.sweepfile.spec import Sweep
+from orchestrator.sweepfile.spec import Sweep, build_sweep, read_document
 
 if TYPE_CHECKING:  # a plan writes no ledger
     from orchestrator.ledger.writer import LedgerWriter
 
-# The room for a search that proposes all at once.
+# Room for a search that proposes all of its trials at once.
 _UNLIMITED = 10**9
+_MAX_TRIALS = 10_000  # a sweep file with so many is valid without further settings
 
 
 class Proposer:
-    """Keeps the trials of one run, in the order of the sweep; new ones are in the ledger before they are trained."""
+    """The trials of one run, in the order of the sweep; new ones are in the ledger before they are trained."""
 
     def __init__(self, sweep: Sweep, ledger: LedgerWriter) -> None:
         self._sweep, self._ledger = sweep, ledger
@@ -29,17 +37,17 @@ class Proposer:
         self.trials: dict[str, Trial] = {}
 
     def begin(self, facts: Mapping[str, str]) -> None:
-        """Make the sweep in the ledger consist of what it has already and of the search's next trials."""
-        self.trials = {trial.trial_id: trial for trial in self._recalled()}
+        """Make the sweep in the ledger consist of its recorded trials and of the search's next ones."""
+        self.trials = {trial.trial_id: trial for trial in self._recorded()}
         room = len(self._sweep.trials) if self._sweep.is_open else _UNLIMITED
-        new = self._proposed(room) if not self._under_way() else []
-        order = {trial.trial_id: place for place, trial in enumerate(self._sweep.trials)}
+        new = self._proposed(room) if not self._is_waiting() else []
+        order = {trial.trial_id: i for i, trial in enumerate(self._sweep.trials)}
         trials = sorted([*self.trials.values(), *new], key=lambda trial: order.get(trial.trial_id, len(order)))
         self.trials = {trial.trial_id: trial for trial in trials}
         self._ledger.plan(self._sweep.objective.name, trials, facts)
 
     def more(self, room: int) -> list[Trial]:
-        """Further trials, recorded in the ledger; none where the search waits or is over."""
+        """Return further trials, recorded in the ledger; none while the search waits or when it is over."""
         if not self._sweep.is_open:
             return []
         new = self._proposed(room)
@@ -49,43 +57,43 @@ class Proposer:
         return new
 
     def _proposed(self, room: int) -> list[Trial]:
-        proposals = None if self._is_over else self._sweep.search.propose(self._known(), room)
+        proposals = None if self._is_over else self._sweep.search.propose(self._cell_results(), room)
         self._is_over = proposals is None
         if not self._sweep.is_open:
             return [] if proposals is None else [t for t in self._sweep.trials if t.trial_id not in self.trials]
         made = proposed_trials(proposals or [], self._sweep.maker)
         return [trial for trial in made if trial.trial_id not in self.trials]
 
-    def _recalled(self) -> list[Trial]:
-        """The trials in the ledger that are of the sweep, also those of an earlier version of its file."""
+    def _recorded(self) -> list[Trial]:
+        """The sweep's trials in the ledger, including trials of an earlier version of its file."""
         listed = {trial.trial_id: trial for trial in self._sweep.trials}
         if not self._sweep.is_open:
             return [listed[trial_id] for trial_id in self._ledger.statuses(removed=True) if trial_id in listed]
         rows = self._ledger.trials(removed=True)
         return [trial for row in rows if (trial := listed.get(row.trial_id) or self._sweep.trial_like(row))]
 
-    def _under_way(self) -> bool:
-        """Whether an open search has trials that wait for their result."""
+    def _is_waiting(self) -> bool:
+        """Whether an open search has trials without a result."""
         statuses = self._ledger.statuses(removed=True)
         over = ("finished", "errored")
         return self._sweep.is_open and any(statuses[trial_id][0] not in over for trial_id in self.trials)
 
-    def _known(self) -> list[CellResult]:
-        """All cells so far, in the order in which they were proposed."""
+    def _cell_results(self) -> list[CellResult]:
+        """All cells so far, in the order of their proposals."""
         seeds: dict[tuple[Any, ...], list[SeedResult]] = {}
         cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-        results = self._results() if self._sweep.is_open else {}
+        results = self._seed_results() if self._sweep.is_open else {}
         for trial in self.trials.values():
             key = cell_key(trial.cell)
             cells.setdefault(key, trial.cell)
             seeds.setdefault(key, []).append(results.get(trial.trial_id, SeedResult(trial.seed, None, False)))
-        order = {seed: place for place, seed in enumerate(self._sweep.seeds)}
+        order = {seed: i for i, seed in enumerate(self._sweep.seeds)}
         return [
             CellResult(cell, tuple(sorted(seeds[key], key=lambda result: order[result.seed])))
             for key, cell in cells.items()
         ]
 
-    def _results(self) -> dict[str, SeedResult]:
+    def _seed_results(self) -> dict[str, SeedResult]:
         return {
             row.trial_id: SeedResult(
                 seed=row.seed,
@@ -102,6 +110,24 @@ class Proposer:
 
 
 def missing_trials(trials: Iterable[Trial], statuses: Mapping[str, tuple[str, int]]) -> list[Trial]:
-    """Those of ``trials`` that a run would train: planned, interrupted or lost, and not given up."""
+    """Return the ``trials`` that a run would train: planned, interrupted or lost, and not given up."""
     again = ("planned", "interrupted", "lost")
     return [trial for trial in trials if statuses.get(trial.trial_id, ("planned", 0))[0] in again]
+
+
+def refining_sweep(
+    folder: Path, along: str | None, num_more: int, factor: float, overrides: Overrides, allow_import: bool
+) -> Sweep:
+    """Return the search that continues from the trials in ``folder`` and adds at most ``num_more``.
+
+    Raises InputError if ``folder`` has imported results or no trials of these axes.
+    """
+    refuse_imported(folder)
+    document = read_document(folder / FROZEN_SWEEP)
+    # The axes decide which trials count, so the sweep is built twice.
+    search = build_sweep(refined(document, along, _MAX_TRIALS, factor), overrides, allow_import=allow_import)
+    with LedgerReader(folder / LEDGER) as ledger:
+        num_known = sum(search.trial_like(row) is not None for row in ledger.trials(removed=True))
+    if not num_known:
+        raise InputError(Problem(str(folder), "", "has no trial to begin with", "`sweep run` it first"))
+    return build_sweep(refined(document, along, num_known + num_more, factor), overrides, allow_import=allow_import)

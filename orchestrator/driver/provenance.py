@@ -1,4 +1,4 @@
-"""The code, versions and machine that results were made with."""
+"""The code, versions and settings with which a sweep was run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.version import __version__
 
 
 def driver_facts(sweep: Sweep) -> dict[str, str]:
-    """What the ledger records about a sweep as a whole."""
+    """Return the facts that the ledger records about a sweep as a whole."""
     objective = sweep.objective
     return {
         "name": sweep.name,
@@ -41,14 +41,14 @@ def _axis_fact(axis: Axis) -> dict[str, Any]:
 
 
 def git_commit() -> str:
-    """The commit of the working directory, with + when files differ from it; empty without git."""
+    """Return the commit of the working directory, with + if files differ from it; empty without git."""
     commit = _git("rev-parse", "HEAD")
     is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")
     return f"{commit}+" if is_changed else commit
 
 
 def _git(*arguments: str) -> str:
-    """The output of git; empty if it fails. Takes no lock, which would remain if it were killed."""
+    """The output of git, or empty if it fails. It takes no lock, which would remain if it were killed."""
     try:
         command = ["git", "--no-optional-locks", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, env={**os.environ, "LC_ALL": "C"})

@@ -1,4 +1,4 @@
-"""The loop: plan, lease, launch, record, stop. It knows no Ray, no MLflow and no terminal."""
+"""The loop of a run: propose, pack, dispatch, record, stop. Independent of Ray, MLflow and the terminal."""
 
 from __future__ import annotations
 
@@ -35,26 +35,22 @@ from orchestrator.base.reports import (
     Report,
 )
 from orchestrator.base.trial_result import MemberResult
-from orchestrator.driver.budget import Budget
-from orchestrator.driver.fail_fast import FailFast
-from orchestrator.driver.packing import make_packs, pack_of, plan_text, trials_at_a_time
+from orchestrator.driver.limits import PAUSE_S, Budget, FailFast, stop_signals
+from orchestrator.driver.packing import dispatched, make_packs, pack_of, plan_text, resumed_pack, trials_at_a_time
 from orchestrator.driver.progress import Observer, Progress, Summary
 from orchestrator.driver.proposing import Proposer, missing_trials
 from orchestrator.driver.provenance import driver_facts
-from orchestrator.driver.resuming import resumed_pack
-from orchestrator.driver.sending import ready
-from orchestrator.driver.signals import PAUSE_S, stop_signals
 from orchestrator.driver.words import cause_of, last_line
 from orchestrator.executors import Executor
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.spec import Sweep
 
-# Times a trial may be lost without progress in between before it is given up.
+# Losses of a trial without progress in between, after which it is given up.
 MAX_LOSSES = 3
 _POLL_S = 0.25
 _OUT_OF_MEMORY_REMEDY = "lower batch_size, context or width, or --pack"
-# Packs queued beyond the running ones, so that no worker waits for the driver. None where trials are compared with
-# those that have a result when their pack is sent.
+# Packs queued beyond the running ones, so that no worker waits for the driver. Zero if slow trials are stopped, since
+# a pack is compared with the trials that have a result when it is dispatched.
 _LOOKAHEAD = 1
 
 
@@ -68,11 +64,11 @@ def run_sweep(
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> Summary:
-    """Train what ``sweep`` still lacks and record it in the ledger under ``folder``.
+    """Train the missing trials of ``sweep`` and record them in the ledger under ``folder``.
 
     The executor is created only if there is something to train, so running a finished sweep is a no-op. ``clock``
-    measures durations and ``wall_clock`` dates what is recorded, both in seconds. Raises
-    InputError when another driver has the sweep, StorageError when results cannot be written.
+    measures durations and ``wall_clock`` dates records, both in seconds. Raises InputError if another driver has the
+    sweep, StorageError if results cannot be written.
     """
     with sweep_lock(folder), LedgerWriter(folder / LEDGER, clock=wall_clock) as ledger:
         write_if_changed(folder / FROZEN_SWEEP, sweep.text)
@@ -86,7 +82,7 @@ def run_sweep(
 
 
 class _Run:
-    """One driver's run over one sweep."""
+    """One run of one driver over one sweep."""
 
     def __init__(
         self,
@@ -110,7 +106,7 @@ class _Run:
         self.furthest: Counter[str] = Counter()
         self.budget = Budget.of(sweep.budget, sweep.resources.gpus, ledger, wall_clock)
         self.fail_fast = FailFast()
-        self.over_when_asked: int | None = None  # trials that were over when the search had no more to propose
+        self.over_when_asked: int | None = None  # number of finished trials when the search last had too few proposals
         statuses = ledger.statuses()
         self.waiting = self.budget.affordable(missing_trials(proposer.trials.values(), statuses))
         self.progress = Progress(
@@ -145,16 +141,16 @@ class _Run:
             observer.began(progress)
         try:
             for pack_id, trial_ids in self.ledger.resumable().items():
-                self._go_on(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
+                self._resume(pack_id, [trial_id for trial_id in trial_ids if trial_id in self.waiting])
             while progress.stopped_by is None and not self._is_used_up():
                 progress.workers = executor.slots
                 self._ask_for_more(executor)
                 if self.waiting:
                     self.queued += make_packs(self.sweep, list(self.waiting.values()), executor.slots)
                     self.waiting.clear()
-                # Packs that run already go on: one of them may train, and then the others are started after all.
-                most = executor.slots + (_LOOKAHEAD if self.sweep.stopping.slow is None else 0)
-                while self.queued and self.fail_fast.reason is None and len(self.packs) < most:
+                # Packs already running continue: if one of them trains after all, the others are started too.
+                max_packs = executor.slots + (_LOOKAHEAD if self.sweep.stopping.slow is None else 0)
+                while self.queued and self.fail_fast.reason is None and len(self.packs) < max_packs:
                     self._submit(self.queued.pop(0), executor)
                 if not self.packs:
                     return
@@ -164,14 +160,14 @@ class _Run:
             progress.error = error
             raise
         finally:
-            # The next run marks as abandoned what cannot be written now.
+            # If this cannot be written now, the next run marks the trials as abandoned.
             with contextlib.suppress(StorageError):
                 self._release_running()
             for observer in self.observers:
                 observer.ended(progress)
 
     def _ask_for_more(self, executor: Executor) -> None:
-        """Ask an open search for trials where there is room for a whole pack of them, or nothing else to wait for."""
+        """Ask an open search for trials if a whole pack fits, or if nothing else is running."""
         progress = self.progress
         if (
             not self.sweep.is_open
@@ -184,7 +180,7 @@ class _Run:
         if under_way and at_a_time - under_way < width:
             return
         new = self.proposer.more(at_a_time - under_way)
-        # A search that waits is asked again when there is another result.
+        # A waiting search is asked again after the next result.
         self.over_when_asked = over if len(new) < width else None
         self._set_status([trial.trial_id for trial in new], "planned")
         affordable = self.budget.affordable(new)
@@ -195,22 +191,22 @@ class _Run:
         return self.budget.is_used_up(self.progress, len(self.started.intersection(self.packs)))
 
     def _submit(self, pack: Pack, executor: Executor) -> None:
-        pack = ready(pack, self.sweep, self.folder, self.ledger)
+        pack = dispatched(pack, self.sweep, self.folder, self.ledger)
         executor.submit(pack)
         if isinstance(pack, StackedPack) and pack.resume is not None:
-            # The executor has the checkpoint now; the driver keeps only its position.
+            # The executor has the checkpoint now; the driver keeps only the steps in it.
             pack = replace(pack, resume=replace(pack.resume, content=b""))
         self.packs[pack.pack_id] = pack
 
     def _poll(self, executor: Executor) -> None:
-        """Process what has happened, and tell the observers."""
+        """Handle new events, and notify the observers."""
         finished = [new for event in executor.poll(_POLL_S) for new in self._handle(event, executor)]
         for observer in self.observers:
             observer.changed(self.progress, finished)
-        self._look_for_hung(executor)
+        self._kill_hung(executor)
 
     def _pause(self, executor: Executor) -> None:
-        """Let running packs write a checkpoint, within a time limit."""
+        """Let running packs write a checkpoint, within PAUSE_S."""
         executor.pause()
         deadline = self.clock() + PAUSE_S
         while not self.started.isdisjoint(self.packs) and self.clock() < deadline:
@@ -219,7 +215,7 @@ class _Run:
     def _handle(self, event: Event, executor: Executor) -> Sequence[MemberResult]:
         pack = self.packs.get(event.pack_id)
         if pack is None:
-            return ()  # from an attempt that was given up; its trials belong to another one now
+            return ()  # from an attempt that was given up; its trials belong to another attempt now
         self.last_news[pack.pack_id] = self.clock()
         if isinstance(event, PackStarted):
             self.started.add(pack.pack_id)
@@ -238,10 +234,10 @@ class _Run:
         self.ledger.record(report, saved)
         if saved is not None:
             self._tidy_checkpoints()
-        if saved is not None or new or self._has_gone_on(pack, report):
+        if saved is not None or new or self._is_further(pack, report):
             self.progressed.add(pack.pack_id)
         before = progress.running.get(pack.pack_id)
-        # A pack that restarts counts from below its former position; no step is subtracted.
+        # A restarted pack counts from an earlier position; no step is subtracted.
         progress.member_steps += max(0, report.member_steps - (before.member_steps if before else 0))
         if progress.steps_began is None and progress.member_steps:
             progress.steps_began = (self.clock(), progress.member_steps)
@@ -249,8 +245,8 @@ class _Run:
             self.fail_fast.trained()
             progress.held_back = None
         progress.running[pack.pack_id] = replace(report, traces={}, checkpoint=None)  # they are on disk
-        if way := report.environment.get("way"):
-            self._note(plan_text(self.sweep, pack, way))
+        if plan_reason := report.environment.get("way"):
+            self._note(plan_text(self.sweep, pack, plan_reason))
         for finished in new:
             progress.statuses[finished.trial_id] = "finished"
             progress.outcomes[finished.trial_id] = finished.outcome
@@ -259,8 +255,8 @@ class _Run:
             self._close(pack, report.ending)
         return new
 
-    def _has_gone_on(self, pack: Pack, report: Report) -> bool:
-        """Whether a custom trainer that resumes from its own checkpoints is further than an earlier attempt."""
+    def _is_further(self, pack: Pack, report: Report) -> bool:
+        """Whether a custom trainer with its own checkpoints is further than any earlier attempt."""
         if not isinstance(pack, LaunchedPack) or pack.launch.checkpoint is None:
             return False
         (trial_id,) = pack.trial_ids
@@ -268,11 +264,11 @@ class _Run:
         return report.member_steps > before
 
     def _close(self, pack: Pack, ending: Ending) -> None:
-        """Settle a pack that has ended: the ledger and the status of its unfinished trials."""
+        """Settle a pack that has ended: its entry in the ledger and the status of its unfinished trials."""
         self.progress.num_hung += isinstance(ending, Lost | Failed) and ending.is_hung
         match ending:
             case Completed():
-                # A worker that forgets a member would be a bug of ours, and must not look like a result.
+                # A worker that forgets a member would be a bug of sweep, and must not look like a result.
                 self._settle(pack, "done", "errored", "the worker ended without its result")
             case Paused():
                 self._settle(pack, "interrupted", "interrupted", "the run was stopped")
@@ -283,7 +279,7 @@ class _Run:
                 self.ledger.drop_newest_checkpoint(pack.pack_id)
                 self._lose(pack, cause_of(error))
             case OutOfMemory(error, at_a_time) if at_a_time > 1 and len(self._unfinished(pack)) > 1:
-                self._note(f"out of memory with {at_a_time} members at a time: tried again with half of them")
+                self._note(f"out of memory with {at_a_time} members at a time: tried again with half as many")
                 self._halve(pack, self._settle(pack, "lost", "lost", f"out of memory: {cause_of(error)}"), at_a_time)
             case OutOfMemory(error, _, waited):
                 cause = f"out of memory with one member: {cause_of(error)} ({_OUT_OF_MEMORY_REMEDY})"
@@ -298,8 +294,9 @@ class _Run:
     def _settle(
         self, pack: Pack, ended: str, status: str, reason: str, error: str | None = None, waited: Collection[str] = ()
     ) -> list[str]:
-        """Record that a pack ``ended``: its unfinished trials, which are returned, get ``status``, and those that
-        ``waited`` are packed again.
+        """Record that a pack ``ended``, pack trials that ``waited`` again, and return its unfinished trials.
+
+        The unfinished trials get ``status``.
         """
         self.ledger.end_pack(pack.pack_id, ended, status, reason, error, waited)
         self.packs.pop(pack.pack_id, None)
@@ -307,11 +304,11 @@ class _Run:
         unfinished = self._unfinished(pack)
         self._set_status(unfinished, status)
         self._set_status(waited, "planned")
-        self._wait(waited)
+        self._queue(waited)
         return unfinished
 
     def _lose(self, pack: Pack, reason: str) -> None:
-        """Handle a pack whose process died: its members resume from their checkpoint, a limited number of times.
+        """Handle a pack whose process died: its members resume from their checkpoint, up to MAX_LOSSES times.
 
         A pack that is lost twice without progress in between may be too large for the machine, and is halved.
         """
@@ -321,35 +318,35 @@ class _Run:
             for trial_id in lost:
                 self.losses[trial_id] = 0
         self.losses.update(lost)
-        most = max((self.losses[trial_id] for trial_id in lost), default=0)
-        if most >= 2 and len(lost) > 1:
+        num_losses = max((self.losses[trial_id] for trial_id in lost), default=0)
+        if num_losses >= 2 and len(lost) > 1:
             self._halve(pack, lost, last.at_a_time if last is not None else len(lost))
-        elif most >= MAX_LOSSES:
+        elif num_losses >= MAX_LOSSES:
             self.ledger.give_up(
-                lost, f"lost {most} times, last because {reason} (if memory ran out: {_OUT_OF_MEMORY_REMEDY})"
+                lost, f"lost {num_losses} times, last because {reason} (if memory ran out: {_OUT_OF_MEMORY_REMEDY})"
             )
             self._set_status(lost, "errored")
-        elif lost and not self._go_on(pack.pack_id, lost):
-            self._wait(lost)
+        elif lost and not self._resume(pack.pack_id, lost):
+            self._queue(lost)
 
     def _halve(self, pack: Pack, lost: Sequence[str], at_a_time: int) -> None:
-        """Retry the unfinished members in two packs, each with half as many at a time."""
+        """Retry the unfinished members in two packs, each training half as many at a time."""
         width = max(1, at_a_time // 2)
         for half in (lost[::2], lost[1::2]):
             if len(half) == 1:
-                self.losses[half[0]] = 0  # what the larger packs were lost for need not be this trial's fault
-            if half and not self._go_on(pack.pack_id, half, width):
+                self.losses[half[0]] = 0  # larger packs may have been lost for another trial's fault
+            if half and not self._resume(pack.pack_id, half, width):
                 chosen = set(half)
                 members = [member for member in pack.members if member.trial_id in chosen]
                 self.queued.insert(0, pack_of(self.sweep, members, len(members) * pack.steps, width))
 
-    def _go_on(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
-        """Queue a pack that resumes ``trial_ids`` from the checkpoint of ``pack_id``, if there is one."""
+    def _resume(self, pack_id: str, trial_ids: Sequence[str], width: int | None = None) -> bool:
+        """Queue a pack that resumes ``trial_ids`` from the checkpoint of ``pack_id``; returns False without one."""
         if not trial_ids:
             return False
-        pack, faults = resumed_pack(self.sweep, self.ledger, self.folder, pack_id, trial_ids, width)
-        for fault in faults:
-            self._note(f"warning: {fault}")
+        pack, problems = resumed_pack(self.sweep, self.ledger, self.folder, pack_id, trial_ids, width)
+        for problem in problems:
+            self._note(f"warning: {problem}")
         if pack is None:
             return False
         self.resumed_from[pack.pack_id] = pack_id
@@ -358,11 +355,11 @@ class _Run:
             self.waiting.pop(trial_id, None)
         return True
 
-    def _wait(self, trial_ids: Collection[str]) -> None:
+    def _queue(self, trial_ids: Collection[str]) -> None:
         """Queue trials to be packed again."""
         self.waiting.update({trial_id: self.proposer.trials[trial_id] for trial_id in trial_ids})
 
-    def _look_for_hung(self, executor: Executor) -> None:
+    def _kill_hung(self, executor: Executor) -> None:
         """Kill packs whose heartbeat is too old, and treat them as lost."""
         timeout_s = self.sweep.resources.stall_timeout_s
         for pack_id in self.started.intersection(self.packs):

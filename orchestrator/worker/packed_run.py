@@ -140,8 +140,7 @@ class PackedRun:
             raise RuntimeError("resources.gpus asks for a GPU, but torch sees none on this worker")
         device = "cuda" if pack.gpus else "cpu"
         objective = load_objective(pack.objective, pack.folder)
-        # Configurations were checked strictly when they were read; JSON has no tuples.
-        configs = [objective.config_class.model_validate(m.config, strict=False) for m in pack.members]
+        configs = [objective.config_of(member.config) for member in pack.members]
         resumed = from_bytes(pack.resume.content, pack.trial_ids) if pack.resume is not None else None
         skipped = {k for k, member in enumerate(pack.members) if member.trial_id in pack.skip}
         num_members = len(configs) - len(skipped)

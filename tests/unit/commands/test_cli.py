@@ -126,7 +126,7 @@ def test_a_sweep_of_fewer_axes_does_not_take_the_place_of_another(sweep_command,
     for command in (["run", "edge.yaml", *INLINE], ["plan", "edge.yaml"], ["run", "edge", *INLINE]):
         code, text = sweep_command(*command, *dropped)
         assert code == 2, text
-        assert "results/edge: axes.lr: the results there are of a sweep over lr and beta1" in text
+        assert "results/edge: axes.lr: existing results are over lr and beta1, but this sweep has no axis lr" in text
         assert "--name" in text
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     code, text = sweep_command("run", "edge.yaml", *INLINE, *dropped, "--name", "edge_at_lr")

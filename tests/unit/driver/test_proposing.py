@@ -9,7 +9,7 @@ import pytest
 from sweep_cases import numbers, search_with, sweep_with
 
 from orchestrator.base.files import LEDGER
-from orchestrator.driver.budget import Budget
+from orchestrator.driver.limits import Budget
 from orchestrator.driver.progress import Progress
 from orchestrator.executors.inline import InlineExecutor
 from orchestrator.health.sweep import examine_sweep
