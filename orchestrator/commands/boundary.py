@@ -10,7 +10,7 @@ from orchestrator.base.errors import EXIT_OK, InputError, Problem
 from orchestrator.base.files import LEDGER, check_output
 from orchestrator.base.vocabulary import OSCILLATING, TOO_SLOW
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.detection.lr_health import LR_NAMES
+from orchestrator.detection.relative import LR_NAMES
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.boundary import boundary as rows_of
 from orchestrator.maps.boundary import boundary_lines, lr_places

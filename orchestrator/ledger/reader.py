@@ -7,16 +7,15 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.base.packs import Member, ReferenceTrial
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import PRUNED
-from orchestrator.detection.learned import with_learned_shares
-from orchestrator.detection.lr_health import LR_NAMES, with_lr_health
+from orchestrator.detection.relative import LR_NAMES, Training, learned_shares, lr_axis, lr_health
 from orchestrator.ledger.packed_objective import FACT, PackedObjective, from_fact
 from orchestrator.ledger.schema import (
     SCHEMA,
@@ -100,7 +99,7 @@ class LedgerReader:
         self.close()
 
     def trials(self, *, removed: bool = False) -> list[TrialResult]:
-        """The sweep's trials in order, with what others tell of each: ``with_learned_shares``, ``with_lr_health``.
+        """Return the sweep's trials in order, each with its learned share and the label of its learning rate.
 
         With ``removed`` also trials that are no longer in the sweep, after the others and without these.
         """
@@ -293,6 +292,42 @@ class LedgerReader:
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return damage_errors(self.path)
+
+
+def with_learned_shares(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the trials of one sweep with their learned shares."""
+    shares = learned_shares([(trial.outcome, trial.initial_loss, trial.final_loss) for trial in trials])
+    pairs = zip(trials, shares, strict=True)
+    return [replace(trial, learned_share=share if trial.is_judged else None) for trial, share in pairs]
+
+
+def with_lr_health(
+    trials: Sequence[TrialResult],
+    beside: Collection[str] = (),
+    noise_of: Callable[[TrialResult], float] | None = None,
+) -> list[TrialResult]:
+    """Return the trials of one sweep with label and regret of their learning rates, see ``lr_health``.
+
+    ``beside`` are axes that advance with the learning rate, ``noise_of`` gives a trial's noise from step to step.
+    """
+    axis = lr_axis(trials[0].cell) if trials else None
+    if axis is None:
+        return list(trials)
+    rows: dict[Any, list[int]] = {}
+    for i, trial in enumerate(trials):
+        if isinstance(trial.cell[axis], int | float):
+            others = tuple(item for item in trial.cell.items() if item[0] != axis and item[0] not in beside)
+            rows.setdefault(others, []).append(i)
+    labelled = list(trials)
+    for row in rows.values():
+        trainings = [
+            Training(t.cell[axis], t.seed, t.outcome, t.initial_loss, t.final_loss, t.is_degraded)
+            for t in map(trials.__getitem__, row)
+        ]
+        of_row = None if noise_of is None else lambda place, row=row: noise_of(trials[row[place]])
+        for i, health in zip(row, lr_health(trainings, of_row), strict=True):
+            labelled[i] = replace(trials[i], lr_health=health.label, lr_regret=health.regret)
+    return labelled
 
 
 def is_sampled(facts: Mapping[str, str]) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_ordered
 from orchestrator.base.vocabulary import DEGRADED, OSCILLATING, TOO_SLOW
-from orchestrator.detection.lr_health import LR_NAMES
 from orchestrator.detection.outcomes import is_known, is_over_edge
+from orchestrator.detection.relative import LR_NAMES
 from orchestrator.maps.axis_values import label_between, value_labels
 from orchestrator.maps.related_cells import existing, led, state_beside
 from orchestrator.maps.stability import MapCell, StabilityMap

@@ -10,7 +10,7 @@ from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem, did_you_mean
 from orchestrator.base.space import Axis, Trial, format_value, grid_cells, is_number, is_ordered
 from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
-from orchestrator.detection.learned import learned_shares
+from orchestrator.detection.relative import learned_shares
 from orchestrator.search.batches import InBatches
 from orchestrator.search.by_optuna import GENERATIONS, MARGIN, SPREADS, OptunaSearch
 from orchestrator.search.catalogue import EDGE

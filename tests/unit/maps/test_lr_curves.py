@@ -3,15 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from sweep_cases import finished, ledger_at, sweep_of
 
 from orchestrator.base.reports import Completed, Report
+from orchestrator.detection.relative import SHAKING
 from orchestrator.driver.packing import make_packs
 from orchestrator.driver.provenance import driver_facts
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.maps.boundary import boundary, boundary_lines
-from orchestrator.maps.lr_curves import SHAKING, judged_trials, step_noise
+from orchestrator.maps.lr_curves import judged_trials
 from orchestrator.maps.recommendation import recommend
 from orchestrator.maps.stability import stability_map
 
@@ -44,13 +44,6 @@ def ledger_of(folder: Path, *curves: np.ndarray, body: str = RATES, outcomes: tu
 
 def words(ledger: LedgerWriter) -> list[str | None]:
     return [trial.lr_health for trial in judged_trials(ledger)]
-
-
-def test_the_noise_of_steps_is_their_deviation_and_a_smooth_descent_has_hardly_any() -> None:
-    noise = np.random.default_rng(0).normal(2.0, 0.1, 40_000)
-    assert step_noise(noise) == pytest.approx(0.1, rel=0.05)
-    assert step_noise(descent(1.0)) < 1e-4
-    assert step_noise(np.array([1.0, np.nan] * 10)) == 0.0
 
 
 def test_a_loss_that_shakes_for_nothing_is_oscillating(tmp_path: Path) -> None:
