@@ -148,7 +148,7 @@ def ratios(case: Case, ratio_M: Sequence[float] | np.ndarray) -> Case:
 # --- one planted cause each ----------------------------------------------------------------------
 
 
-def over_the_edge() -> Case:
+def over_the_threshold() -> Case:
     """A learning rate that is too high whatever the warmup, which is as long as the rule asks for."""
     case = risen(calm("diverged", 35, {"lr": 3.0, "warmup": 40}, steps_done=120), 35, 50.0)
     case = ratios(case, np.where(case.telemetry["step"] >= 20, 4.0, 0.8))
@@ -261,7 +261,7 @@ def clipping_saturated() -> Case:
 
 
 PLANTED = {
-    "over_the_edge": over_the_edge,
+    "over_the_threshold": over_the_threshold,
     "warmup_too_short": warmup_too_short,
     "preconditioner_decay": preconditioner_decay,
     "sharpening": sharpening,

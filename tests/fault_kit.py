@@ -18,7 +18,7 @@ from sweep_cases import QUADRATIC
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import LEDGER
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 
 # Twelve trials, four seconds together, some beyond the edge. Checkpoints go by steps, so that every pack

@@ -9,10 +9,9 @@ from typing import Any
 from diagnosis_cases import row_of
 
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region, cell_remedy
 from orchestrator.causes.remedies.remedy import Entry, Fork, Remedy
-from orchestrator.causes.remedies.tallies import tallies
+from orchestrator.causes.remedies.results import Remedies, tallies
 
 LOWER = Remedy(({"at": 0, "set": {"lr": "x0.5"}},))
 SKIP = Remedy(({"at": 0, "skip": 5},))
@@ -47,9 +46,9 @@ def answer(rows: Sequence[TrialResult], cause: str | None = None, onset: int | N
         control_differs={},
         tallies=tuple(one for one in counted if one.remedy.entries),
         unchanged=tuple(one for one in counted if not one.remedy.entries),
-        beside=(),
+        stable_cells=(),
         neighbour=None,
-        harms=(),
+        costs=(),
         num_missing=0,
     )
     return replace(found, **changes)

@@ -245,9 +245,10 @@ class SweepResults:
         "-50"; ``allow_import`` lets code be imported that the sweep's file names. Raises InputError for a trial that is
         stable, and for a remedy that it does not take.
         """
-        from orchestrator.causes.remedies.training import Asked, find_remedies  # they bring what trains
+        from orchestrator.causes.remedies.request import RemedyRequest
+        from orchestrator.causes.remedies.training import find_remedies  # they bring what trains
 
-        asked = Asked(tuple(tried), tuple(at), replicates, pairs, allow_import)
+        asked = RemedyRequest(tuple(tried), tuple(at), replicates, pairs, allow_import)
         return in_words(ToldRemedies, find_remedies(self.folder, trial, cell or {}, asked))
 
     def remedies(
@@ -265,10 +266,12 @@ class SweepResults:
         ``allow_import`` is as in ``remedy``. Raises InputError where no cell is unstable, and for a remedy that no cell
         takes.
         """
-        from orchestrator.causes.remedies.latest_first import find_cell_remedies  # they bring what trains
-        from orchestrator.causes.remedies.training import Asked
+        from orchestrator.causes.remedies.training import (
+            RemedyRequest,
+            find_cell_remedies,  # they bring what trains
+        )
 
-        asked = Asked(tuple(tried), tuple(at), replicates, pairs, allow_import, of_each_cell=True)
+        asked = RemedyRequest(tuple(tried), tuple(at), replicates, pairs, allow_import, each_cell=True)
         return in_words(ToldCellRemedies, find_cell_remedies(self.folder, cell or {}, asked))
 
     def explain(self, x: str | None = None, y: str | None = None) -> ToldExplanation:

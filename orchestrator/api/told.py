@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from orchestrator.base.in_words import InWords
-from orchestrator.causes.advised import diagnosis_page
 from orchestrator.causes.diagnosis import Diagnosis
+from orchestrator.causes.diagnosis_text import diagnosis_page
 from orchestrator.causes.explanation import Explanation
 from orchestrator.causes.explanation_text import explanation_lines
-from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.answer_text import remedies_lines
 from orchestrator.causes.remedies.cells import CellRemedies
 from orchestrator.causes.remedies.cells_text import cell_remedies_lines, cell_remedies_table
+from orchestrator.causes.remedies.results import Remedies
 from orchestrator.maps.comparison import Comparison
 from orchestrator.maps.comparison_text import comparison_lines
 from orchestrator.maps.fitted_comparison import FittedComparison

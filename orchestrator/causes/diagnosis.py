@@ -1,4 +1,4 @@
-"""Why a trial became unstable: which trial to examine, the finding of each mechanism, and which of them leads."""
+"""Why a trial became unstable: which trial to examine, the finding on each mechanism, and the cause."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, Outcome
 from orchestrator.causes.evidence import BatchText, Evidence, gather
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.finding import Finding
+from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.series import Series, series
 from orchestrator.ledger.imported import refuse_without_curves
 from orchestrator.ledger.packed_objective import PackedObjective
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import sweep_axes, trials_where
 
-# The worse outcome first, to break ties.
-_BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")
-_MOST_COMPARED = 8  # other trials whose losses are read
-_SHOWN = 5
+_BAD: tuple[Outcome, ...] = ("diverged", "stalled", "spiked")  # the worst first, to break ties
+_MAX_COMPARED = 8  # other trials whose losses are read
+_MAX_IDS = 5  # in a message
 
 # Takes a trial's row and the steps after which it was rolled back.
 BatchTexts = Callable[[TrialResult, np.ndarray], BatchText]
@@ -36,11 +35,10 @@ BatchTexts = Callable[[TrialResult, np.ndarray], BatchText]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the evidence says about one trial.
+    """The findings on one trial, one for each mechanism in their order.
 
-    ``cause`` is the leading supported mechanism, None without one: not enough evidence, or nothing to explain.
-    ``along`` are supported ones that it causes or that accompany it; ``others`` are the unknown and the excluded ones,
-    in the order of the mechanisms. ``chosen`` says why this trial was chosen.
+    ``cause`` is the leading supported finding, or None if there is not enough evidence or nothing to explain. ``along``
+    are the other supported findings, effects or companions of the cause. ``chosen`` says why this trial was chosen.
     """
 
     sweep: str
@@ -61,7 +59,7 @@ class Diagnosis:
 
 
 def batch_texts_of_objectives(trial: TrialResult, rollback_step_N: np.ndarray) -> BatchText:
-    """The text of a trial's batches as its objective knows it; each of the rollbacks at (N,) skipped some batches."""
+    """Where in the text a trial's batches are, as its objective knows; each rollback at (N,) skipped some batches."""
     objective = OBJECTIVES.get(trial.objective)
     if objective is None:
         return lambda step: None
@@ -83,29 +81,29 @@ def diagnose(
     cell: Mapping[str, Any] | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis | None:
-    """The diagnosis of one trial: of ``trial_id`` (or a unique prefix), or of the most typical one of ``cell``.
+    """Diagnose one trial: ``trial_id`` (or a unique prefix), the most typical trial of ``cell``, or of the sweep.
 
-    Without either, of the most typical trial of the sweep: the earliest onset of the most common outcome that is not
-    stable; None where all are stable. ``batch_texts`` returns, for a trial's row, a function that names the origin of a
-    step's batch. Raises InputError where there is no such trial or cell, or it has no result.
+    The most typical trial is the one with the earliest onset of the most common unstable outcome; return None if all
+    trials of the sweep are stable. ``batch_texts`` returns, for a trial's row, a function that names the origin of a
+    step's batch. Raises InputError for an unknown trial or cell, or one without a result.
     """
     rows = ledger.trials()
     if trial_id is not None and cell:
-        raise InputError(Problem("--trial", trial_id, "names one trial already", "leave out --cell"))
+        raise InputError(Problem("--trial", trial_id, "already names the trial", "leave out --cell"))
     if trial_id is not None:
-        return examine(ledger, trial_by_id(rows, trial_id), "it was asked for", rows, batch_texts)
-    found: Sequence[TrialResult] = rows
+        return examine(ledger, trial_by_id(rows, trial_id), "given by its id", rows, batch_texts)
+    candidates: Sequence[TrialResult] = rows
     if cell:
-        found, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
-    finished = [row for row in found if row.outcome is not None]
+        candidates, _ = trials_where("--cell", rows, {axis.name: axis for axis in sweep_axes(ledger)}, cell)
+    finished = [row for row in candidates if row.outcome is not None]
     if not finished:
-        raise InputError(Problem(ledger.path.parent.name, "", "no trial of it has finished", "`sweep run` trains it"))
+        raise InputError(Problem(ledger.path.parent.name, "", "no trial has finished yet", "`sweep run` trains it"))
     typical = most_typical(finished)
     if typical is None:
         return examine(ledger, finished[0], "all trials of the cell are stable", rows, batch_texts) if cell else None
     alike = sum(row.outcome == typical.outcome for row in finished)
-    common = f"{typical.outcome}, as are {alike} of {len(finished)} trials of the {'cell' if cell else 'sweep'}"
-    chosen = f"the earliest onset of the commonest outcome that is not stable ({common})"
+    share = f"{alike} of {len(finished)} trials of the {'cell' if cell else 'sweep'}"
+    chosen = f"earliest onset of the most common unstable outcome ({typical.outcome}, {share})"
     return examine(ledger, typical, chosen, rows, batch_texts)
 
 
@@ -116,7 +114,7 @@ def examine(
     rows: Sequence[TrialResult],
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Diagnosis:
-    """The diagnosis of ``trial``, a finished one of ``rows``."""
+    """Diagnose ``trial``, a finished trial among ``rows``."""
     refuse_without_curves(ledger, "a diagnosis reads them")
     trace = ledger.trace(trial.trial_id)
     rollback_step_N = trace["step"][trace["rolled_back"] == 1] if "rolled_back" in trace else np.zeros(0)
@@ -134,55 +132,53 @@ def examine(
 
 
 def rank(evidence: Evidence, sweep: str, chosen: str) -> Diagnosis:
-    """The finding of every mechanism, and the cause: the first supported one in their order.
+    """Examine every mechanism; the cause is the first supported one in their order.
 
     A stable trial has findings but no cause: a risk without consequence is not a cause.
     """
-    findings = tuple(mechanism.look(evidence) for mechanism in MECHANISMS.values())
+    findings = tuple(mechanism.examine(evidence) for mechanism in MECHANISMS.values())
     supported = [finding for finding in findings if finding.verdict == "supported"]
     causes = [finding for finding in supported if not MECHANISMS[finding.mechanism].is_companion]
     cause = causes[0] if causes and evidence.outcome != "stable" else None
-    return Diagnosis(sweep, evidence, chosen, findings, cause, tuple(one for one in supported if one is not cause))
+    along = tuple(finding for finding in supported if finding is not cause)
+    return Diagnosis(sweep, evidence, chosen, findings, cause, along)
 
 
 def most_typical(rows: Sequence[TrialResult]) -> TrialResult | None:
-    """The finished trial that best represents those that are not stable; None where all are stable.
-
-    Of the most common outcome that is not stable, the one with the earliest onset.
-    """
+    """The finished trial with the earliest onset of the most common unstable outcome; None if all are stable."""
     return next(iter(typical_trials(rows)), None)
 
 
 def typical_trials(rows: Sequence[TrialResult]) -> list[TrialResult]:
-    """The finished trials of the most common outcome that is not stable, by their onset; empty if all are stable."""
-    rows = [row for row in rows if not row.is_degraded] or rows  # one that is only too slow is not typical of others
+    """The finished trials of the most common unstable outcome, by their onset; empty if all are stable."""
+    rows = [row for row in rows if not row.is_degraded] or rows  # a trial that is only too slow is not typical
     counts = Counter(row.outcome for row in rows if row.outcome in _BAD)
     if not counts:
         return []
     commonest = max(_BAD, key=lambda outcome: counts[outcome])
-    of_it = [row for row in rows if row.outcome == commonest]
-    return sorted(of_it, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
+    trials = [row for row in rows if row.outcome == commonest]
+    return sorted(trials, key=lambda row: math.inf if row.onset_step is None else row.onset_step)
 
 
 def trial_by_id(rows: Sequence[TrialResult], beginning: str) -> TrialResult:
-    """The finished trial whose id equals ``beginning``, or is the only one with it as prefix. Raises InputError."""
-    found = [row for row in rows if row.trial_id.startswith(beginning)] if beginning else []
-    exact = [row for row in found if row.trial_id == beginning]
-    if len(exact or found) != 1:
-        what = f"{len(found)} trials begin with it" if found else "the sweep has no such trial"
-        ids = ", ".join(row.trial_id for row in (found or rows)[:_SHOWN])
-        remedy = f"give more of the id: {ids}" if found else f"ids are such as {ids}"
+    """The finished trial with the id ``beginning``, or the only one whose id starts with it. Raises InputError."""
+    matches = [row for row in rows if row.trial_id.startswith(beginning)] if beginning else []
+    matches = [row for row in matches if row.trial_id == beginning] or matches
+    if len(matches) != 1:
+        what = f"{len(matches)} trial ids start with it" if matches else "the sweep has no such trial"
+        ids = ", ".join(row.trial_id for row in (matches or rows)[:_MAX_IDS])
+        remedy = f"give more of the id: {ids}" if matches else f"use an id such as {ids}"
         raise InputError(Problem("--trial", beginning, what, remedy))
-    (trial,) = exact or found
+    (trial,) = matches
     if trial.outcome is None:
-        raise InputError(Problem("--trial", beginning, f"has no result, it is {trial.status}", "`sweep run` trains it"))
+        raise InputError(Problem("--trial", beginning, f"has no result: it is {trial.status}", "`sweep run` trains it"))
     return trial
 
 
 def _same_data(
     ledger: LedgerReader, trial: TrialResult, rows: Sequence[TrialResult], packed: PackedObjective | None
 ) -> list[Series]:
-    """Losses of other trials with the same batches: same seed and data, where the step determines the batch."""
+    """Losses of other trials with the same batches: same seed and data, if the step determines the batch."""
     has_moved_on = trial.config.get("rollback") is not None
     if trial.objective in CUSTOM_KINDS or trial.onset_step is None or has_moved_on:
         return []
@@ -200,5 +196,5 @@ def _same_data(
         for row in rows
         if row.outcome is not None and row.trial_id != trial.trial_id and data(row) == data(trial)
     ]
-    traces = [ledger.trace(other) for other in others[:_MOST_COMPARED]]
+    traces = [ledger.trace(other) for other in others[:_MAX_COMPARED]]
     return [series(trace["step"], trace["loss"]) for trace in traces if "loss" in trace]

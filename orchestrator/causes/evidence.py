@@ -1,8 +1,7 @@
-"""The evidence on one trial, in the form that the mechanisms of an instability need."""
+"""The evidence on one trial: its curves, telemetry, settings and neighbouring cells, as mechanisms need them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,18 @@ import numpy as np
 from objectives.base import OBJECTIVES, Objective
 from objectives.control import acted
 from objectives.interventions import in_force
-from objectives.optimizers.facts import facts_of
-from orchestrator.base.space import is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
-from orchestrator.causes.moments import second_moment_sums, v_lags
-from orchestrator.causes.series import NOTHING, Series, known, series
+from orchestrator.causes.moments import (
+    beta2_of,
+    follows_from_norms,
+    is_adam,
+    number_of,
+    second_moment_sums,
+    sets,
+    v_lags,
+)
+from orchestrator.causes.series import NOTHING, Series, joined, known, series
 from orchestrator.ledger.packed_objective import PackedObjective
 from orchestrator.maps.neighbours import Neighbour, neighbours
 from orchestrator.sweepfile.settings import settings_of
@@ -25,11 +30,9 @@ from orchestrator.sweepfile.settings import settings_of
 # Shapes: N steps.
 
 ALL = "all"
-# Settings that change what enters v, so that it does not follow from the norms.
-_INTO_V = ("zclip", "adagc", "rollback")
 _FULL_RATE = 0.9  # of the highest learning rate before the onset
-# A blow-up at the start: how far above the first loss, and in how many steps; a run that has been back for this many
-# times as long is judged by later steps.
+# A blow-up at the start rises this share above the first loss within these steps. A run that has been back for _BACK
+# times as long is judged by its later steps.
 _BLOW_UP, _START, _BACK, _SMOOTHED = 0.5, 50, 3, 5
 _ONSET_REACH = 50  # steps after the onset in which to look for its peak
 
@@ -38,13 +41,14 @@ BatchText = Callable[[int], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One trial's row of the ledger, its curves, its telemetry, and the sweep's other trials.
+    """A trial, its curves and telemetry, and the other trials of its sweep.
 
-    ``curves`` and ``telemetry`` map a column to its readings. ``v_lag`` is |g|^2 / sum(vhat) of all parameters at as
-    many steps as possible, ``effective_step`` the learning rate over the root of the second moment. ``edge`` is the
-    measured curvature over its threshold: above 1 a step is over the edge of stability. ``same_data`` are the losses of
-    other trials with the same batches. ``batch_text`` gives the position of a step's batch in the text. ``packed`` are
-    the facts of a custom packed objective, None of any other.
+    ``curves`` and ``telemetry`` map a column to its readings. ``sisters`` are the trials of the sweep, with or without
+    the trial itself. ``v_lag`` is |g|^2 / sum(vhat) over all parameters at as many steps as possible,
+    ``effective_step`` the learning rate over the root of the second moment. ``threshold_ratio`` is the measured
+    curvature over its threshold 2 / lr: above 1 a step overshoots. ``same_data`` are the losses of other trials with
+    the same batches. ``batch_text`` describes where in the text a step's batch is. ``packed`` holds the facts of a
+    custom packed objective, None for any other.
     """
 
     trial: TrialResult
@@ -53,7 +57,7 @@ class Evidence:
     telemetry: Mapping[str, Series]
     v_lag: Series
     effective_step: Series
-    edge: Series
+    threshold_ratio: Series
     same_data: tuple[Series, ...]
     batch_text: BatchText
     has_every_step: bool
@@ -61,27 +65,28 @@ class Evidence:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The trial's settings, including features that are off."""
+        """The settings of the trial, including features that are off."""
         settings = settings_of(self.trial.objective, self.trial.config)
         return settings if self.packed is None else {**self.packed.features, **settings}
 
     @property
     def config_in_force(self) -> Mapping[str, Any]:
-        """The settings with the numbers that interventions and rules gave them by the last step before the onset.
+        """The settings at the last step before the onset, after interventions and rules.
 
-        Neighbouring cells are compared by ``config``, and what training did is judged by these.
+        Judge training by these settings, and compare neighbouring cells by ``config``.
         """
-        entries = _acted(self.trial).get("interventions")
+        actual = acted(self.trial.config, self.trial.fired)
+        entries = actual.get("interventions")
         if not entries or self.objective is None:
             return self.config
-        config = self.objective.config_class.model_validate(_acted(self.trial), strict=False)
+        config = self.objective.config_class.model_validate(actual, strict=False)
         now = in_force(config, max(self.until - 1, 0))
         return {**self.config, **{name: getattr(now, name) for entry in entries for name in entry.get("set", ())}}
 
     @property
     def sets_clipping(self) -> bool:
-        """Whether a method of clipping changes in mid-run, so that only its readings tell what was clipped."""
-        return _sets(_acted(self.trial), ("clip", "zclip", "adagc"))
+        """Whether clipping changes in mid-run, so that only readings show what was clipped."""
+        return sets(acted(self.trial.config, self.trial.fired), "clip", "zclip", "adagc")
 
     @property
     def objective(self) -> Objective | None:
@@ -90,9 +95,9 @@ class Evidence:
 
     @property
     def layer_groups(self) -> tuple[str, ...]:
-        """Layer groups of telemetry from the input to the output, empty if unknown.
+        """Layer groups of telemetry from the input to the output; empty if unknown.
 
-        Those of a custom packed objective that names none are in the order of its weights.
+        A custom packed objective without named groups has them in the order of its weights.
         """
         if self.objective is not None:
             return self.objective.layer_groups
@@ -103,12 +108,12 @@ class Evidence:
     @property
     def has_logits(self) -> bool | None:
         """Whether the model has logits, which can grow; None if unknown."""
-        known_objective = self.objective or self.packed
-        return None if known_objective is None else known_objective.has_logits
+        objective = self.objective or self.packed
+        return None if objective is None else objective.has_logits
 
     @property
     def is_custom_trainer(self) -> bool:
-        """Whether a custom trainer made it, whose settings may mean anything."""
+        """Whether a custom trainer made the trial, whose settings may mean anything."""
         return self.trial.objective in CUSTOM_KINDS
 
     @property
@@ -133,20 +138,20 @@ class Evidence:
 
     @property
     def onset(self) -> int | None:
-        """The first step off the trend, or of a blow-up at the start from which the run was not back for long.
+        """The first step off the trend, or of a blow-up at the start unless the run had long been back from it.
 
-        The detector has no trend in the first steps, so its onset comes later. None for a run that stayed on its trend,
-        or stalled without a blow-up.
+        The detector has no trend in the first steps, so its onset comes later. None if the run stayed on its trend, or
+        stalled without a blow-up.
         """
-        found, start = self.trial.onset_step, self.blow_up
+        detected, start = self.trial.onset_step, self.blow_up
         if start is None or self.outcome == "stable":
-            return found
+            return detected
         first, end = start
-        return first if found is None or found - end < _BACK * (end - first) else found
+        return first if detected is None or detected - end < _BACK * (end - first) else detected
 
     @property
     def blow_up(self) -> tuple[int, int] | None:
-        """First and last step at which the loss was far above its first one at the start; None without a blow-up."""
+        """First and last step of a rise at the start far above the first loss; None without a blow-up."""
         initial, onset = self.trial.initial_loss, self.trial.onset_step
         if initial is None:
             return None
@@ -160,7 +165,7 @@ class Evidence:
 
     @property
     def until(self) -> int:
-        """The end of the time that led to the onset: the onset, or the run's end."""
+        """The onset, or the end of a run without an onset."""
         return self.end if self.onset is None else self.onset
 
     @property
@@ -171,7 +176,7 @@ class Evidence:
 
     @property
     def episodes(self) -> list[tuple[int, int | None]]:
-        """Onset and recovery of each episode off the trend; recovery is None while it lasts."""
+        """Onset and recovery of each episode off the trend; the recovery is None while it lasts."""
         return list(self.trial.episodes)
 
     @property
@@ -217,19 +222,19 @@ class Evidence:
 
     @property
     def beta2(self) -> float | None:
-        """The decay of the second moment; None if there is none or it is unknown."""
+        """The decay of the second moment; None without one or if unknown."""
         return None if is_adam(self.config) is False else beta2_of(self.objective, self.config_in_force)
 
     @property
     def memory_setting(self) -> str:
-        """The setting that determines the memory of the second moment: beta2, or a half-life in its place."""
+        """The setting that determines the memory of the second moment: beta2, or a half-life instead."""
         return "beta2" if self.config.get("beta2_half_life") is None else "beta2_half_life"
 
     @property
     def step_size(self) -> Series:
-        """RMS of the update over the highest learning rate of a layer group, where read: 1 is sign descent.
+        """RMS of the update over the highest learning rate of a layer group: 1 is sign descent.
 
-        Without steps that were not taken, such as those skipped in float16.
+        Leaves out steps that were not taken, such as skipped updates in float16.
         """
         share = max([1.0, *(number_of(self.config, f"{group}_lr") or 0.0 for group in self.layer_groups)])
         updates, rate = self.column(f"update_rms/{ALL}"), self.curves.get("lr", NOTHING)
@@ -242,22 +247,22 @@ class Evidence:
         return number_of(self.config, name)
 
     def column(self, name: str) -> Series:
-        """The readings of a telemetry column; empty if it was not read."""
+        """The readings of a telemetry column, empty if it was not read."""
         return self.telemetry.get(name, NOTHING)
 
     def groups(self, name: str) -> dict[str, Series]:
-        """The column ``name`` of each layer group, without that of all parameters together."""
+        """The column ``name`` by layer group, without the column of all parameters together."""
         columns = [column.partition("/") for column in self.telemetry]
         groups = [group for kind, _, group in columns if kind == name and group != ALL]
         return {group: self.column(f"{name}/{group}") for group in groups}
 
     def cells(self, setting: str) -> list[Neighbour]:
-        """The cells that differ from the trial's only in ``setting``, without its own."""
+        """The cells that differ from the trial's only in ``setting``, without its own cell."""
         own = self.config.get(setting)
         return [cell for cell in neighbours(self.sisters, self.trial, setting) if cell.value != own]
 
     def own_cell(self, setting: str) -> Neighbour | None:
-        """The trial's own cell; None where the trial has no such setting, or is not among the sweep's trials."""
+        """The trial's own cell; None if the trial lacks the setting or is not among the sweep's trials."""
         own = self.config.get(setting)
         return next((cell for cell in neighbours(self.sisters, self.trial, setting) if cell.value == own), None)
 
@@ -271,10 +276,9 @@ def gather(
     batch_text: BatchText = lambda step: None,
     packed: PackedObjective | None = None,
 ) -> Evidence:
-    """The evidence on one finished trial: its row and curves as in the ledger.
+    """Gather the evidence on a finished trial from its row and its curves in the ledger.
 
-    ``telemetry`` has a ``step`` and columns with NaN where not read, or is empty. ``sisters`` are rows of the sweep,
-    with or without the trial's own. ``packed`` are the facts of a custom packed objective.
+    ``telemetry`` has a ``step`` and columns with NaN for missing readings, or is empty.
     """
     steps_N = trace.get("step", np.zeros(0, dtype=np.int64))
     curves = {name: series(steps_N, values) for name, values in trace.items() if name != "step"}
@@ -285,11 +289,16 @@ def gather(
     v_lag, total = readings.get(f"v_lag/{ALL}", NOTHING), NOTHING
     objective = OBJECTIVES.get(trial.objective)
     beta2, clip = beta2_of(objective, trial.config), number_of(trial.config, "clip")
-    if has_every_step and len(norm) and beta2 is not None and _is_plain_adam(objective, _acted(trial)):
+    if (
+        has_every_step
+        and len(norm)
+        and beta2 is not None
+        and follows_from_norms(objective, acted(trial.config, trial.fired))
+    ):
         v_lag = series(steps_N, v_lags(trace["grad_norm"], beta2, clip))
         total = series(steps_N, second_moment_sums(trace["grad_norm"], beta2, clip))
     elif len(v_lag):
-        # Readings are of the gradient before clipping, while v sees it after clipping.
+        # Telemetry reads the gradient before clipping, and v sees it after clipping.
         total = joined(norm, v_lag, lambda norm_N, lag_N: np.square(norm_N) / lag_N)
         factor = readings.get("clip_factor", NOTHING)
         v_lag = joined(v_lag, factor, lambda lag_N, factor_N: lag_N * np.square(factor_N)) if len(factor) else v_lag
@@ -301,7 +310,7 @@ def gather(
         telemetry=readings,
         v_lag=v_lag,
         effective_step=effective,
-        edge=_edge(readings),
+        threshold_ratio=_threshold_ratio(readings),
         same_data=tuple(same_data),
         batch_text=batch_text,
         has_every_step=has_every_step,
@@ -309,66 +318,8 @@ def gather(
     )
 
 
-def number_of(config: Mapping[str, Any], name: str) -> float | None:
-    """The setting ``name`` if it is a finite number."""
-    value = config.get(name)
-    return float(value) if value is not None and is_number(value) and math.isfinite(value) else None
-
-
-def is_adam(config: Mapping[str, Any]) -> bool | None:
-    """Whether steps are divided by the root of a second moment; None for an optimizer that does not say."""
-    optimizer = config.get("optimizer")
-    return facts_of(optimizer).divides_by_root(config) if isinstance(optimizer, str) else None
-
-
-def averages_squares(objective: Objective | None, config: Mapping[str, Any]) -> bool | None:
-    """Whether steps are divided by the root of an average of g^2 with decay beta2; None if unknown."""
-    optimizer = config.get("optimizer")
-    if not isinstance(optimizer, str):
-        return None
-    return facts_of(optimizer).averages_squares({**config, "beta2": beta2_of(objective, config)})
-
-
-def beta2_of(objective: Objective | None, config: Mapping[str, Any]) -> float | None:
-    """The decay of the second moment, even if given as a half-life in tokens. None if unknown."""
-    half_life = number_of(config, "beta2_half_life")
-    if objective is not None and half_life is not None and half_life > 0:
-        return 0.5 ** (objective.tokens_per_step(config) / half_life)
-    beta2 = number_of(config, "beta2")
-    return beta2 if beta2 is not None and 0 <= beta2 < 1 else None
-
-
-def _is_plain_adam(objective: Objective | None, config: Mapping[str, Any]) -> bool:
-    """Whether v follows from the norms: Adam from v = 0, with global clipping at most."""
-    is_adam_of_norms = facts_of(str(config.get("optimizer"))).v_follows_from_norms
-    if not is_adam_of_norms or beta2_of(objective, config) is None or any(config.get(name) for name in _INTO_V):
-        return False
-    if _changes_v(config):
-        return False
-    decays_gradient = config.get("weight_decay_kind") == "coupled" and config.get("weight_decay")
-    return not decays_gradient and config.get("second_moment_start", "zero") == "zero"
-
-
-def _acted(trial: TrialResult) -> dict[str, Any]:
-    """The configuration of a trial with what its rules did as interventions."""
-    return acted(trial.config, trial.fired)
-
-
-def _sets(config: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether an intervention sets one of the fields ``names``."""
-    return any(name in entry.get("set", ()) for entry in config.get("interventions") or () for name in names)
-
-
-def _changes_v(config: Mapping[str, Any]) -> bool:
-    """Whether interventions change the second moment otherwise than by the gradients."""
-    entries = config.get("interventions") or ()
-    return _sets(config, ("beta2", "beta2_half_life", "clip", *_INTO_V)) or any(
-        entry.get("reset") in ("moments", "second_moment") or entry.get("rescale") for entry in entries
-    )
-
-
-def _edge(readings: Mapping[str, Series]) -> Series:
-    """Curvature over threshold where measured: the larger of lambda_max and lambda_grad, both lower bounds."""
+def _threshold_ratio(readings: Mapping[str, Series]) -> Series:
+    """Curvature over its threshold: the larger of lambda_max and lambda_grad, both lower bounds."""
     threshold = readings.get("curvature_threshold", NOTHING)
     ratios = [
         joined(readings.get(name, NOTHING), threshold, lambda a_N, b_N: a_N / b_N)
@@ -380,10 +331,3 @@ def _edge(readings: Mapping[str, Series]) -> Series:
         places = np.searchsorted(steps_N, ratio.step_N)
         value_N[places] = np.maximum(value_N[places], ratio.value_N)
     return Series(steps_N, value_N)
-
-
-def joined(a: Series, b: Series, make: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Series:
-    """``make`` applied where both were read."""
-    steps_N, in_a, in_b = np.intersect1d(a.step_N, b.step_N, return_indices=True)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return series(steps_N, make(a.value_N[in_a], b.value_N[in_b]))

@@ -12,16 +12,16 @@ from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
 
 UNEXPLAINED = "not enough evidence"
-_MOST_DIAGNOSED = 3  # trials of a cell
+_MAX_DIAGNOSED = 3  # trials of a cell
 
 Key = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """What rules a cell: a mechanism, or UNEXPLAINED; and whether measured curvature might tell more.
+class CellCause:
+    """The mechanism that dominates a cell, or UNEXPLAINED, and whether measuring the curvature might help.
 
-    It does not hold the evidence, whose curves would be too large to keep for every cell.
+    Holds no evidence: the curves of every cell would be too large to keep.
     """
 
     mechanism: str
@@ -30,19 +30,19 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A map, and the mechanism of the most typical trial in each cell that is not stable.
+    """A map, and the cause of each cell that is not stable, from its most typical trial.
 
-    Of the trials with a result ``num_controlled`` have rules of control, and in ``num_acted`` of these some acted.
+    Of the finished trials, ``num_controlled`` have rules of control, and rules acted in ``num_acted`` of them.
     """
 
     stability: StabilityMap
-    rulings: Mapping[Key, Ruling]
+    causes: Mapping[Key, CellCause]
     num_controlled: int = 0
     num_acted: int = 0
 
-    def ruling(self, key: Key) -> str | None:
-        """The mechanism that rules the cell ``key``, UNEXPLAINED if none is supported, None where it is stable."""
-        return self.rulings[key].mechanism if key in self.rulings else None
+    def mechanism(self, key: Key) -> str | None:
+        """The mechanism that dominates the cell ``key``, UNEXPLAINED without evidence, None if the cell is stable."""
+        return self.causes[key].mechanism if key in self.causes else None
 
 
 def explain(
@@ -51,38 +51,39 @@ def explain(
     y: str | None = None,
     batch_texts: BatchTexts = batch_texts_of_objectives,
 ) -> Explanation:
-    """The map over axes ``x`` and ``y`` (by default the first two), and the mechanisms of its unstable cells.
+    """Explain the map over axes ``x`` and ``y`` (by default the first two): find the causes of its unstable cells.
 
-    With more axes, the map shows their worst cell, and trials of all of them are diagnosed: the most typical one, and
-    up to two more as long as there is not enough evidence. Raises InputError as ``stability_map`` does.
+    With more axes the map shows their worst cell, and trials of all of them are candidates: the most typical one is
+    diagnosed, and up to two more while there is not enough evidence. Raises InputError as ``stability_map`` does.
     """
     stability = stability_map(ledger, x, y)
     rows = ledger.trials()
-    grouped: dict[Key, list[TrialResult]] = {}
+    by_cell: dict[Key, list[TrialResult]] = {}
     for row in rows:
         key = (row.cell[stability.x.name], row.cell[stability.y.name] if stability.y else None)
-        grouped.setdefault(key, []).append(row)
-    rulings = {}
-    for key, group in grouped.items():
-        typical = typical_trials(group)[:_MOST_DIAGNOSED] if stability.is_over_edge(key) else []
+        by_cell.setdefault(key, []).append(row)
+    causes = {}
+    for key, trials in by_cell.items():
+        typical = typical_trials(trials)[:_MAX_DIAGNOSED] if stability.is_over_edge(key) else []
         if typical:
-            rulings[key] = _ruling_of(ledger, typical, rows, batch_texts)
+            causes[key] = _cell_cause(ledger, typical, rows, batch_texts)
     controlled = [row for row in rows if row.outcome is not None and row.config.get("control")]
-    return Explanation(stability, rulings, len(controlled), sum(bool(row.fired) for row in controlled))
+    return Explanation(stability, causes, len(controlled), sum(bool(row.fired) for row in controlled))
 
 
-def _ruling_of(
+def _cell_cause(
     ledger: LedgerReader, typical: Sequence[TrialResult], rows: Sequence[TrialResult], batch_texts: BatchTexts
-) -> Ruling:
-    """The ruling of the first of the ``typical`` trials that has enough evidence, else that of the first."""
-    rulings = []
+) -> CellCause:
+    """The cause of the first of the ``typical`` trials with enough evidence, or else of the first trial."""
+    causes = []
     for trial in typical:
-        rulings.append(_ruling(examine(ledger, trial, "one of the most typical of its cell", rows, batch_texts)))
-        if rulings[-1].mechanism != UNEXPLAINED:
-            return rulings[-1]
-    return rulings[0]
+        causes.append(_cause_of(examine(ledger, trial, "one of the most typical of its cell", rows, batch_texts)))
+        if causes[-1].mechanism != UNEXPLAINED:
+            return causes[-1]
+    return causes[0]
 
 
-def _ruling(found: Diagnosis) -> Ruling:
-    mechanism = found.cause.mechanism if found.cause is not None else UNEXPLAINED
-    return Ruling(mechanism, not len(found.evidence.edge) and not found.evidence.is_custom_trainer)
+def _cause_of(diagnosis: Diagnosis) -> CellCause:
+    mechanism = diagnosis.cause.mechanism if diagnosis.cause is not None else UNEXPLAINED
+    evidence = diagnosis.evidence
+    return CellCause(mechanism, not len(evidence.threshold_ratio) and not evidence.is_custom_trainer)

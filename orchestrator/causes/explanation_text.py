@@ -1,4 +1,4 @@
-"""An explanation in words: which mechanism rules which part of the region that is not stable."""
+"""An explanation in words and as JSON: which mechanism dominates which part of the unstable region."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.detection.outcomes import is_known
 from orchestrator.maps.stability import StabilityMap
 
 
-def explanation_json(found: Explanation) -> dict[str, Any]:
-    """Each cell of the map with its state and, where it is not stable, the mechanism; null where none was told."""
-    stability = found.stability
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """Each cell of the map with its state and its mechanism; null if the cell is stable or unexplained."""
+    stability = explanation.stability
     names = [axis.name for axis in (stability.x, stability.y) if axis is not None]
     return {
         "sweep": stability.name,
@@ -24,54 +24,54 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
             {
                 "setting": dict(zip(names, key, strict=False)),
                 "state": cell.state,
-                "mechanism": None if (ruling := found.ruling(key)) == UNEXPLAINED else ruling,
+                "mechanism": None if (mechanism := explanation.mechanism(key)) == UNEXPLAINED else mechanism,
             }
             for key, cell in stability.cells.items()
         ],
     }
 
 
-def explanation_lines(found: Explanation) -> Iterator[str]:
-    """Which mechanism rules which part of the region that is not stable, the largest part first."""
-    stability = found.stability
+def explanation_lines(explanation: Explanation) -> Iterator[str]:
+    """Which mechanism dominates which part of the unstable region, the largest part first."""
+    stability = explanation.stability
     num_known = sum(is_known(cell.state) for cell in stability.cells.values())
     note = f" ({stability.note})" if stability.note else ""
-    yield f"{stability.name}: {len(found.rulings)} of {num_known} known cells are not stable{note}"
-    if found.num_controlled:
-        yield f"rules of control acted in {found.num_acted} of {found.num_controlled} trials that have some"
+    yield f"{stability.name}: {len(explanation.causes)} of {num_known} known cells are not stable{note}"
+    if explanation.num_controlled:
+        yield f"control rules acted in {explanation.num_acted} of the {explanation.num_controlled} trials that have any"
     keys: dict[str, list[Key]] = {key: [] for key in (*MECHANISMS, UNEXPLAINED)}
-    for key in found.rulings:
-        keys[found.ruling(key) or UNEXPLAINED].append(key)
+    for key, cause in explanation.causes.items():
+        keys[cause.mechanism].append(key)
     for mechanism, cells in sorted(keys.items(), key=lambda item: -len(item[1])):
         if cells:
             title = MECHANISMS[mechanism].title if mechanism in MECHANISMS else mechanism
             yield f"{title}: {len(cells)} cell{'s' if len(cells) > 1 else ''}"
             yield from (f"  {text}" for text in _where(stability, cells))
-    if any(found.rulings[key].lacks_curvature for key in keys[UNEXPLAINED]):
-        yield f"the curvature was not measured: run with telemetry: {{curvature: {CURVATURE_EVERY}}}"
+    if any(explanation.causes[key].lacks_curvature for key in keys[UNEXPLAINED]):
+        yield f"the curvature was not measured; measure it with telemetry: {{curvature: {CURVATURE_EVERY}}}"
 
 
 def _where(stability: StabilityMap, cells: Sequence[Key]) -> Iterator[str]:
-    """The ranges of x, by value of y, that these cells cover; rows with the same ranges together."""
+    """The ranges of x that these cells cover, by value of y; equal rows share a line."""
     if stability.is_sampled:
         for x, y in cells:
             yield _at(stability.x.name, [x]) + (f", {_at(stability.y.name, [y])}" if stability.y else "")
         return
-    there = set(cells)
-    rows = {y: tuple(x for x in stability.x_values if (x, y) in there) for y in stability.y_values}
-    done: list[tuple[tuple[Any, ...], list[Any]]] = []
-    for y, row in rows.items():
-        if row and done and done[-1][0] == row and _follow(stability.y_values, done[-1][1][-1], y):
-            done[-1][1].append(y)
+    covered = set(cells)
+    rows: list[tuple[tuple[Any, ...], list[Any]]] = []
+    for y in stability.y_values:
+        row = tuple(x for x in stability.x_values if (x, y) in covered)
+        if row and rows and rows[-1][0] == row and _follow(stability.y_values, rows[-1][1][-1], y):
+            rows[-1][1].append(y)
         elif row:
-            done.append((row, [y]))
-    for row, values in done:
+            rows.append((row, [y]))
+    for row, values in rows:
         stretches = " and ".join(_range(stretch) for stretch in _stretches(row, stability.x_values))
         yield f"{stability.x.name} {stretches}" + (f" at {stability.y.name} {_range(values)}" if stability.y else "")
 
 
 def _stretches(values: Sequence[Any], all_values: Sequence[Any]) -> list[list[Any]]:
-    """``values`` split where they skip one of ``all_values``."""
+    """``values`` split at gaps in the order of ``all_values``."""
     parts: list[list[Any]] = []
     for value in values:
         if parts and _follow(all_values, parts[-1][-1], value):

@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: what to look at, step by step, with the evidence or the run that tells."""
+"""A loss or gradient that is not finite: four possible reasons, each with the evidence or the run that would decide."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.advice import Advice, advice_lines, check, refusal_of
-from orchestrator.causes.evidence import Evidence, number_of
-from orchestrator.causes.mechanisms.moves import Move, just, scaled
-from orchestrator.causes.small_sweep import written_sweep
+from orchestrator.causes.evidence import Evidence
+from orchestrator.causes.mechanisms.mechanism import Move, just, scaled
+from orchestrator.causes.moments import number_of
+from orchestrator.causes.small_sweep import small_sweep
 
-Says = Literal["yes", "no", "not known"]
+Answer = Literal["yes", "no", "not known"]
 
-# The smallest number above zero that a precision holds, and the one that it keeps all its digits for (IEEE 754; the
-# exponent of bfloat16 is that of float32). A smaller eps is zero there, or nearly.
+# The smallest number above zero of a precision, and the smallest with all its digits (IEEE 754; bfloat16 has the
+# exponent of float32). A smaller eps is zero there, or nearly.
 SMALLEST = {"float16": (6.0e-8, 6.1e-5), "bfloat16": (9.2e-41, 1.2e-38), "float32": (1.4e-45, 1.2e-38)}
 LARGEST = {"float16": "65504", "bfloat16": "3e38", "tf32": "3e38", "float32": "3e38"}
 _NEAR = 1  # steps between two trials that break at the same data: a gradient breaks one step before a loss
-_MOST_SEEDS = 3  # of the run that tells whether it is the data
+_NUM_SEEDS = 3  # of the run that shows whether the data break it
 
 _LOWER_LR = Move("lr", "lower", "most runs that break take steps that are too long", scaled("lr", 0.5, 0.1))
 _MORE_BITS = Move("precision", "switch", "numbers that 16 bits cannot hold", just("bfloat16", "float32"))
@@ -30,22 +31,27 @@ _RAISE_EPS = Move("eps", "raise", "an eps that rounds to zero divides by zero", 
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """One possible reason: whether the evidence ``says`` so, the evidence in words, and what to change or to run.
+class Reason:
+    """One possible reason: the ``answer`` of the evidence, the evidence in words, and what to change or to run.
 
-    ``sweep_file`` is a small sweep that would tell where it is not about a setting.
+    ``sweep_file`` is a small sweep that would decide a question that is not about a setting.
     """
 
     key: str
     title: str
-    says: Says
+    answer: Answer
     evidence: tuple[str, ...]
     advice: Advice | None = None
     sweep_file: str | None = None
 
+    @property
+    def deciding_sweep(self) -> str | None:
+        """The small sweep that would decide."""
+        return self.advice.sweep_file if self.advice is not None else self.sweep_file
+
 
 def broken_step(evidence: Evidence) -> int | None:
-    """The first step whose loss or gradient was not finite; None for a trial that ended on finite ones."""
+    """The first step whose loss or gradient was not finite; None for a trial that ended on finite numbers."""
     trial = evidence.trial
     if trial.outcome != "diverged" or trial.final_loss is not None:
         return None
@@ -53,8 +59,8 @@ def broken_step(evidence: Evidence) -> int | None:
     return last + 1
 
 
-def branches(evidence: Evidence, folder: Path) -> list[Branch]:
-    """What to look at in a trial that is no longer finite, the commonest first; empty for any other trial."""
+def reasons_not_finite(evidence: Evidence, folder: Path) -> list[Reason]:
+    """The possible reasons for a trial that is no longer finite, the most common first; empty for any other trial."""
     step = broken_step(evidence)
     if step is None:
         return []
@@ -66,81 +72,69 @@ def branches(evidence: Evidence, folder: Path) -> list[Branch]:
     ]
 
 
-def _learning_rate(evidence: Evidence, folder: Path) -> Branch:
-    title = "the learning rate: half of it, or a tenth"
+def _learning_rate(evidence: Evidence, folder: Path) -> Reason:
+    title = "learning rate, halved or a tenth"
     if evidence.number("lr") is None:
-        return Branch("lr", title, "not known", ("the sweep file has no field lr: name it so, and it can be varied",))
+        text = "the sweep file has no field lr; under that name it can be varied"
+        return Reason("lr", title, "not known", (text,))
     advice = check(evidence, _LOWER_LR, folder)
     if advice is None or advice.nearest is None:
-        return Branch("lr", title, "not known", ("no cell of this sweep has a lower learning rate",), advice)
+        return Reason("lr", title, "not known", ("no cell of this sweep has a lower learning rate",), advice)
     if advice.stable is not None:
-        value = format_value(advice.stable.value)
-        return Branch("lr", title, "yes", (f"with lr {value} the same cell is stable",), advice)
-    return Branch("lr", title, "no", ("no lower learning rate is stable either",), advice)
+        text = f"with lr {format_value(advice.stable.value)} the same cell is stable"
+        return Reason("lr", title, "yes", (text,), advice)
+    return Reason("lr", title, "no", ("no lower learning rate is stable either",), advice)
 
 
-def _precision(evidence: Evidence, folder: Path) -> Branch:
+def _precision(evidence: Evidence, folder: Path) -> Reason:
     title = "loss scale and precision"
-    precision, said = evidence.config.get("precision"), []
+    precision = evidence.config.get("precision")
     skipped, scale = evidence.column("is_skipped"), evidence.column("loss_scale").smallest()
-    if len(skipped):
-        said.append(f"{int(skipped.value_N.sum())} updates were skipped")
-    if scale is not None:
-        said.append(f"loss scale down to {scale:g}")
+    words = [f"{int(skipped.value_N.sum())} updates were skipped"] if len(skipped) else []
+    words += [f"loss scale down to {scale:g}"] if scale is not None else []
     if precision is None:
-        text = "the precision is not known: a field named precision in the sweep file says it, and can be varied"
-        return Branch("precision", title, "not known", (text, *said))
-    said.insert(0, f"precision {precision}" + (f", which ends at {LARGEST[precision]}" if precision in LARGEST else ""))
+        text = "the precision is not known; as a field named precision in the sweep file it can be varied"
+        return Reason("precision", title, "not known", (text, *words))
+    limit = f", which ends at {LARGEST[precision]}" if precision in LARGEST else ""
+    words = [f"precision {precision}{limit}", *words]
     if precision not in ("float16", "bfloat16"):
-        return Branch("precision", title, "no", tuple(said))
-    advice = check(evidence, replace(_MORE_BITS, values=just(*_wider(precision))), folder)
+        return Reason("precision", title, "no", tuple(words))
+    wider = ("bfloat16", "float32") if precision == "float16" else ("float32",)
+    advice = check(evidence, replace(_MORE_BITS, values=just(*wider)), folder)
     if advice is None or advice.nearest is None:
-        return Branch("precision", title, "not known", (*said, "no cell has another precision"), advice)
-    said.append(f"with another precision {'it is stable' if advice.stable else 'it is not stable either'}")
-    return Branch("precision", title, "yes" if advice.stable else "no", tuple(said), advice)
+        return Reason("precision", title, "not known", (*words, "no cell has another precision"), advice)
+    words.append(f"with another precision {'it is stable' if advice.stable else 'it is not stable either'}")
+    return Reason("precision", title, "yes" if advice.stable else "no", tuple(words), advice)
 
 
-def _wider(precision: str) -> Sequence[str]:
-    return ("bfloat16", "float32") if precision == "float16" else ("float32",)
-
-
-def _data(evidence: Evidence, folder: Path, step: int) -> Branch:
-    """Whether trials that see the same data, those of the same seed, break at the same step."""
+def _data(evidence: Evidence, folder: Path, step: int) -> Reason:
+    """Whether trials with the same seed, which see the same data, break at the same step."""
     title, trial = f"the data of step {step}", evidence.trial
-    same = [row for row in evidence.sisters if _is_other(row, trial) and row.seed == trial.seed and _reached(row, step)]
-    others = [row for row in evidence.sisters if _is_other(row, trial) and row.seed != trial.seed]
-    said = []
+    others = [row for row in evidence.sisters if row.trial_id != trial.trial_id and row.outcome is not None]
+    same_seed = [row for row in others if row.seed == trial.seed and row.steps_done is not None]
+    reached = [row for row in same_seed if (row.steps_done or 0) >= step]
+    broke = [row for row in reached if _broke_at(row, step)]
+    elsewhere = [row for row in others if row.seed != trial.seed and _broke_at(row, step)]
     text = evidence.batch_text(step)
-    if text is not None:
-        said.append(f"the batch of step {step}: {text}")
-    broke = [row for row in same if _broke_at(row, step)]
-    elsewhere = [row for row in others if _broke_at(row, step)]
-    if same:
-        said.append(f"{len(broke)} of {len(same)} other trials of seed {trial.seed} that came as far broke there too")
+    words = [f"the batch of step {step}: {text}"] if text is not None else []
+    if reached:
+        words.append(
+            f"{len(broke)} of the {len(reached)} other trials of seed {trial.seed} that came as far broke there"
+        )
     if elsewhere:
-        said.append(f"so did {len(elsewhere)} of other seeds: their data are the same there, or it is not the data")
-    if broke and 2 * len(broke) >= len(same):
-        said.append("look at that batch; it counts only if the order of the data follows the seed")
-        return Branch("data", title, "yes", tuple(said))
-    if same:
-        return Branch("data", title, "no", tuple(said))
-    seeds = [trial.seed, *(trial.seed + i for i in range(1, _MOST_SEEDS))]
-    said.append(f"no other trial of seed {trial.seed} came as far; seeds with other data would tell")
+        words.append(f"so did {len(elsewhere)} of other seeds: they share these data, or the data are not the reason")
+    if broke and 2 * len(broke) >= len(reached):
+        words.append("look at that batch; this counts only if the order of the data follows the seed")
+        return Reason("data", title, "yes", tuple(words))
+    if reached:
+        return Reason("data", title, "no", tuple(words))
+    seeds = [trial.seed, *(trial.seed + i for i in range(1, _NUM_SEEDS))]
+    words.append(f"no other trial of seed {trial.seed} came as far; seeds with other data would show it")
     try:
-        return Branch(
-            "data", title, "not known", tuple(said),
-            sweep_file=written_sweep(folder, trial, "seeds", None, [], seeds),
-        )  # fmt: skip
+        sweep_file = small_sweep(folder, trial, "seeds", None, [], seeds)
     except InputError as error:
-        return Branch("data", title, "not known", (*said, f"a small sweep would be refused: {refusal_of(error)}"))
-
-
-def _is_other(row: TrialResult, trial: TrialResult) -> bool:
-    return row.trial_id != trial.trial_id and row.outcome is not None
-
-
-def _reached(row: TrialResult, step: int) -> bool:
-    return row.steps_done is not None and row.steps_done >= step
+        return Reason("data", title, "not known", (*words, f"a small sweep is refused: {refusal_of(error)}"))
+    return Reason("data", title, "not known", tuple(words), sweep_file=sweep_file)
 
 
 def _broke_at(row: TrialResult, step: int) -> bool:
@@ -148,56 +142,61 @@ def _broke_at(row: TrialResult, step: int) -> bool:
     return ended and abs((row.steps_done or 0) - 1 - step) <= _NEAR
 
 
-def _epsilon(evidence: Evidence, folder: Path) -> Branch:
+def _epsilon(evidence: Evidence, folder: Path) -> Reason:
     title = "eps, for the precision"
     eps, precision = number_of(evidence.config_in_force, "eps"), evidence.config.get("precision")
+    if eps is None and evidence.is_adam is False:
+        return Reason("eps", title, "no", ("the optimizer has none",))
     if eps is None:
-        text = "eps is not known" if evidence.is_adam is not False else "the optimizer has none"
-        return Branch("eps", title, "not known" if evidence.is_adam is not False else "no", (text,))
+        return Reason("eps", title, "not known", ("eps is not known",))
+    own = f"eps {format_value(eps)}"
+    if precision is None:
+        return Reason("eps", title, "not known", (f"{own}; the precision is not known",))
     if precision not in SMALLEST:
-        text = f"eps {format_value(eps)}; the precision is " + ("not known" if precision is None else str(precision))
-        return Branch("eps", title, "not known" if precision is None else "no", (text,))
+        return Reason("eps", title, "no", (f"{own}; the precision is {precision}",))
     smallest, exact = SMALLEST[precision]
     if eps >= exact:
-        return Branch("eps", title, "no", (f"eps {format_value(eps)} is above {exact:g}, as small as {precision} is",))
+        return Reason(
+            "eps", title, "no", (f"{own} is above {exact:g}, the smallest number with all digits in {precision}",)
+        )
     what = "is zero" if eps < smallest else "has lost digits"
-    said = f"eps {format_value(eps)} {what} in {precision}, whose numbers end at {smallest:g}"
-    note = "it counts where the optimizer's own numbers have that precision"
-    return Branch("eps", title, "not known", (said, note), check(evidence, _RAISE_EPS, folder))
+    text = f"{own} {what} in {precision}, whose numbers end at {smallest:g}"
+    note = "it counts if the optimizer's own numbers have that precision"
+    return Reason("eps", title, "not known", (text, note), check(evidence, _RAISE_EPS, folder))
 
 
-def not_finite_lines(found: Sequence[Branch], step: int | None, outcome: str) -> Iterator[str]:
-    """The branches in words, in their order; of the small sweeps the first is printed."""
-    if not found:
+def not_finite_lines(reasons: Sequence[Reason], step: int | None, outcome: str) -> Iterator[str]:
+    """The reasons in words, in their order, with the first small sweep."""
+    if not reasons:
         return
-    yield f"not finite from step {step} on; to look at, in this order:"
-    shown = False
-    for number, branch in enumerate(found, 1):
-        yield f"  {number}. {branch.title}: {branch.says}"
-        yield from (f"     {text}" for text in branch.evidence)
-        if branch.says == "no":
+    yield f"not finite from step {step}; possible reasons, in this order:"
+    is_file_shown = False
+    for number, reason in enumerate(reasons, 1):
+        yield f"  {number}. {reason.title}: {reason.answer}"
+        yield from (f"     {text}" for text in reason.evidence)
+        if reason.answer == "no":
             continue
-        sweep_file = branch.sweep_file
-        if branch.advice is not None:
-            if branch.advice.nearest is not None:
-                yield from (f"     {line.strip()}" for line in advice_lines([branch.advice], outcome)[1:])
-            elif branch.advice.refusal:
-                yield f"     a small sweep would be refused: {branch.advice.refusal}"
-            sweep_file = branch.advice.sweep_file
-        if sweep_file is not None and not shown:
-            yield from ("     this sweep would tell:", "", *(f"        {line}" for line in sweep_file.splitlines()), "")
-            shown = True
-        elif sweep_file is not None:
-            yield "     a small sweep would tell, see below"
+        if (advice := reason.advice) is not None and advice.nearest is not None:
+            yield from (f"     {line.strip()}" for line in advice_lines([advice], outcome)[1:])
+        elif advice is not None and advice.refusal:
+            yield f"     a small sweep is refused: {advice.refusal}"
+        if reason.deciding_sweep is not None and is_file_shown:
+            yield "     a small sweep would decide, see below"
+        elif reason.deciding_sweep is not None:
+            yield from ("     this sweep would decide:", "")
+            yield from (f"        {line}" for line in reason.deciding_sweep.splitlines())
+            yield ""
+            is_file_shown = True
 
 
-def branches_json(found: Sequence[Branch]) -> list[dict[str, Any]]:
-    """The branches as plain data."""
+def reasons_json(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+    """The reasons as plain data."""
     return [
-        {"branch": one.key, "says": one.says, "evidence": list(one.evidence), "sweep": sweep_of(one)} for one in found
+        {
+            "branch": reason.key,
+            "says": reason.answer,
+            "evidence": list(reason.evidence),
+            "sweep": reason.deciding_sweep,
+        }
+        for reason in reasons
     ]
-
-
-def sweep_of(branch: Branch) -> str | None:
-    """The small sweep that would tell."""
-    return branch.advice.sweep_file if branch.advice is not None else branch.sweep_file

@@ -1,4 +1,4 @@
-"""A number over steps, where it was read: a curve or a column of telemetry."""
+"""Readings of a number over steps: a curve or a column of telemetry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Finite readings ``value_N`` at ascending ``step_N``. Queries return None where nothing was read."""
+    """Finite readings ``value_N`` at ascending ``step_N``. Queries return None without readings."""
 
     step_N: np.ndarray
     value_N: np.ndarray
@@ -24,7 +24,7 @@ class Series:
         return len(self.step_N)
 
     def between(self, first: float, end: float) -> Series:
-        """The readings at steps of ``first`` up to, not including, ``end``."""
+        """The readings at steps from ``first`` up to, not including, ``end``."""
         kept_N = (self.step_N >= first) & (self.step_N < end)
         return Series(self.step_N[kept_N], self.value_N[kept_N])
 
@@ -38,15 +38,15 @@ class Series:
         return float(self.value_N[place - 1]) if place else None
 
     def median(self) -> float | None:
-        """The median of the values."""
+        """The median value."""
         return float(np.median(self.value_N)) if len(self) else None
 
     def smallest(self) -> float | None:
-        """The lowest of the values."""
+        """The smallest value."""
         return float(self.value_N.min()) if len(self) else None
 
     def largest(self) -> float | None:
-        """The highest of the values."""
+        """The largest value."""
         return float(self.value_N.max()) if len(self) else None
 
     def share(self, holds: Callable[[np.ndarray], np.ndarray]) -> float | None:
@@ -60,15 +60,15 @@ class Series:
 
     def began(self, holds: Callable[[np.ndarray], np.ndarray]) -> int | None:
         """The first step of the last run of readings for which ``holds`` is true."""
-        is_so_N = holds(self.value_N)
-        if not is_so_N.any():
+        holds_N = holds(self.value_N)
+        if not holds_N.any():
             return None
-        last = int(np.flatnonzero(is_so_N)[-1])
-        others = np.flatnonzero(~is_so_N[:last])
+        last = int(np.flatnonzero(holds_N)[-1])
+        others = np.flatnonzero(~holds_N[:last])
         return int(self.step_N[others[-1] + 1 if len(others) else 0])
 
     def smoothed(self, size: int) -> Series:
-        """Running medians of ``size`` readings, each at the step of its last one; fewer at the beginning."""
+        """Running medians of ``size`` readings, each at its last step; shorter windows at the beginning."""
         if len(self) == 0:
             return self
         padded = np.concatenate([np.full(size - 1, np.nan), self.value_N])
@@ -77,7 +77,7 @@ class Series:
 
 
 def known(value: _Value | None) -> _Value:
-    """``value`` of a query on a series that has readings."""
+    """``value``, which the caller knows not to be None."""
     assert value is not None
     return value
 
@@ -86,7 +86,14 @@ NOTHING = Series(np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 def series(step_N: np.ndarray, value_N: np.ndarray) -> Series:
-    """The finite values that were read at ``step_N``, (N,) each."""
+    """The finite values among readings at ``step_N``, (N,) each."""
     value_N = np.asarray(value_N, dtype=np.float64)
     is_finite_N = np.isfinite(value_N)
     return Series(np.asarray(step_N)[is_finite_N], value_N[is_finite_N])
+
+
+def joined(a: Series, b: Series, combine: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Series:
+    """``combine`` applied at the steps of both series."""
+    steps_N, in_a, in_b = np.intersect1d(a.step_N, b.step_N, return_indices=True)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return series(steps_N, combine(a.value_N[in_a], b.value_N[in_b]))

@@ -1,4 +1,4 @@
-"""The small sweep file that answers a question for which the sweep has no cell."""
+"""The small sweep file for a question that no cell of a sweep answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from objectives.base import OBJECTIVES
 from objectives.fields import inert_fields
-from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS
@@ -23,25 +22,10 @@ from orchestrator.sweepfile.strict_yaml import Document
 CURVATURE_EVERY = 20  # steps; expensive, but these sweeps are small
 _LONGEST_NAME, _LONGEST = 28, 64  # characters of the sweep's name within a small one's, and of the latter
 _SHOWN_OF_ID = 6
-_OF_THE_WHOLE = ("sample", "search", "budget", "tie", "zip", "max_trials")  # keys that a small sweep has no use for
+_UNUSED = ("sample", "search", "budget", "tie", "zip", "max_trials")  # keys of a whole sweep
 
 
 def small_sweep(
-    folder: Path, trial: TrialResult, change: str, setting: str | None, values: Sequence[Any]
-) -> str | None:
-    """A sweep file with the trial's cell and the same cell with other ``values`` of ``setting``; it measures curvature.
-
-    Made from the file that the sweep in ``folder`` was run with: same objective, seeds and stopping. Its name contains
-    ``change``, raise or lower, and the start of the trial's id. Without a ``setting`` it trains the cell alone. None
-    where it cannot be written: ``written_sweep`` says why.
-    """
-    try:
-        return written_sweep(folder, trial, change, setting, values)
-    except InputError:
-        return None
-
-
-def written_sweep(
     folder: Path,
     trial: TrialResult,
     change: str,
@@ -49,10 +33,12 @@ def written_sweep(
     values: Sequence[Any],
     seeds: Sequence[int] | None = None,
 ) -> str:
-    """As ``small_sweep``, with other ``seeds`` if given.
+    """A sweep file with the trial's cell and the same cell with other ``values`` of ``setting``; it measures curvature.
 
-    Raises InputError where the file is missing, or is refused with the setting. That of a custom packed objective is
-    checked when it is run: its fields are known to its code alone, which is not imported here.
+    Made from the file of the sweep in ``folder``: same objective, stopping and, unless given, ``seeds``. Its name
+    contains ``change``, raise or lower, and the start of the trial's id. Without a ``setting`` it trains the cell
+    alone. Raises InputError if the file is missing or does not accept the setting. The file of a custom packed
+    objective is not checked: only its code, which is not imported here, knows its fields.
     """
     document = cell_alone(folder, trial)
     data = document.data
@@ -65,15 +51,15 @@ def written_sweep(
     document.data = {**data, "axes": axes, "fixed": fixed} | ({} if seeds is None else {"seeds": list(seeds)})
     tried = change if setting is None else f"{change}_{setting}"
     name = f"{str(data.get('name', 'sweep'))[:_LONGEST_NAME]}_{tried}_{trial.trial_id[:_SHOWN_OF_ID]}"[:_LONGEST]
-    if _is_packed(data):  # only its code could check the file, which nobody has allowed to be imported here
+    if "packed" in _mapping(data, "objective"):  # only its code, which nobody allowed to import, could check the file
         return text_of({**document.data, "name": name})
     return build_sweep(document, Overrides(name=name)).text
 
 
 def cell_alone(folder: Path, trial: TrialResult) -> Document:
-    """The file of the sweep in ``folder`` with the trial's cell alone: its settings in ``fixed``, and no axes.
+    """The file of the sweep in ``folder`` reduced to the trial's cell: its settings in ``fixed``, without axes.
 
-    Same objective, seeds and stopping; no search, sample, budget or ties. Not checked. Raises InputError where the file
+    Same objective, seeds and stopping; no search, sample, budget or ties. Not checked. Raises InputError if the file
     is missing.
     """
     document = _document(folder, trial)
@@ -83,14 +69,9 @@ def cell_alone(folder: Path, trial: TrialResult) -> Document:
     cell = {name: settings.get(name, value) for name, value in _existing(data, trial).items()}
     given, inert = {**_mapping(data, "fixed"), **cell, **tied}, _inert(trial)
     fixed = {name: value for name, value in given.items() if name not in inert}
-    kept = {key: value for key, value in data.items() if key not in _OF_THE_WHOLE}
+    kept = {key: value for key, value in data.items() if key not in _UNUSED}
     document.data = {**kept, "axes": {}, "fixed": fixed}
     return document
-
-
-def _is_packed(data: Mapping[str, Any]) -> bool:
-    """Whether the sweep file trains a custom packed objective."""
-    return "packed" in _mapping(data, "objective")
 
 
 def _existing(data: Mapping[str, Any], trial: TrialResult) -> dict[str, Any]:
@@ -101,7 +82,7 @@ def _existing(data: Mapping[str, Any], trial: TrialResult) -> dict[str, Any]:
 
 
 def _inert(trial: TrialResult) -> set[str]:
-    """The fields that do not act in the trial, which its own sweep file may not name."""
+    """The fields without effect in the trial, which its sweep file must not name."""
     objective = OBJECTIVES.get(trial.objective)
     if objective is None:
         return set()
@@ -112,13 +93,13 @@ def _inert(trial: TrialResult) -> set[str]:
 
 
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The section ``key``; empty if it is not a mapping, which ``build_sweep`` rejects where it matters."""
+    """The section ``key``; empty if it is not a mapping, an error that ``build_sweep`` reports if it matters."""
     section = data.get(key)
     return section if isinstance(section, Mapping) else {}
 
 
 def _document(folder: Path, trial: TrialResult) -> Document:
-    """The sweep file of ``folder``, or for a built-in objective one made from the trial. Raises InputError."""
+    """Read the sweep file of ``folder``, or make one from the trial of a built-in objective. Raises InputError."""
     objective = OBJECTIVES.get(trial.objective)
     if (folder / FROZEN_SWEEP).is_file() or objective is None:
         return read_document(folder / FROZEN_SWEEP)

@@ -125,11 +125,11 @@ def remedy(
     remedies are usual then: the learning rate x0.5 and x0.1, beta1, beta2, eps, clip, 5 batches skipped, moments reset,
     and the values of the stable cells beside it. For example `sweep remedy lr_warmup --each-cell --cell warmup=10`.
     """
-    from orchestrator.causes.remedies.training import Asked
+    from orchestrator.causes.remedies.request import RemedyRequest
     from orchestrator.commands.remedy import remedy as command
 
     cells = cell_of(cell)
-    asked = Asked(
+    asked = RemedyRequest(
         tuple(try_), tuple(at), replicates, not each_cell if pairs is None else pairs, allow_import, each_cell
     )
     folder = sweep_folder(name, results)

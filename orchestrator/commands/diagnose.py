@@ -16,11 +16,9 @@ from orchestrator.base.files import (
     write_output,
 )
 from orchestrator.causes import diagnosis
-from orchestrator.causes.advised import advised
 from orchestrator.causes.diagnosis import BatchTexts, batch_texts_of_objectives
-from orchestrator.causes.diagnosis_text import diagnosis_json, diagnosis_lines
-from orchestrator.causes.not_finite import sweep_of
-from orchestrator.causes.remedies.after_diagnosis import remedy_lines
+from orchestrator.causes.diagnosis_text import advised, diagnosis_json, diagnosis_lines
+from orchestrator.causes.remedies.answer_text import remedy_lines
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.diagnosis import diagnosis_figure
@@ -53,16 +51,16 @@ def diagnose(
         yield "`--trial ID` diagnoses a stable trial anyway"
         yield from written_json(json_file, {"sweep": folder.name, "trial_id": None})
         return EXIT_OK
-    advice, broken = advised(found, folder)
+    advice, reasons = advised(found, folder)
     path = output or folder / DIAGNOSES / f"{found.trial.trial_id}.png"
     write(path, diagnosis_figure(found, file_format))
-    yield from diagnosis_lines(found, advice, folder, broken)
+    yield from diagnosis_lines(found, advice, folder, reasons)
     yield f"picture: {path}"
-    files = {f"{one.move.direction}_{one.move.setting}": one.sweep_file for one in advice}
-    files |= {f"not_finite_{one.key}": sweep_of(one) for one in broken if one.says != "no"}
+    files = {f"{item.move.direction}_{item.move.setting}": item.sweep_file for item in advice}
+    files |= {f"not_finite_{item.key}": item.deciding_sweep for item in reasons if item.answer != "no"}
     yield from _small_sweeps(found.trial.trial_id, files, path.parent, write)
     yield from tried
-    yield from written_json(json_file, diagnosis_json(found, advice, broken))
+    yield from written_json(json_file, diagnosis_json(found, advice, reasons))
     return EXIT_OK
 
 
@@ -75,5 +73,5 @@ def _small_sweeps(trial_id: str, files: Mapping[str, str | None], folder: Path, 
             write(path, content)
             written.append(path)
     if written:
-        yield "small sweeps that would tell, for `sweep run`:"
+        yield "small sweeps that would decide, for `sweep run`:"
         yield from (f"  {path}" for path in written)

@@ -7,9 +7,7 @@ from pathlib import Path
 from orchestrator.base.errors import EXIT_OK, EXIT_SOME_FAILED
 from orchestrator.base.files import check_output
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.health.environment import examine_environment
-from orchestrator.health.finding import repair
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import examine_environment, examine_sweep, repair
 
 
 def doctor(folder: Path | None, results: Path, strict: bool, fix: bool, json_file: Path | None = None) -> Answer:

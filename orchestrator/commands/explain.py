@@ -41,7 +41,7 @@ def explain(
     write = write_output if output is not None else atomic_write
     write(path, explanation_figure(found, file_format))
     yield from explanation_lines(found)
-    if found.rulings:
+    if found.causes:
         yield f"`sweep diagnose {folder.name} --cell AXIS=VALUE,...` has the evidence of a cell"
     yield f"picture: {path}"
     yield from written_json(json_file, explanation_json(found))

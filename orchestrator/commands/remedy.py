@@ -18,7 +18,8 @@ from orchestrator.base.files import (
 from orchestrator.causes.diagnosis_text import headline
 from orchestrator.causes.remedies.answer_text import remedies_json, remedies_lines
 from orchestrator.causes.remedies.reading import forks_folder
-from orchestrator.causes.remedies.training import Asked, answer_of, to_remedy, train_remedies
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.training import current_remedies, diagnose_unstable, train_remedies
 from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.commands.remedy_each_cell import remedy_each_cell
@@ -31,7 +32,7 @@ def remedy(
     folder: Path,
     trial_id: str | None,
     cell: Mapping[str, str],
-    asked: Asked,
+    asked: RemedyRequest,
     executor: str,
     output: Path | None,
     file_format: str | None,
@@ -42,14 +43,14 @@ def remedy(
     Asked of each cell, do so for each unstable one of those with the values of ``cell``. Forks train with the resources
     of the sweep's file. Raises InputError.
     """
-    if asked.of_each_cell:
+    if asked.each_cell:
         if trial_id is not None:
             message = "is about all unstable cells, and --trial about one"
             raise InputError(Problem("--each-cell", "", message, "leave out one of them; --cell narrows the cells"))
         return (yield from remedy_each_cell(folder, cell, asked, executor, output, file_format, json_file))
     shown_format = output_format(output, asked=file_format)
     check_output(json_file, "--json")
-    found = to_remedy(folder, trial_id, cell)
+    found = diagnose_unstable(folder, trial_id, cell)
     there = forks_folder(folder, found.trial.trial_id)
     check_no_links(folder, there.parent, there)
     check_installed("training forks", "torch")
@@ -57,7 +58,7 @@ def remedy(
     start, summary = executor_loader(executor, ExecutorOptions(there, resources_of(folder)))(), None
     for what, summary in train_remedies(folder, found, asked, start, [ProgressLines()]):
         yield f"{what}: " + (f"trained in {format_seconds(summary.seconds)}" if summary.trained else "nothing to train")
-    answer = answer_of(folder, found)
+    answer = current_remedies(folder, found)
     yield from remedies_lines(answer)
     if answer.tallies:
         path = output or there / Path(REMEDIES_PICTURE).with_suffix(f".{shown_format}")

@@ -28,9 +28,15 @@ from orchestrator.causes.remedies.cells_text import (
     head_lines,
     summary_lines,
 )
-from orchestrator.causes.remedies.latest_first import is_stopped, latest_answer, region_to_remedy, train_latest_first
 from orchestrator.causes.remedies.reading import forks_folder
-from orchestrator.causes.remedies.training import Asked, to_remedy
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.training import (
+    diagnose_unstable,
+    is_stopped,
+    region_to_remedy,
+    remedies_after,
+    train_latest_first,
+)
 from orchestrator.commands.forking import ProgressLines, mirrored, resources_of
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.executors.catalogue import ExecutorOptions, executor_loader
@@ -44,7 +50,7 @@ from orchestrator.render.remedy_map import remedy_map_figure
 def remedy_each_cell(
     folder: Path,
     cell: Mapping[str, str],
-    asked: Asked,
+    asked: RemedyRequest,
     executor: str,
     output: Path | None,
     file_format: str | None,
@@ -68,14 +74,14 @@ def remedy_each_cell(
     for place, trial in enumerate(region.trials, 1):
         there = forks_folder(folder, trial.trial_id)
         check_no_links(there)
-        found = to_remedy(folder, trial.trial_id, {})
+        found = diagnose_unstable(folder, trial.trial_id, {})
         progress = ProgressLines(f"cell {place} of {len(region.trials)}, {cell_text(trial)}: ")
         start = executor_loader(executor, ExecutorOptions(there, resources))()
         of_cell = list(train_latest_first(folder, found, asked, start, [progress]))
         summaries += of_cell
         if is_stopped(of_cell):
             break
-        answer = latest_answer(folder, found, of_cell)
+        answer = remedies_after(folder, found, of_cell)
         if answer.tallies:
             path = (there / REMEDIES_PICTURE).with_suffix(f".{shown_format}")
             atomic_write(path, remedies_figure(answer, shown_format))

@@ -90,7 +90,7 @@ def _explanation(ledger: LedgerReader, stability: StabilityMap) -> list[str]:
     if not 0 < sum(map(stability.is_over_edge, stability.cells)) <= _MOST_EXPLAINED:
         return []
     found = explain(ledger)
-    is_any = any(ruling.mechanism != UNEXPLAINED for ruling in found.rulings.values())
+    is_any = any(cause.mechanism != UNEXPLAINED for cause in found.causes.values())
     return list(explanation_lines(found)) if is_any else []
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.advised import diagnosis_page
 from orchestrator.causes.diagnosis import examine, typical_trials
-from orchestrator.causes.remedies.after_diagnosis import remedy_lines
-from orchestrator.causes.remedies.reading import has_remedies, remedies_of
+from orchestrator.causes.diagnosis_text import diagnosis_page
+from orchestrator.causes.remedies.answer_text import remedy_lines
+from orchestrator.causes.remedies.reading import has_remedies, read_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.remedies import remedies_figure
 
@@ -30,7 +30,7 @@ def remedy_picture(ledger: LedgerReader, trial: TrialResult, rows: Sequence[Tria
     """The picture of the remedies of ``trial`` as an address that holds it; empty where no forks were trained."""
     if not has_remedies(ledger.path.parent, trial.trial_id):
         return ""
-    found = remedies_of(ledger, examine(ledger, trial, CHOSEN, rows))
+    found = read_remedies(ledger, examine(ledger, trial, CHOSEN, rows))
     if not found.tallies:
         return ""
     return f"data:image/png;base64,{base64.b64encode(remedies_figure(found, 'png')).decode()}"

@@ -13,7 +13,7 @@ from orchestrator.base.space import format_value
 from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.mechanisms.catalogue import title_of
-from orchestrator.causes.mechanisms.thresholds import DECAYED, LAGGING
+from orchestrator.causes.mechanisms.limits import DECAYED, LAGGING
 from orchestrator.causes.series import Series, known
 from orchestrator.causes.small_sweep import CURVATURE_EVERY
 from orchestrator.render.labels import plain

@@ -41,21 +41,21 @@ def _draw(found: Explanation) -> Figure:
     axes = figure.subplots()
 
     def place(cell: MapCell) -> float | None:
-        ruling = found.ruling((cell.x, cell.y))
-        if ruling is not None:
-            return places[ruling]
+        mechanism = found.mechanism((cell.x, cell.y))
+        if mechanism is not None:
+            return places[mechanism]
         return 0.0 if cell.state == "stable" else None
 
     def text(cell: MapCell) -> str:
-        ruling = found.ruling((cell.x, cell.y))
-        return "" if ruling is None else look_of[ruling][1]
+        mechanism = found.mechanism((cell.x, cell.y))
+        return "" if mechanism is None else look_of[mechanism][1]
 
     colours = ListedColormap([_STABLE, *(colour for colour, _, _ in look_of.values())])
     norm = BoundaryNorm([place - 0.5 for place in range(len(look_of) + 2)], len(look_of) + 1)
     draw_panel(axes, stability, Panel("", colours, norm, place, text, has_edge=True))
     note = f"; {stability.note}" if stability.note else ""
     figure.suptitle(f"{stability.name}: what rules where it is not stable{note}", fontsize=11, wrap=True)
-    there = [mechanism for mechanism in look_of if any(found.ruling(key) == mechanism for key in found.rulings)]
+    there = [mechanism for mechanism in look_of if any(found.mechanism(key) == mechanism for key in found.causes)]
     shown = [look_of[mechanism] for mechanism in there]
     patches = [Patch(facecolor=colour, label=f"{label}: {title}") for colour, label, title in shown]
     legend_below(figure, [*patches, *outcome_legend([stability])], most_columns=2)

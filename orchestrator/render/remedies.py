@@ -12,9 +12,8 @@ from matplotlib.patches import Patch, Rectangle
 
 from orchestrator.base.space import format_value
 from orchestrator.causes.mechanisms.catalogue import title_of
-from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.answer_text import alone_name, short_loss
-from orchestrator.causes.remedies.tallies import Tally
+from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.render.colours import fraction_colours, ink
 from orchestrator.render.labels import plain
 from orchestrator.render.legend import legend_below

@@ -10,9 +10,8 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from orchestrator.causes.remedies.answer import loss_of
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy
-from orchestrator.causes.remedies.kinds import KINDS
+from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.maps.stability import MapCell, StabilityMap
 from orchestrator.render.labels import plain
 from orchestrator.render.legend import legend_below
@@ -76,8 +75,8 @@ def hardest_of_each(found: CellRemedies, stability: StabilityMap) -> dict[Key, C
 
 def _hardness(one: CellRemedy) -> tuple[bool, int, float]:
     if one.cheapest is None:
-        return True, -(one.most.saved if one.most else 0), 0.0
-    return False, (one.onset or 0) - one.cheapest.fork_step, loss_of(one.cheapest)
+        return True, -(one.best_partial.saved if one.best_partial else 0), 0.0
+    return False, (one.onset or 0) - one.cheapest.fork_step, one.cheapest.comparable_loss
 
 
 def _draw(found: CellRemedies, stability: StabilityMap) -> Figure:
@@ -115,7 +114,7 @@ def _kind(one: CellRemedy) -> str:
 def _words(one: CellRemedy) -> str:
     """The remedy in a line or two, and the step of its fork."""
     if one.cheapest is None:
-        return f"none\n{one.most.saved}/{one.most.tried}" if one.most else "none"
+        return f"none\n{one.best_partial.saved}/{one.best_partial.tried}" if one.best_partial else "none"
     lines = textwrap.wrap(one.cheapest.remedy.name, _LETTERS)[:2]
     step = f"at {one.cheapest.fork_step}" if one.from_onset is None else f"{one.from_onset:+d}"
     return plain("\n".join([*lines, step]))

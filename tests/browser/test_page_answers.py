@@ -15,7 +15,8 @@ from playwright.sync_api import Download, Page, expect
 from sweep_cases import sweep_of
 
 from orchestrator.base.files import LEDGER
-from orchestrator.causes.remedies.training import Asked, find_remedies
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.edge_line import edge_lines
 from orchestrator.pages.exports import REPORT, export_all
@@ -40,7 +41,9 @@ UNSTABLE = re.compile(r"^lr=9 beta1=0: 2 diverged")
 def sweeps(train, tmp_path: Path) -> Path:
     """A real sweep with telemetry, some of it beyond the edge, and one beside it with twice the curvature."""
     train(sweep_of(BODY, f"name: asked\n{BASE}"))
-    find_remedies(tmp_path / "asked", None, {"lr": "9", "beta1": "0"}, Asked(("lr=x0.1",), ("0",), 1, pairs=False))
+    find_remedies(
+        tmp_path / "asked", None, {"lr": "9", "beta1": "0"}, RemedyRequest(("lr=x0.1",), ("0",), 1, pairs=False)
+    )
     train(sweep_of(BODY.replace("sgd}", "sgd, curvature: 2.0}"), f"name: sharper\n{BASE}"))
     export_all(tmp_path / "asked")
     return tmp_path

@@ -11,11 +11,10 @@ from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.mechanisms.batches import BAD_BATCH
 from orchestrator.causes.mechanisms.decay import PRECONDITIONER_DECAY
 from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
-from orchestrator.causes.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
 from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
 from orchestrator.causes.mechanisms.precision import HALF_PRECISION_OVERFLOW
 from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.causes.mechanisms.sharpening import SHARPENING
+from orchestrator.causes.mechanisms.threshold import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
 from orchestrator.commands.printing import show
 from orchestrator.commands.run import run
 from orchestrator.executors.inline import InlineExecutor
@@ -24,7 +23,7 @@ from orchestrator.sweepfile.spec import load_sweep
 
 CAUSES = Path(__file__).parents[2] / "sweeps/causes"
 PLANTED = {
-    "lr_over_edge": OVER_THE_EDGE.key,
+    "lr_over_edge": OVER_THE_THRESHOLD.key,
     "no_warmup": WARMUP_TOO_SHORT.key,
     "slow_beta2": PRECONDITIONER_DECAY.key,
     "sharpening": SHARPENING.key,

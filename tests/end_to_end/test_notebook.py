@@ -36,8 +36,8 @@ def test_its_cells_run_in_order(tmp_path: Path, monkeypatch) -> None:
     values = [run_cell("".join(cell["source"]), names) for cell in CODE]
     assert "stability map" in values[1]._repr_html_()
     assert values[3].chosen.setting.keys() == {"lr", "beta2"}
-    named = {ruling.mechanism for ruling in values[5].rulings.values()}
-    assert named <= {"preconditioner_decay", "over_the_edge", "not enough evidence", "sharpening"}
+    named = {ruling.mechanism for ruling in values[5].causes.values()}
+    assert named <= {"preconditioner_decay", "over_the_threshold", "not enough evidence", "sharpening"}
     assert str(values[6]).startswith("notebook: lr=")
     assert values[-1].dims == ("beta2",)
     assert (tmp_path / "results" / "notebook" / "ledger.db").exists()

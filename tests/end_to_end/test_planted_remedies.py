@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.causes.mechanisms.edge import WARMUP_TOO_SHORT
 from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
 from orchestrator.causes.mechanisms.scales import EPSILON_FLOOR
-from orchestrator.causes.remedies.training import Asked, find_remedies
+from orchestrator.causes.mechanisms.threshold import WARMUP_TOO_SHORT
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.commands.printing import show
 from orchestrator.commands.run import run
 from orchestrator.executors.inline import InlineExecutor
@@ -30,7 +31,7 @@ PLANTED = {
 def test_the_remedy_with_the_lowest_loss_makes_a_move_against_the_planted_cause(name: str, tmp_path: Path) -> None:
     sweep = load_sweep(CAUSES / f"{name}.yaml")
     assert show(run(sweep, tmp_path, lambda: InlineExecutor, False)) == 0
-    found = find_remedies(tmp_path / sweep.name, None, {}, Asked(at=("0",), replicates=2, pairs=False))
+    found = find_remedies(tmp_path / sweep.name, None, {}, RemedyRequest(at=("0",), replicates=2, pairs=False))
     assert found.control_repeats is True
     assert found.cause == PLANTED[name]
     assert found.best is not None

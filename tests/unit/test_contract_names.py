@@ -15,7 +15,7 @@ from objectives.base import OBJECTIVES
 from orchestrator.api.results import SweepResults
 from orchestrator.base.vocabulary import OUTCOMES, Outcome
 from orchestrator.causes.remedies.cells_text import cell_remedies_table
-from orchestrator.causes.remedies.kinds import KINDS
+from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.cli import app
 from orchestrator.detection.config import SlowConfig, StoppingConfig
 from orchestrator.ledger.writer import LedgerWriter

@@ -1,9 +1,9 @@
-"""The table of the mechanisms by which training becomes unstable.
+"""The table of the mechanisms by which training becomes unstable, in the order of their priority.
 
-The order is that of priority: an earlier mechanism causes, or comes with, the later ones. Steps that grow by themselves
-make losses jump, and so does a change of the data; a batch that jumps makes the second moment lag; a step over the edge
-makes the logits grow. An epsilon that stalls the shallow blocks is above their gradients, so the stall comes before the
-epsilon floor. A new mechanism is a file, or a part of one, with all its facts, and a line in the table.
+An earlier mechanism causes the later ones, or comes with them. Steps that grow by themselves make losses jump, and so
+does a change of the data; a batch that jumps makes the second moment lag; a step over the threshold makes the logits
+grow. An epsilon that stalls the shallow blocks is above their gradients, so the stall comes before the epsilon floor.
+A new mechanism is a module, or a part of one, with all its facts, and a line in the table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from orchestrator.causes.mechanisms.batches import BAD_BATCH
 from orchestrator.causes.mechanisms.decay import PRECONDITIONER_DECAY
 from orchestrator.causes.mechanisms.depth import SHALLOW_STALL
-from orchestrator.causes.mechanisms.edge import OVER_THE_EDGE, WARMUP_TOO_SHORT
 from orchestrator.causes.mechanisms.logits import LOGIT_GROWTH
 from orchestrator.causes.mechanisms.mechanism import Mechanism
 from orchestrator.causes.mechanisms.memory import SHORT_MEMORY
@@ -23,7 +22,7 @@ from orchestrator.causes.mechanisms.scales import (
     EPSILON_FLOOR,
     LAYERS_OUT_OF_STEP,
 )
-from orchestrator.causes.mechanisms.sharpening import SHARPENING
+from orchestrator.causes.mechanisms.threshold import OVER_THE_THRESHOLD, SHARPENING, WARMUP_TOO_SHORT
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.key: mechanism
@@ -34,7 +33,7 @@ MECHANISMS: dict[str, Mechanism] = {
         SHALLOW_STALL,
         BAD_BATCH,
         WARMUP_TOO_SHORT,
-        OVER_THE_EDGE,
+        OVER_THE_THRESHOLD,
         PRECONDITIONER_DECAY,
         SHARPENING,
         EPSILON_FLOOR,

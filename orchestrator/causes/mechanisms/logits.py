@@ -1,47 +1,47 @@
-"""Growing logits: of the attention, or of the output."""
+"""Growing logits, in the attention or at the output."""
 
 from __future__ import annotations
 
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.mechanisms import thresholds as at
-from orchestrator.causes.mechanisms.finding import Finding, MakeFinding
-from orchestrator.causes.mechanisms.mechanism import Mechanism
-from orchestrator.causes.mechanisms.moves import LOWER_LR, Move, just
+from orchestrator.causes.mechanisms import limits as at
+from orchestrator.causes.mechanisms.mechanism import LOWER_LR, Finding, MakeFinding, Mechanism, Move, just
 from orchestrator.causes.series import known
 
 
-def logit_growth(evidence: Evidence, found: MakeFinding) -> Finding:
+def logit_growth(evidence: Evidence, finding: MakeFinding) -> Finding:
     """Attention logits or log Z that grow before the onset (Wortsman et al., arXiv 2309.14322).
 
-    Supported where the largest attention logit is above 1e4, or above 1e3 and ten times its first reading, or where
-    the mean of |log Z| is five times its first reading, all before the onset. Excluded where both are calm.
+    Supported if the largest attention logit is above 1e4, or above 1e3 and ten times its first reading, or if the mean
+    of |log Z| is five times its first reading, all before the onset. Excluded if both are calm.
     """
-    were_read = any(len(evidence.column(name)) for name in ("attention_logit", "log_z"))
-    if evidence.has_logits is False and not were_read:
-        return found("excluded", "the model has no logits")
-    attention = evidence.column("attention_logit").between(0, evidence.until + 1)
-    log_z = evidence.column("log_z").between(0, evidence.until + 1)
+    columns = {name: evidence.column(name) for name in ("attention_logit", "log_z")}
+    if evidence.has_logits is False and not any(map(len, columns.values())):
+        return finding("excluded", "the model has no logits")
     numbers, verdicts = [], []
     began: list[int] = []
-    if len(attention):
-        highest, first = known(attention.largest()), float(attention.value_N[0])
-        numbers.append(f"the largest attention logit went from {first:.3g} to {highest:.3g}")
-        is_high = highest > at.ATTENTION_LOST or highest > max(at.ATTENTION_HIGH, 10 * first)
-        verdicts.append("supported" if is_high else "excluded" if highest < at.ATTENTION_CALM else "unknown")
-        began += [known(attention.first(lambda logit_N: logit_N > at.ATTENTION_HIGH))] if is_high else []
-    if len(log_z):
-        highest, first = known(log_z.largest()), float(log_z.value_N[0])
-        numbers.append(f"mean |log Z| went from {first:.3g} to {highest:.3g}")
-        is_high = highest > at.LOG_Z_HIGH * first
-        verdicts.append("supported" if is_high else "excluded" if highest < at.LOG_Z_CALM * first else "unknown")
-        began += [known(log_z.first(lambda log_z_N: log_z_N > at.LOG_Z_HIGH * first))] if is_high else []
+    for name, column in columns.items():
+        readings = column.between(0, evidence.until + 1)
+        if not len(readings):
+            continue
+        highest, first = known(readings.largest()), float(readings.value_N[0])
+        if name == "attention_logit":
+            numbers.append(f"the largest attention logit went from {first:.3g} to {highest:.3g}")
+            high, calm = min(at.ATTENTION_LOST, max(at.ATTENTION_HIGH, 10 * first)), at.ATTENTION_CALM
+            start = at.ATTENTION_HIGH
+        else:
+            numbers.append(f"mean |log Z| went from {first:.3g} to {highest:.3g}")
+            high, calm = at.LOG_Z_HIGH * first, at.LOG_Z_CALM * first
+            start = high
+        verdicts.append("supported" if highest > high else "excluded" if highest < calm else "unknown")
+        if highest > high:
+            began.append(int(readings.step_N[readings.value_N > start][0]))
     if not verdicts:
-        return found("unknown", "logits were not read")
+        return finding("unknown", "logits were not read")
     if "supported" in verdicts:
-        return found("supported", "logits had grown before the onset", numbers, min(began))
+        return finding("supported", "logits had grown before the onset", numbers, min(began))
     if "unknown" in verdicts:
-        return found("unknown", "logits had grown, but not to where runs are known to be lost", numbers)
-    return found("excluded", "logits were calm up to the onset", numbers)
+        return finding("unknown", "logits had grown, but not to where runs are known to be lost", numbers)
+    return finding("excluded", "logits were calm up to the onset", numbers)
 
 
 LOGIT_GROWTH = Mechanism(

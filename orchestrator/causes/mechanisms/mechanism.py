@@ -1,32 +1,80 @@
-"""A mechanism: all facts about one way in which training becomes unstable."""
+"""A mechanism: all facts about one way in which training becomes unstable, its findings and its moves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
+from orchestrator.base.space import format_value
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.mechanisms.finding import Finding, MakeFinding, finding_for
-from orchestrator.causes.mechanisms.moves import Move
+from orchestrator.causes.mechanisms.limits import WARMUP_RULE
+from orchestrator.maps.neighbours import Neighbour
 
-# A setting, and the values of a small sweep whose cells would decide.
+NOT_MEASURED = "the curvature was not measured"
+NO_ONSET = "the loss never rose off its trend"
+
+Verdict = Literal["supported", "excluded", "unknown"]
+Direction = Literal["lower", "raise", "switch"]
+Values = Callable[[Evidence], Sequence[Any]]
+# A setting, and values of it whose cells would decide.
 Probe = tuple[str, Sequence[Any]]
 
 
-def no_probe(evidence: Evidence) -> Probe | None:
-    """No cell would decide."""
-    return None
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on one mechanism in one trial; ``unknown`` if the evidence does not suffice.
+
+    ``reason`` is a sentence without a full stop, ``numbers`` are the measurements in words. ``began_step`` is the first
+    step at which the mechanism acted, None if it never did. ``onset_step`` is the onset of the trial.
+    """
+
+    mechanism: str
+    verdict: Verdict
+    reason: str
+    numbers: tuple[str, ...] = ()
+    began_step: int | None = None
+    onset_step: int | None = None
+
+    @property
+    def when(self) -> str:
+        """The step at which it began, and its distance from the onset; empty if it never began."""
+        if self.began_step is None:
+            return ""
+        if self.onset_step is None:
+            return f"from step {self.began_step}"
+        lead = self.onset_step - self.began_step
+        relative = "at the onset" if lead == 0 else f"{steps(abs(lead))} {'before' if lead > 0 else 'after'} the onset"
+        return f"from step {self.began_step}, {relative}"
+
+
+class MakeFinding(Protocol):
+    """Creates the findings of one mechanism about one trial."""
+
+    def __call__(
+        self, verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None
+    ) -> Finding:
+        """Create a finding with its measurements and the step at which the mechanism began to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A change of one setting that may help against a mechanism; ``values`` are candidates for a small sweep."""
+
+    setting: str
+    direction: Direction
+    reason: str
+    values: Values
 
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
     """A way in which training becomes unstable.
 
-    ``find`` looks for it in the evidence, and creates its findings with the function passed to it. ``label`` and
-    ``colour`` mark the cells of a map that it rules; a short label distinguishes mechanisms without colour. ``moves``
-    are possible remedies, the best first. ``probe`` names cells that would decide where the evidence does not suffice.
-    A mechanism with ``is_companion`` accompanies an instability and is not a cause.
+    ``find`` judges the evidence. ``label`` and ``colour`` mark the cells of a map in which the mechanism dominates; the
+    label has to be short and readable without colour. ``moves`` may help, the best first. ``probe`` proposes cells that
+    would decide where the evidence does not suffice. If ``is_companion``, the mechanism accompanies instabilities and
+    is never their cause.
     """
 
     key: str
@@ -35,9 +83,104 @@ class Mechanism:
     label: str
     colour: str
     moves: tuple[Move, ...]
-    probe: Callable[[Evidence], Probe | None] = no_probe
+    probe: Callable[[Evidence], Probe | None] = lambda evidence: None
     is_companion: bool = False
 
-    def look(self, evidence: Evidence) -> Finding:
-        """Its finding on the evidence."""
-        return self.find(evidence, finding_for(self.key, evidence))
+    def examine(self, evidence: Evidence) -> Finding:
+        """Judge the evidence on one trial."""
+
+        def make(verdict: Verdict, reason: str, numbers: list[str] | None = None, began: int | None = None) -> Finding:
+            return Finding(self.key, verdict, reason, tuple(numbers or ()), began, evidence.onset)
+
+        return self.find(evidence, make)
+
+
+# --- words ---
+
+
+def results_with(setting: str, cell: Neighbour) -> str:
+    """The outcomes of a neighbouring cell in words: ``with lr 0.1: 2 of 3 seeds stable``."""
+    return f"with {setting} {format_value(cell.value)}: {cell.num_stable} of {cell.num_finished} seeds stable"
+
+
+def steps(number: float) -> str:
+    """A number of steps in words."""
+    return f"{number:.0f} step{'' if round(number) == 1 else 's'}"
+
+
+# --- values for small sweeps ---
+
+
+def scaled(setting: str, *factors: float) -> Values:
+    """Multiples of the trial's value, to three digits."""
+
+    def values(evidence: Evidence) -> list[float]:
+        own = evidence.number(setting)
+        return [] if own is None else [float(f"{own * factor:.3g}") for factor in factors]
+
+    return values
+
+
+def whole(setting: str, *factors: int) -> Values:
+    """Multiples of the trial's value as integers."""
+    return lambda evidence: [int(value) for value in scaled(setting, *factors)(evidence)]
+
+
+def just(*values: Any) -> Values:
+    """The same values for every trial."""
+    return lambda evidence: values
+
+
+def times_usual_norm(*factors: float) -> Values:
+    """Multiples of the median gradient norm before the onset."""
+
+    def values(evidence: Evidence) -> list[float]:
+        usual = evidence.grad_norm.between(0, evidence.until).median()
+        return [] if not usual else [float(f"{usual * factor:.2g}") for factor in factors]
+
+    return values
+
+
+def shorter_memories(evidence: Evidence) -> list[float]:
+    """Values of beta2 with a third and a tenth of the memory."""
+    beta2 = evidence.beta2
+    return [] if beta2 is None else [float(f"{1 - min(0.5, factor * (1 - beta2)):.6g}") for factor in (3, 10)]
+
+
+def longer_warmups(evidence: Evidence) -> list[int]:
+    """Half and all of the warmup that Ma and Yarats advise, or two and four times the trial's own."""
+    needed, longest = WARMUP_RULE * (evidence.memory or 50.0), int(evidence.trial.steps) // 2
+    own = int(evidence.number("warmup") or 0)
+    wanted = (round(needed / 2), round(needed)) if own < needed / 2 else (2 * own, 4 * own)
+    return sorted({min(longest, value) for value in wanted if min(longest, value) > own})
+
+
+def probe_of(move: Move) -> Callable[[Evidence], Probe | None]:
+    """A probe with the values of ``move``, for mechanisms that its cells would decide."""
+
+    def probe(evidence: Evidence) -> Probe | None:
+        values = move.values(evidence)
+        return (move.setting, values) if values else None
+
+    return probe
+
+
+# --- moves that help against several mechanisms ---
+
+LOWER_LR = Move("lr", "lower", "keeps the step below 2 / lambda", scaled("lr", 0.3, 0.1))
+HIGHER_LR = Move("lr", "raise", "larger steps learn more in the same time", scaled("lr", 10, 100))
+SHORTER_MEMORY = Move("beta2", "lower", "lets v follow the gradient sooner and lag less", shorter_memories)
+LOWER_EPS = Move(
+    "eps",
+    "lower",
+    "takes epsilon out of the step; if too low, nothing bounds the step where v is small",
+    scaled("eps", 0.1, 0.01),
+)
+HIGHER_EPS = Move(
+    "eps",
+    "raise",
+    "bounds 1 / (sqrt(v) + eps), often at a cost in loss; papers disagree: Bai et al. raise eps, Molybog et al. "
+    "lower it",
+    scaled("eps", 1e2, 1e4),
+)
+CLIP = Move("clip", "lower", "cuts a jump of the gradient to its usual size", times_usual_norm(1.0, 2.0))

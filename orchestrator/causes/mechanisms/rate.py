@@ -1,45 +1,40 @@
-"""A learning rate at which nothing moves: no instability, but a run that stalls."""
+"""A learning rate at which the run stalls instead of becoming unstable."""
 
 from __future__ import annotations
 
 from orchestrator.base.space import format_value
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.mechanisms.finding import Finding, MakeFinding, seeds_text
-from orchestrator.causes.mechanisms.mechanism import Mechanism, Probe
-from orchestrator.causes.mechanisms.moves import HIGHER_LR
+from orchestrator.causes.mechanisms.mechanism import (
+    HIGHER_LR,
+    Finding,
+    MakeFinding,
+    Mechanism,
+    probe_of,
+    results_with,
+)
 from orchestrator.maps.neighbours import above
 
 
-def learning_rate_too_low(evidence: Evidence, found: MakeFinding) -> Finding:
-    """Steps too small to learn in the time that there was.
+def learning_rate_too_low(evidence: Evidence, finding: MakeFinding) -> Finding:
+    """Steps too small to learn within the length of the run.
 
-    Supported where a run stalled without a blow-up, and the same cell with a higher learning rate is stable and ends
-    lower. Excluded where it did not stall, or blew up.
+    Supported if a run stalled without a blow-up, and the same cell with a higher learning rate is stable and ends
+    lower. Excluded if it did not stall, or blew up.
     """
     if evidence.outcome != "stalled":
-        return found("excluded", "it lowered its loss")
+        return finding("excluded", "its loss fell")
     if evidence.blow_up is not None:
-        return found("excluded", "the loss rose at the start")
+        return finding("excluded", "the loss rose at the start")
     rate, final = evidence.number("lr"), evidence.trial.final_loss
     if rate is None:
-        return found("unknown", "the learning rate is not known")
+        return finding("unknown", "the learning rate is not known")
     higher = above(evidence.cells("lr"), rate)
-    learned = [cell for cell in higher if cell.is_stable and cell.loss is not None and final is not None]
-    better = next((cell for cell in learned if (cell.loss or 0.0) < (final or 0.0)), None)
-    if better is None:
-        tried = (
-            "no cell has a higher learning rate" if not higher else "no higher learning rate is stable and ends lower"
-        )
-        return found("unknown", tried, [f"lr {format_value(rate)}"])
-    numbers = [
-        f"with lr {format_value(better.value)}: {seeds_text(better)}, final loss {final:.4g} -> {better.loss:.4g}"
-    ]
-    return found("supported", "with a higher learning rate the same run learns", numbers, 0)
-
-
-def _higher_rates(evidence: Evidence) -> Probe | None:
-    values = HIGHER_LR.values(evidence)
-    return ("lr", values) if values else None
+    for cell in higher:
+        if cell.is_stable and cell.loss is not None and final is not None and cell.loss < final:
+            numbers = [f"{results_with('lr', cell)}, final loss {final:.4g} -> {cell.loss:.4g}"]
+            return finding("supported", "with a higher learning rate the same run learns", numbers, 0)
+    tried = "no higher learning rate is stable and ends lower" if higher else "no cell has a higher learning rate"
+    return finding("unknown", tried, [f"lr {format_value(rate)}"])
 
 
 LEARNING_RATE_TOO_LOW = Mechanism(
@@ -49,5 +44,5 @@ LEARNING_RATE_TOO_LOW = Mechanism(
     label="too low",
     colour="#AA4466",
     moves=(HIGHER_LR,),
-    probe=_higher_rates,
+    probe=probe_of(HIGHER_LR),
 )

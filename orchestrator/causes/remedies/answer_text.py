@@ -8,13 +8,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.base.space import format_value
+from orchestrator.causes.diagnosis import Diagnosis
 from orchestrator.causes.mechanisms.catalogue import title_of
-from orchestrator.causes.remedies.answer import Harm, Remedies, loss_of
+from orchestrator.causes.remedies.custom import is_custom, why_unforkable
+from orchestrator.causes.remedies.reading import has_remedies, read_remedies
 from orchestrator.causes.remedies.remedy import NO_CHANGE
 from orchestrator.causes.remedies.repeats import Difference
-from orchestrator.causes.remedies.repeats_text import repeats_lines
-from orchestrator.causes.remedies.tallies import Tally
+from orchestrator.causes.remedies.results import Cost, Remedies, Tally
+from orchestrator.ledger.reader import LedgerReader
 
 WIDTH = 80
 _CELL, _LEAST_NAME = 13, 15  # columns
@@ -111,8 +114,8 @@ def _because(found: Remedies) -> str:
 def _after(found: Remedies) -> Iterator[str]:
     if found.control is not None:
         yield f"control: {found.control.label}, final loss {_loss(found.control.final_loss)}"
-    if found.beside:
-        cells = [f"{one.setting} {format_value(one.value)}: {_loss(one.final_loss)}" for one in found.beside[:4]]
+    if found.stable_cells:
+        cells = [f"{one.setting} {format_value(one.value)}: {_loss(one.final_loss)}" for one in found.stable_cells[:4]]
         yield f"nearest stable cells: final loss with {', '.join(cells)}"
     if not found.tallies:
         yield "no remedy was tried"
@@ -130,7 +133,7 @@ def _after(found: Remedies) -> Iterator[str]:
 def _cheapest(found: Remedies) -> Iterator[str]:
     best = found.cheapest
     if best is None:
-        most = found.most_saving
+        most = found.best_partial
         if most is not None:
             best_of_them = f"{most.remedy.name} from {_step(found, most)}"
             yield f"no remedy saved every replicate; at most {_saved(found, most)}: {best_of_them}"
@@ -150,7 +153,7 @@ def _cheapest(found: Remedies) -> Iterator[str]:
             f"final loss {_loss(lowest.final_loss)}"
         )
     alone = None if found.control is None else found.control.final_loss
-    if found.trial.outcome == "spiked" and alone is not None and alone < loss_of(lowest or best):
+    if found.trial.outcome == "spiked" and alone is not None and alone < (lowest or best).comparable_loss:
         yield "left alone it ends lower than with any remedy that saves it: a spike is not a failure"
 
 
@@ -175,25 +178,25 @@ def _too_late(found: Remedies) -> Iterator[str]:
 
 
 def _costs(found: Remedies) -> Iterator[str]:
-    if found.neighbour is None or not found.harms:
+    if found.neighbour is None or not found.costs:
         why = "not measured yet" if found.neighbour is not None else "not known, no stable cell has this seed beside it"
         yield from [f"cost where nothing is wrong: {why}"] if found.cheapest else []
         return
     there = " ".join(f"{name}={format_value(value)}" for name, value in found.neighbour.cell.items())
-    own = found.harms[0].own_loss
+    own = found.costs[0].own_loss
     yield f"cost where nothing is wrong, in the stable trial {there} (final loss {_loss(own)}):"
     best = None if found.cheapest is None else (found.cheapest.remedy.name, found.cheapest.fork_step)
 
-    def place(harm: Harm) -> tuple[bool, float]:
+    def place(harm: Cost) -> tuple[bool, float]:
         return (harm.name, harm.fork_step) != best, math.inf if harm.final_loss is None else harm.final_loss
 
-    for harm in sorted(found.harms, key=place)[:_MOST_COSTS]:
+    for harm in sorted(found.costs, key=place)[:_MOST_COSTS]:
         yield f"  {harm.name} from step {harm.fork_step}: {_harm(harm)}"
-    if (more := len(found.harms) - _MOST_COSTS) > 0:
+    if (more := len(found.costs) - _MOST_COSTS) > 0:
         yield f"  and {more} more, which --json has"
 
 
-def _harm(harm: Harm) -> str:
+def _harm(harm: Cost) -> str:
     bad = "" if harm.outcome == "stable" else f", and it is {harm.outcome}"
     if harm.final_loss is None or harm.own_loss is None:
         return f"final loss {_loss(harm.final_loss)}{bad}"
@@ -277,9 +280,9 @@ def remedies_json(found: Remedies) -> dict[str, Any]:
         "last_helpful_step": found.last_helpful_step,
         "too_late_step": found.too_late_step,
         "agrees_with_diagnosis": found.agrees,
-        "beside": [{"setting": o.setting, "value": o.value, "final_loss": o.final_loss} for o in found.beside],
+        "beside": [{"setting": o.setting, "value": o.value, "final_loss": o.final_loss} for o in found.stable_cells],
         "neighbour": None if found.neighbour is None else found.neighbour.trial_id,
-        "costs": [{name: getattr(harm, name) for name in Harm.__slots__} for harm in found.harms],
+        "costs": [{name: getattr(harm, name) for name in Cost.__slots__} for harm in found.costs],
         "replicates_differ": found.replicates_differ,
         "num_missing": found.num_missing,
         "control_difference": _difference_json(found.control_difference),
@@ -310,3 +313,56 @@ def _tally_json(found: Remedies, tally: Tally) -> dict[str, Any]:
         "helped": found.helped(tally),
         "called_for": found.is_called_for(tally),
     }
+
+
+def repeats_lines(found: Remedies) -> Iterator[str]:
+    """Whether the control repeats the trial, whether a fork that is left alone does, and what had no effect."""
+    if found.control_repeats:
+        yield "control: started again from its seed, the trainer repeats the trial's losses bit for bit"
+    else:
+        yield (
+            "control: started again from its seed, the trainer does NOT repeat the trial's losses"
+            f"{_how(found.control_difference)}; the forks below are compared with each other all the same"
+        )
+    exact = [one.fork_step for one in found.repeats.resumed if one.differs is None]
+    if exact:
+        yield f"resumed and left alone, it repeats the trial bit for bit: from {_steps(exact)}"
+    for one in found.repeats.resumed:
+        if one.differs is not None:
+            yield (
+                f"resumed at step {one.fork_step} and left alone, it does NOT repeat the trial{_how(one.differs)}: to "
+                "be resumed is a change by itself, and a remedy has to do better than that"
+            )
+    steps: dict[str, list[int]] = {}
+    for name, step in found.repeats.without_effect:
+        steps.setdefault(name, []).append(step)
+    for name, at in steps.items():
+        yield (
+            f"{name} had no effect from {_steps(at)}: the losses are those of the fork that is left alone. Either it "
+            "does not act there, or the trainer takes the value from its checkpoint, as optimizers do, and not from "
+            "its arguments"
+        )
+
+
+def _how(differs: Difference | None) -> str:
+    if differs is None:
+        return ", but in other columns alone"
+    by = f", by up to {differs.largest:.2g} of the loss before the onset" if differs.largest else ""
+    return f": they differ from step {differs.step} on{by}"
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
+
+
+def remedy_lines(ledger: LedgerReader, found: Diagnosis) -> Iterator[str]:
+    """The answer of the trial's forks; without forks the command that trains them, where they can be trained."""
+    folder, trial = ledger.path.parent, found.trial
+    if found.evidence.outcome == "stable" or (is_custom(trial) and why_unforkable(folder, trial) is not None):
+        return
+    if has_remedies(folder, trial.trial_id):
+        yield "remedies, tried on forks of this trial:"
+        yield from (f"  {line}".rstrip() for line in remedies_lines(read_remedies(ledger, found)))
+    elif (folder / FROZEN_SWEEP).is_file():
+        yield "what would have saved it, by experiment:"
+        yield f"  sweep remedy {folder.name} --trial {trial.trial_id}"

@@ -1,4 +1,4 @@
-"""The cheapest remedy of each unstable cell of a map: the trial that stands for it, and what its forks say."""
+"""The cheapest remedy of each unstable cell of a map, from forks of its most typical trial."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import most_typical
-from orchestrator.causes.remedies.answer import Remedies, loss_of
-from orchestrator.causes.remedies.kinds import KINDS, kind_of
-from orchestrator.causes.remedies.tallies import Tally
+from orchestrator.causes.remedies.remedy import KINDS
+from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.lr_curves import judged_trials
@@ -21,7 +20,7 @@ from orchestrator.maps.stability import map_cell, sweep_axes, trials_where
 class Region:
     """The unstable region of a sweep's map: the most typical trial of each of its cells, in the order of the axes.
 
-    ``num_known`` cells have a state, ``num_unknown`` none yet.
+    ``num_known`` cells of the map have a state, ``num_unknown`` have none yet.
     """
 
     sweep: str
@@ -32,19 +31,19 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class CellRemedy:
-    """What the forks of a cell's most typical trial say.
+    """What the forks of a cell's most typical trial came to.
 
-    ``cheapest`` saves every replicate from the latest fork on, ``saving`` is all that does so from some fork on, each
-    in ascending order of its step. Where none does, ``most`` saved the largest share. ``alone_loss`` is the final loss
-    of the trial that is left alone. ``cause`` is the mechanism that the diagnosis names, ``agrees`` whether what it
-    calls for helped. ``num_forks`` have a result, ``num_missing`` none.
+    ``cheapest`` saves every replicate from the latest fork, and ``saving`` are all remedies that do so, by fork step.
+    Without any, ``best_partial`` saved the largest share. ``alone_loss`` is the final loss of the control. ``cause`` is
+    the mechanism of the diagnosis, and ``agrees`` says whether the remedies that it calls for helped. Of the forks,
+    ``num_forks`` have a result and ``num_missing`` do not.
     """
 
     trial: TrialResult
     onset: int | None
     cause: str | None
     cheapest: Tally | None
-    most: Tally | None
+    best_partial: Tally | None
     saving: tuple[Tally, ...]
     alone_loss: float | None
     control_repeats: bool | None
@@ -57,103 +56,101 @@ class CellRemedy:
     @property
     def kind(self) -> str | None:
         """The kind of the cheapest remedy; None without one."""
-        return None if self.cheapest is None else kind_of(self.cheapest.remedy)
+        return None if self.cheapest is None else self.cheapest.remedy.kind
 
     @property
     def shown(self) -> Tally | None:
-        """The cheapest remedy, or else that which saved the most."""
-        return self.cheapest or self.most
+        """The cheapest remedy, or else the one that saved the largest share."""
+        return self.cheapest or self.best_partial
 
     @property
     def from_onset(self) -> int | None:
-        """Steps from the onset to the fork of what is ``shown``, below zero before it; None without an onset."""
+        """Steps from the onset to the fork of the ``shown`` remedy, negative before it; None without an onset."""
         return None if self.shown is None or self.onset is None else self.shown.fork_step - self.onset
 
     @property
     def kinds_that_save(self) -> set[str]:
-        """The kinds of which a remedy saves every replicate."""
-        return {kind_of(one.remedy) for one in self.saving}
+        """The kinds of the remedies that save every replicate."""
+        return {tally.remedy.kind for tally in self.saving}
 
     @property
     def is_saved_by_lower_lr(self) -> bool:
         """Whether a lower learning rate alone saves every replicate."""
-        lower = ("lr", "lower")
-        return any(
-            kind_of(one.remedy) == "lr" and lower in one.remedy.stands_for(self.trial.config) for one in self.saving
-        )
+        remedies = [tally.remedy for tally in self.saving if tally.remedy.kind == "lr"]
+        return any(("lr", "lower") in remedy.moves(self.trial.config) for remedy in remedies)
 
     @property
     def is_lower_alone(self) -> bool:
-        """Whether a spiked trial that is left alone ends lower than with its cheapest remedy."""
+        """Whether a spiked trial ends lower if left alone than with its cheapest remedy."""
         if self.trial.outcome != "spiked" or self.cheapest is None or self.alone_loss is None:
             return False
-        return self.alone_loss < loss_of(self.cheapest)
+        return self.alone_loss < self.cheapest.comparable_loss
 
 
 @dataclass(frozen=True, slots=True)
 class CellRemedies:
-    """The cheapest remedy of each unstable cell of a map, as far as ``cells`` have been tried."""
+    """The cheapest remedy of each unstable cell of a map; ``cells`` are the ones tried so far."""
 
     region: Region
     cells: tuple[CellRemedy, ...]
 
     @property
     def saved(self) -> list[CellRemedy]:
-        """The cells that some remedy saves."""
-        return [one for one in self.cells if one.cheapest is not None]
+        """The cells that a remedy saves."""
+        return [cell for cell in self.cells if cell.cheapest is not None]
 
     @property
     def by_kind(self) -> dict[str, tuple[int, int]]:
-        """For each kind: in how many cells it is the cheapest, and in how many it saves every replicate.
+        """For each kind the number of cells in which it is the cheapest, and in which it saves every replicate.
 
-        Without kinds that save nowhere, the commonest cheapest first.
+        Leaves out kinds that save nowhere; the most frequent cheapest kind comes first.
         """
         counts = {
-            kind: (sum(one.kind == kind for one in self.cells), sum(kind in one.kinds_that_save for one in self.cells))
+            kind: (
+                sum(cell.kind == kind for cell in self.cells),
+                sum(kind in cell.kinds_that_save for cell in self.cells),
+            )
             for kind in KINDS
         }
-        found = [(kind, both) for kind, both in counts.items() if any(both)]
-        return dict(sorted(found, key=lambda pair: (-pair[1][0], -pair[1][1])))
+        saving = [(kind, both) for kind, both in counts.items() if any(both)]
+        return dict(sorted(saving, key=lambda pair: (-pair[1][0], -pair[1][1])))
 
     @property
     def spent_steps(self) -> int:
         """Steps trained after the forks of all cells."""
-        return sum(one.spent_steps for one in self.cells)
+        return sum(cell.spent_steps for cell in self.cells)
 
 
 def unstable_region(ledger: LedgerReader, where: Mapping[str, Any] | None = None) -> Region:
-    """The cells that the map has over its edge, of those with the values of ``where``.
-
-    Raises InputError for an unknown axis or value.
-    """
+    """The cells over the edge of the map that match ``where``. Raises InputError for an unknown axis or value."""
     axes = {axis.name: axis for axis in sweep_axes(ledger)}
     rows, _ = trials_where("--cell", judged_trials(ledger), axes, where or {})
-    grouped: dict[tuple[Any, ...], list[TrialResult]] = {}
+    by_cell: dict[tuple[Any, ...], list[TrialResult]] = {}
     for row in rows:
-        grouped.setdefault(tuple(row.cell[name] for name in axes), []).append(row)
-    ranks = {name: {value: place for place, value in enumerate(axis.values)} for name, axis in axes.items()}
-    keys = sorted(grouped, key=lambda key: [ranks[name][value] for name, value in zip(axes, key, strict=True)])
-    states = {key: map_cell(None, None, grouped[key], "final_loss", {}).state for key in keys}
+        by_cell.setdefault(tuple(row.cell[name] for name in axes), []).append(row)
+    ranks = {name: {value: rank for rank, value in enumerate(axis.values)} for name, axis in axes.items()}
+    keys = sorted(by_cell, key=lambda key: [ranks[name][value] for name, value in zip(axes, key, strict=True)])
+    states = {key: map_cell(None, None, by_cell[key], "final_loss", {}).state for key in keys}
     num_known = sum(map(is_known, states.values()))
-    typical = [most_typical(grouped[key]) for key in keys if is_over_edge(states[key])]
+    typical = [most_typical(by_cell[key]) for key in keys if is_over_edge(states[key])]
     name = ledger.facts().get("name", ledger.path.parent.name)
     return Region(name, tuple(trial for trial in typical if trial is not None), num_known, len(keys) - num_known)
 
 
-def cell_remedy(found: Remedies) -> CellRemedy:
-    """What an answer says of its cell."""
+def cell_remedy(remedies: Remedies) -> CellRemedy:
+    """Summarize the remedies of a cell's most typical trial."""
     return CellRemedy(
-        trial=found.trial,
-        onset=found.onset,
-        cause=found.cause,
-        cheapest=found.cheapest,
-        most=None if found.cheapest is not None else found.most_saving,
-        saving=tuple(sorted(found.saving, key=lambda one: one.fork_step)),
-        alone_loss=None if found.control is None else found.control.final_loss,
-        control_repeats=found.control_repeats,
-        agrees=found.agrees,
-        fork_steps=tuple(found.fork_steps),
-        num_forks=sum(one.tried for one in (*found.tallies, *found.unchanged)),
-        num_missing=found.num_missing,
-        spent_steps=found.spent_steps,
+        trial=remedies.trial,
+        onset=remedies.onset,
+        cause=remedies.cause,
+        cheapest=remedies.cheapest,
+        best_partial=None if remedies.cheapest is not None else remedies.best_partial,
+        saving=tuple(sorted(remedies.saving, key=lambda tally: tally.fork_step)),
+        alone_loss=None if remedies.control is None else remedies.control.final_loss,
+        control_repeats=remedies.control_repeats,
+        agrees=remedies.agrees,
+        fork_steps=tuple(remedies.fork_steps),
+        num_forks=sum(tally.tried for tally in (*remedies.tallies, *remedies.unchanged)),
+        num_missing=remedies.num_missing,
+        spent_steps=remedies.spent_steps,
     )

@@ -12,8 +12,7 @@ from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.remedies.answer_text import WIDTH, short_loss
 from orchestrator.causes.remedies.cells import CellRemedies, CellRemedy, Region
-from orchestrator.causes.remedies.kinds import kind_of
-from orchestrator.causes.remedies.tallies import Tally
+from orchestrator.causes.remedies.results import Tally
 
 _MOST_NAMED = 6  # cells that nothing saves
 
@@ -59,7 +58,7 @@ def _remedy(cell: CellRemedy) -> str:
         return cell.cheapest.remedy.name
     if not cell.fork_steps:
         return "not tried: no such step or remedy in this run"
-    return "none" if cell.most is None else f"none; at most {cell.most.remedy.name}"
+    return "none" if cell.best_partial is None else f"none; at most {cell.best_partial.remedy.name}"
 
 
 def _saved(cell: CellRemedy) -> str:
@@ -137,7 +136,7 @@ def _saves(cell: CellRemedy) -> list[str]:
 
 
 def _row(cell: CellRemedy) -> dict[str, Any]:
-    cheapest, most, shown = cell.cheapest, cell.most, cell.shown
+    cheapest, most, shown = cell.cheapest, cell.best_partial, cell.shown
     return {
         "trial_id": cell.trial.trial_id,
         "seed": cell.trial.seed,
@@ -145,7 +144,7 @@ def _row(cell: CellRemedy) -> dict[str, Any]:
         "onset_step": cell.onset,
         "cause": cell.cause,
         "cheapest": None if cheapest is None else cheapest.remedy.name,
-        "kind": None if cheapest is None else kind_of(cheapest.remedy),
+        "kind": None if cheapest is None else cheapest.remedy.kind,
         "cheapest_step": None if cheapest is None else cheapest.fork_step,
         "most": None if most is None else most.remedy.name,
         "most_step": None if most is None else most.fork_step,

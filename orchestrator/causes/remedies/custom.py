@@ -1,6 +1,6 @@
-"""Forks of a trial that a custom trainer made: they go on from the trainer's own checkpoints, with other values.
+"""Forks of a custom trainer's trial: they continue from the trainer's own checkpoints, with other values.
 
-The control, which is left alone, keeps those checkpoints while it trains. So a fork is at a step of a checkpoint.
+The control, which is left alone, keeps those checkpoints while it trains. So a fork starts at a checkpoint's step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.spec import Sweep, load_sections, refuse_import
 from orchestrator.worker.kept_checkpoints import KEPT, Answers
 
-_ONE_REMEDY = "`sweep diagnose` gives advice on it"
+_SEE_DIAGNOSIS = "`sweep diagnose` gives advice on it"
 
 
 def is_custom(trial: TrialResult) -> bool:
@@ -32,64 +32,64 @@ def is_custom(trial: TrialResult) -> bool:
     return trial.objective in CUSTOM_KINDS
 
 
-def why_not(folder: Path, trial: TrialResult) -> tuple[str, str, str] | None:
-    """Why the trial of a custom trainer cannot be forked: key, message and remedy; None if it can."""
+def why_unforkable(folder: Path, trial: TrialResult) -> tuple[str, str, str] | None:
+    """Why a custom trainer's trial cannot be forked: key, message and remedy; None if it can."""
     if trial.objective == IMPORTED:
-        return "objective", "it was trained elsewhere, and there is nothing to train it with", _ONE_REMEDY
+        return "objective", "it was trained elsewhere, so it cannot be trained again here", _SEE_DIAGNOSIS
     file = folder / FROZEN_SWEEP
     section = load_sections(file).objective if file.is_file() else None
     resume = None if section is None or isinstance(section, str) else section.resume
     if resume is None:
         message = "a custom trainer is forked from its own checkpoints, and the sweep file does not say how it resumes"
         remedy = 'add resume: {checkpoint: "{folder}/ckpt.pt", arguments: [...]} to the sweep file, and run it again'
-        return "objective.resume", message, f"{remedy}; {_ONE_REMEDY}"
+        return "objective.resume", message, f"{remedy}; {_SEE_DIAGNOSIS}"
     if "folder" not in placeholders(resume.checkpoint):
-        message = f"{resume.checkpoint!r} is not in the trial's own folder, of which each fork needs a copy"
+        message = f"{resume.checkpoint!r} is not in the trial's own folder, which is copied for each fork"
         return "objective.resume.checkpoint", message, "write {folder}/..., and let the trainer save there"
     return None
 
 
-def refuse_unforkable(folder: Path, trial: TrialResult) -> None:
+def check_forkable(folder: Path, trial: TrialResult) -> None:
     """Raise InputError for a custom trainer's trial that cannot be forked."""
-    if is_custom(trial) and (found := why_not(folder, trial)) is not None:
-        key, message, remedy = found
+    if is_custom(trial) and (reason := why_unforkable(folder, trial)) is not None:
+        key, message, remedy = reason
         raise InputError(Problem(str(folder / FROZEN_SWEEP), key, message, remedy))
 
 
-def replicates_of(trial: TrialResult, asked: int) -> int:
-    """Replicates of each fork: one where a custom trainer has no placeholder that gives it other data."""
-    return asked if not is_custom(trial) or DATA_SEED in values_of(trial) else 1
+def replicates_of(trial: TrialResult, requested: int) -> int:
+    """Replicates of each fork: one if a custom trainer has no placeholder that gives it other data."""
+    return requested if not is_custom(trial) or DATA_SEED in values_of(trial) else 1
 
 
 def values_of(trial: TrialResult) -> dict[str, Any]:
-    """The values that the trainer was given."""
+    """The values that were passed to the trainer."""
     return {name: value for name, value in trial.config.items() if name not in GIVEN}
 
 
-def refused(own: CustomTrainer, trial: TrialResult, fork: Fork) -> str | None:
-    """Why a fork is refused; None where it is not."""
+def why_refused(trainer: CustomTrainer, trial: TrialResult, fork: Fork) -> str | None:
+    """Why the trainer refuses a fork; None if it accepts."""
     values, changes = values_of(trial), entries_of(fork)
     names = [name for entry in changes for name in entry.get("set", {})]
-    if wrong := next((name for name in names if name in values and not own.uses(name)), None):
+    if wrong := next((name for name in names if name in values and not trainer.uses(name)), None):
         return f"{wrong} is not passed to the trainer"
-    if own.batch_workers is not None and (part := next((name for name in names if name in PARTS.values()), None)):
-        return f"{part} is one of three sizes of a batch, which are set for the whole run"
+    if trainer.batch_workers is not None and (part := next((name for name in names if name in PARTS.values()), None)):
+        return f"{part} is one of three batch sizes, which are fixed for the whole run"
     try:
-        own.resolve(trial.steps, forked_values(values, changes))
+        trainer.resolve(trial.steps, forked_values(values, changes))
     except ValueError as error:
         return str(error)
     return None
 
 
 def entries_of(fork: Fork) -> list[Entry]:
-    """The ``interventions`` of a fork; one that is only resumed has its step alone."""
+    """The ``interventions`` of a fork; of a fork that is only resumed, its step."""
     return [*fork.interventions()] or [{"at": fork.step}]
 
 
-def custom_sweep(sweep: Sweep, there: Path, trial: TrialResult, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
+def custom_sweep(sweep: Sweep, there: Path, forks: Iterable[Fork], steps: Sequence[int]) -> Sweep:
     """``forks`` of the only trial of ``sweep``, and the control that keeps the checkpoints for ``steps``.
 
-    The results of earlier questions are in the folder ``there``.
+    The results of earlier requests are in the folder ``there``.
     """
     (alone,) = sweep.trials
     controls: list[dict[str, Any]] = [
@@ -97,59 +97,59 @@ def custom_sweep(sweep: Sweep, there: Path, trial: TrialResult, forks: Iterable[
     ]
     added = [*controls, *({INTERVENTIONS: entries_of(fork)} for fork in forks)]
     trials: dict[str, Trial] = {}
-    for one in added:
-        config = {**alone.config, **one}
-        cell = {INTERVENTIONS: frozen(one[INTERVENTIONS])}
+    for changes in added:
+        config = {**alone.config, **changes}
+        cell = {INTERVENTIONS: frozen(changes[INTERVENTIONS])}
         made = trial_id(sweep.objective.name, config, alone.seed, sweep.rules)
         trials.setdefault(made, Trial(made, cell, alone.seed, config))
-    values = tuple(dict.fromkeys(one.cell[INTERVENTIONS] for one in trials.values()))
-    # Controls for other steps share a cell, so that it may have as many trials as there are.
-    listed = ListedCells([one.cell for one in trials.values()], len(trials) + 1)
+    values = tuple(dict.fromkeys(forked.cell[INTERVENTIONS] for forked in trials.values()))
+    # Controls for other steps share a cell, so one cell may hold all trials.
+    listed = ListedCells([forked.cell for forked in trials.values()], len(trials) + 1)
     axis = Axis(INTERVENTIONS, "values", values)
     return replace(sweep, axes=(axis,), trials=tuple(trials.values()), search=listed)
 
 
-def checked(sweep: Sweep, allow_import: bool) -> CustomTrainer:
-    """The trainer of a sweep. Raises InputError for code that may not be imported."""
+def checked_trainer(sweep: Sweep, allow_import: bool) -> CustomTrainer:
+    """The trainer of a sweep. Raises InputError for code that must not be imported."""
     refuse_import(sweep, allow_import)
     assert isinstance(sweep.objective, CustomTrainer)
     return sweep.objective
 
 
-def unanswered(there: Path, steps: Iterable[int]) -> list[int]:
+def unknown_steps(there: Path, steps: Iterable[int]) -> list[int]:
     """The fork steps for which no control has looked for a checkpoint yet."""
     known = Answers.read(there / KEPT).steps
     return sorted({step for step in steps if step > 0} - known.keys())
 
 
-def nearest(there: Path, steps: Iterable[int], trial: TrialResult) -> list[int]:
-    """The steps at which forks for ``steps`` start: those of the nearest checkpoints at or before them, ascending.
+def checkpoint_steps(there: Path, steps: Iterable[int], trial: TrialResult) -> list[int]:
+    """The steps of the last checkpoints at or before ``steps``, ascending; 0 is the start of the run.
 
-    0 is the start of the run. Raises InputError where there is none for any of the steps.
+    Raises InputError if none of the steps has a checkpoint.
     """
     answers = Answers.read(there / KEPT)
-    found = {step: 0 if step == 0 else answers.steps.get(step) for step in steps}
-    if known := sorted({at for at in found.values() if at is not None}):
+    starts = {step: 0 if step == 0 else answers.steps.get(step) for step in steps}
+    if known := sorted({start for start in starts.values() if start is not None}):
         return known
-    asked = ", ".join(map(str, sorted(found)))
-    message = f"the trainer has no checkpoint at or before step {asked}, with which it could be resumed"
+    requested = ", ".join(map(str, sorted(starts)))
+    message = f"the trainer has no checkpoint at or before step {requested} to resume from"
     if answers.problem is not None:
         message = f"{message}: {answers.problem}"
-    remedy = "let it save more often, fork later, or at 0: the start needs no checkpoint"
+    remedy = "let it save more often, fork later, or fork at 0, which needs no checkpoint"
     raise InputError(Problem("--at", trial.trial_id, message, remedy))
 
 
-def resumes_there(there: Path, step: int) -> bool:
-    """Whether a fork may start at exactly this step."""
+def resumes_at(there: Path, step: int) -> bool:
+    """Whether a fork can start at exactly this step."""
     return step == 0 or Answers.read(there / KEPT).steps.get(step) == step
 
 
 def _controls(there: Path, steps: Sequence[int]) -> list[tuple[int, ...]]:
-    """The controls that belong to a question: those that have a result, and one for the steps without an answer."""
+    """The steps of each control: the controls with a result, and one more for steps that none has looked at."""
     done: list[tuple[int, ...]] = []
     if (there / LEDGER).is_file():
         with LedgerReader(there / LEDGER) as ledger:
             rows = ledger.trials(removed=True)
         done = [tuple(row.config[CHECKPOINTS_FOR]) for row in rows if CHECKPOINTS_FOR in row.config and row.outcome]
-    missing = tuple(unanswered(there, steps))
+    missing = tuple(unknown_steps(there, steps))
     return [*done, missing] if missing or not done else done

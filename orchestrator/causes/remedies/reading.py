@@ -1,31 +1,33 @@
-"""From the ledger of a trial's forks to the answer."""
+"""Read what the forks of a trial came to from their ledger, and the stable cells around the trial."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from orchestrator.base.files import LEDGER, REMEDIES
+from orchestrator.base.space import Axis, on_natural_scale
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis
-from orchestrator.causes.remedies.answer import Harm, Remedies
-from orchestrator.causes.remedies.beside import stable_beside, stable_neighbour
 from orchestrator.causes.remedies.custom import is_custom
-from orchestrator.causes.remedies.derived import own_interventions
-from orchestrator.causes.remedies.remedy import NO_CHANGE, fork_of
+from orchestrator.causes.remedies.remedy import NO_CHANGE, fork_of, own_interventions
 from orchestrator.causes.remedies.repeats import NO_REPEATS, control_difference, repeats_of
-from orchestrator.causes.remedies.tallies import tallies
+from orchestrator.causes.remedies.results import Cost, Remedies, StableCell, tallies
 from orchestrator.ledger.reader import LedgerReader
+from orchestrator.maps.neighbours import above, below, neighbours, trials_of
+from orchestrator.maps.stability import sweep_axes
+from orchestrator.sweepfile.forked_values import INTERVENTIONS
 
-# Of what is recorded of a process.
-_RESULTS_DEPEND_ON = ("host", "platform", "device", "torch", "numpy", "kernels", "compiled")
+# Recorded facts of a process that results depend on.
+_FACTS = ("host", "platform", "device", "torch", "numpy", "kernels", "compiled")
 NEIGHBOUR = "neighbour"  # folder of the remedies on a stable neighbour
 
 
 def forks_folder(folder: Path, trial_id: str) -> Path:
-    """Where the forks of a trial of the sweep in ``folder`` are."""
+    """The folder of the forks of a trial of the sweep in ``folder``."""
     return folder / REMEDIES / trial_id
 
 
@@ -34,53 +36,62 @@ def has_remedies(folder: Path, trial_id: str) -> bool:
     return (forks_folder(folder, trial_id) / LEDGER).is_file()
 
 
-def remedies_of(ledger: LedgerReader, found: Diagnosis) -> Remedies:
-    """What the forks of the diagnosed trial of ``ledger`` say so far; nothing where there are none."""
-    trial, folder = found.trial, ledger.path.parent
-    own, rows = own_interventions(trial), ledger.trials()
-    beside = stable_beside(ledger, rows, trial)
-    control, repeats, forks, differs = None, None, [], {}
-    by_losses, of_forks = None, NO_REPEATS
+def current_remedies(folder: Path, diagnosis: Diagnosis) -> Remedies:
+    """Read the results so far of the forks of the diagnosed trial of the sweep in ``folder``."""
+    with LedgerReader(folder / LEDGER) as ledger:
+        return read_remedies(ledger, diagnosis)
+
+
+def read_remedies(ledger: LedgerReader, diagnosis: Diagnosis) -> Remedies:
+    """Read the results so far of the forks of the diagnosed trial of ``ledger``; empty without forks."""
+    trial, folder = diagnosis.trial, ledger.path.parent
+    rows, forks = ledger.trials(), forks_folder(folder, trial.trial_id)
+    stable_cells = nearest_stable_cells(ledger, rows, trial)
+    neighbour = stable_neighbour(rows, trial, stable_cells)
+    control, is_repeated, fork_rows, differs = None, None, [], {}
+    losses_differ, repeats = None, NO_REPEATS
     if has_remedies(folder, trial.trial_id):
-        with LedgerReader(forks_folder(folder, trial.trial_id) / LEDGER) as trained:
-            forks = trained.trials()
-            control = _unforked(forks, trial)
+        with LedgerReader(forks / LEDGER) as trained:
+            fork_rows = trained.trials()
+            control = _control(fork_rows, trial)
             if control is not None:
-                repeats = same_curve(ledger, trial.trial_id, trained, control.trial_id)
-                both = ledger.environment(trial.trial_id), trained.environment(control.trial_id)
-                differs = {} if repeats else different_facts(*both)
-                by_losses = None if repeats else control_difference(ledger, trial, trained, control)
+                is_repeated = same_curve(ledger, trial.trial_id, trained, control.trial_id)
+            if control is not None and not is_repeated:
+                facts = ledger.environment(trial.trial_id), trained.environment(control.trial_id)
+                differs = different_facts(*facts)
+                losses_differ = control_difference(ledger, trial, trained, control)
             if is_custom(trial):
-                of_forks = repeats_of(ledger, trial, trained, forks)
-    neighbour = stable_neighbour(rows, trial, beside)
-    all_tallies = tallies(forks, own, first_spike_over(trial))
-    asked = {(one.remedy.name, one.fork_step) for one in all_tallies}
-    harms = () if neighbour is None else _harms(forks_folder(folder, trial.trial_id) / NEIGHBOUR, neighbour)
+                repeats = repeats_of(ledger, trial, trained, fork_rows)
+    by_fork = {
+        (tally.remedy.name, tally.fork_step): tally
+        for tally in tallies(fork_rows, own_interventions(trial), first_spike_over(trial))
+    }
+    costs = () if neighbour is None else _costs(forks / NEIGHBOUR, neighbour)
     return Remedies(
-        sweep=found.sweep,
+        sweep=diagnosis.sweep,
         trial=trial,
-        onset=found.evidence.onset,
-        cause=None if found.cause is None else found.cause.mechanism,
+        onset=diagnosis.evidence.onset,
+        cause=None if diagnosis.cause is None else diagnosis.cause.mechanism,
         control=control,
-        control_repeats=repeats,
+        control_repeats=is_repeated,
         control_differs=differs,
         tallies=tuple(
-            one
-            for one in all_tallies
-            if one.remedy.name != NO_CHANGE and (one.remedy.name, one.fork_step) not in of_forks.without_effect
+            tally
+            for fork, tally in by_fork.items()
+            if tally.remedy.name != NO_CHANGE and fork not in repeats.without_effect
         ),
-        unchanged=tuple(one for one in all_tallies if one.remedy.name == NO_CHANGE),
-        beside=tuple(beside),
+        unchanged=tuple(tally for tally in by_fork.values() if tally.remedy.name == NO_CHANGE),
+        stable_cells=tuple(stable_cells),
         neighbour=neighbour,
-        harms=tuple(one for one in harms if (one.name, one.fork_step) in asked),  # earlier ones had other questions
-        num_missing=sum(row.outcome is None for row in forks),
-        control_difference=by_losses,
-        repeats=of_forks,
+        costs=tuple(cost for cost in costs if (cost.name, cost.fork_step) in by_fork),  # not of earlier requests
+        num_missing=sum(row.outcome is None for row in fork_rows),
+        control_difference=losses_differ,
+        repeats=repeats,
     )
 
 
 def same_curve(a: LedgerReader, a_id: str, b: LedgerReader, b_id: str) -> bool:
-    """Whether the losses and gradient norms of two trials are equal to the bit."""
+    """Whether the losses and gradient norms of two trials are equal bit for bit."""
     first, second = (ledger.trace(trial_id, ("loss", "grad_norm")) for ledger, trial_id in ((a, a_id), (b, b_id)))
     return first.keys() == second.keys() and all(
         np.array_equal(first[name], second[name], equal_nan=True) for name in first
@@ -88,34 +99,61 @@ def same_curve(a: LedgerReader, a_id: str, b: LedgerReader, b_id: str) -> bool:
 
 
 def different_facts(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Facts of two processes that are not the same and that results may depend on, each with both values."""
-    if "kernels" not in before:  # of a ledger that another version wrote
+    """The facts of two processes that results may depend on and that differ, each with both values."""
+    if "kernels" not in before:  # the ledger of another version
         return {"kernels": ("not recorded", now.get("kernels", "not recorded"))}
-    both = {name: (before[name], now[name]) for name in _RESULTS_DEPEND_ON if name in before and name in now}
-    return {name: (was, is_now) for name, (was, is_now) in both.items() if was != is_now}
+    both = {name: (before[name], now[name]) for name in _FACTS if name in before and name in now}
+    return {name: (old, new) for name, (old, new) in both.items() if old != new}
 
 
 def first_spike_over(trial: TrialResult) -> int | None:
-    """The step at which the first spike of a trial was over; None for one that never came back, or left no trend."""
+    """The step at which the first spike of a trial was over; None if it never recovered or never spiked."""
     return trial.episodes[0][1] if trial.episodes else None
 
 
-def _unforked(rows: list[TrialResult], trial: TrialResult) -> TrialResult | None:
+def _control(rows: Sequence[TrialResult], trial: TrialResult) -> TrialResult | None:
     """The finished control among the rows of a trial's forks."""
     own = own_interventions(trial)
-    alone = (row for row in rows if fork_of(own_interventions(row), own) is None)
-    return next((row for row in alone if row.outcome is not None), None)
+    controls = (row for row in rows if fork_of(own_interventions(row), own) is None)
+    return next((row for row in controls if row.outcome is not None), None)
 
 
-def _harms(folder: Path, neighbour: TrialResult) -> tuple[Harm, ...]:
+def _costs(folder: Path, neighbour: TrialResult) -> tuple[Cost, ...]:
     if not (folder / LEDGER).is_file():
         return ()
     own = own_interventions(neighbour)
     with LedgerReader(folder / LEDGER) as trained:
         rows = trained.trials()
-    control, found = _unforked(rows, neighbour), []
+    control, costs = _control(rows, neighbour), []
     for row in rows:
         fork = fork_of(own_interventions(row), own)
         if fork is not None and control is not None and row.outcome is not None:
-            found.append(Harm(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss))
-    return tuple(found)
+            costs.append(Cost(fork.remedy.name, fork.step, row.label, row.final_loss, control.final_loss))
+    return tuple(costs)
+
+
+def nearest_stable_cells(ledger: LedgerReader, rows: Sequence[TrialResult], trial: TrialResult) -> list[StableCell]:
+    """The nearest stable cell on either side of the trial along each axis, the nearest of all first."""
+    by_distance: list[tuple[float, StableCell]] = []
+    for axis in map(on_natural_scale, sweep_axes(ledger, rows)):
+        own = trial.config.get(axis.name)
+        cells = neighbours(rows, trial, axis.name) if axis.name != INTERVENTIONS else []
+        for side in (below(cells, own), above(cells, own)):
+            nearest = next((cell for cell in side if cell.is_stable and cell.value != own), None)
+            if nearest is not None:
+                stable = StableCell(axis.name, nearest.value, nearest.loss)
+                by_distance.append((_distance(axis, own, nearest.value), stable))
+    return [cell for _, cell in sorted(by_distance, key=lambda pair: pair[0])]
+
+
+def stable_neighbour(
+    rows: Sequence[TrialResult], trial: TrialResult, cells: Sequence[StableCell]
+) -> TrialResult | None:
+    """The trial of the nearest stable cell with the seed of ``trial``, if any."""
+    candidates = (row for cell in cells for row in trials_of(rows, trial, cell.setting, cell.value))
+    return next((row for row in candidates if row.seed == trial.seed and row.outcome == "stable"), None)
+
+
+def _distance(axis: Axis, own: object, value: object) -> float:
+    factor = axis.factor(own, value)
+    return math.inf if factor <= 0 else factor

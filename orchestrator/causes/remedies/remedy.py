@@ -1,4 +1,4 @@
-"""A remedy: changes of a run while it trains, counted from the step at which the run is forked."""
+"""A remedy: changes of a run while it trains, counted from the step at which the run is forked; and its kind."""
 
 from __future__ import annotations
 
@@ -9,24 +9,37 @@ from typing import Any
 
 from objectives.interventions import Number, change_in_words, factor_of, length_in_words, plain
 from orchestrator.base.space import canonical_json, format_value, is_number
+from orchestrator.base.trial_result import TrialResult
+from orchestrator.sweepfile.forked_values import INTERVENTIONS
 
-# An entry of `interventions`, with what is off left out.
+# An entry of `interventions`, without the features that are off.
 Entry = Mapping[str, Any]
 NO_CHANGE = "no change"
-# The setting of a sweep that a change stands for, by the names of moves, where it is no setting of its own.
+# The setting that moves name for the quality of batches: skipping batches amounts to lowering it.
 BATCH = "corrupted"
 _CLIPPING = ("clip", "zclip", "adagc")
+# Kinds of remedies and what they change, in the order of a legend.
+KINDS: dict[str, str] = {
+    "lr": "learning rate",
+    "beta1": "beta1",
+    "beta2": "beta2",
+    "eps": "eps",
+    "clip": "clipping",
+    "skip": "batches skipped",
+    "reset": "moments reset or rescaled",
+    "other": "another field, or several",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Changes of a run in training. ``at`` of its ``entries`` counts from the fork; none leave the run alone."""
+    """Changes of a run in training; ``at`` of its ``entries`` counts from the fork. No entries leave the run alone."""
 
     entries: tuple[Entry, ...] = ()
 
     @property
     def name(self) -> str:
-        """What it does in few words, such as ``lr x0.25 for 50, back over 50 + skip 5``."""
+        """A short description such as ``lr x0.25 for 50, back over 50 + skip 5``."""
         return name_of(self.entries)
 
     @property
@@ -34,50 +47,61 @@ class Remedy:
         """Steps from the fork to the start of its last entry."""
         return max((entry["at"] for entry in self.entries), default=0)
 
-    def beside(self, other: Remedy) -> Remedy | None:
-        """Both together; None where they change the same thing."""
-        mine, theirs = (set().union(*map(_touched, one.entries)) for one in (self, other))
+    @property
+    def kind(self) -> str:
+        """The kind of KINDS that it acts on; ``other`` for several."""
+        kinds = set().union(*map(_kinds, self.entries))
+        return kinds.pop() if len(kinds) == 1 else "other"
+
+    def combined_with(self, other: Remedy) -> Remedy | None:
+        """Both together; None if they change the same thing."""
+        mine, theirs = (set().union(*map(_touched, remedy.entries)) for remedy in (self, other))
         return None if mine & theirs else Remedy((*self.entries, *other.entries))
 
-    def stands_for(self, config: Mapping[str, Any]) -> set[tuple[str, str]]:
-        """The moves that it makes in a run of ``config``: setting and direction, as advice names them.
+    def moves(self, config: Mapping[str, Any]) -> set[tuple[str, str]]:
+        """The moves that it amounts to in a run of ``config``: setting and direction, as advice names them.
 
-        Skipped batches stand for fewer bad ones, any clipping for a lower ``clip``, a lower learning rate that returns
-        for a longer warmup, and a larger second moment for smaller steps. A reset stands for no setting.
+        Skipped batches amount to fewer bad ones, any clipping to a lower ``clip``, a lower learning rate also to a
+        longer warmup, and a larger second moment to smaller steps. A reset is not a move.
         """
-        found = set()
+        moves = set()
         for entry in self.entries:
             for name, value in entry.get("set", {}).items():
                 if (direction := _direction(config.get(name), value)) is not None:
-                    found.add(("clip" if name in _CLIPPING else name, direction))
+                    moves.add(("clip" if name in _CLIPPING else name, direction))
             if entry.get("skip"):
-                found.add((BATCH, "lower"))
+                moves.add((BATCH, "lower"))
             if entry.get("rescale", 0) > 1:
-                found.add(("lr", "lower"))
+                moves.add(("lr", "lower"))
         if _returns(self.entries):
-            found -= {("lr", "raise")}
-        return found | ({("warmup", "raise")} if ("lr", "lower") in found else set())
+            moves -= {("lr", "raise")}
+        return moves | ({("warmup", "raise")} if ("lr", "lower") in moves else set())
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A remedy from a step on, in one replicate: 0 has the data of the original, others have other batches."""
+    """A remedy from a step, in one replicate: 0 has the data of the original, the others have other batches."""
 
     remedy: Remedy
     step: int
     replicate: int
 
     def interventions(self, own: Sequence[Entry] = ()) -> list[dict[str, Any]]:
-        """The ``interventions`` of the forked run, ``own`` ones of the original included."""
+        """The ``interventions`` of the forked run, including the original's ``own``."""
         entries = [{**entry, "at": entry["at"] + self.step} for entry in self.remedy.entries]
         if self.replicate:
             first = entries[0] if entries and entries[0]["at"] == self.step else {"at": self.step}
-            entries = [{**first, "data": self.replicate}, *(one for one in entries if one is not first)]
+            entries = [{**first, "data": self.replicate}, *(entry for entry in entries if entry is not first)]
         return [*map(plain, own), *map(plain, entries)]
 
 
+def own_interventions(trial: TrialResult) -> list[Entry]:
+    """The interventions in the configuration of a trial."""
+    return list(trial.config.get(INTERVENTIONS) or ())
+
+
 def fork_of(interventions: Iterable[Entry], own: Iterable[Entry] = ()) -> Fork | None:
-    """The fork that gave a run its ``interventions``, without the original's ``own``; None for the control."""
+    """The fork whose run has these ``interventions``, given the original's ``own``; None for the control."""
     before = [canonical_json(plain(entry)) for entry in own]
     added = []
     for entry in map(plain, interventions):
@@ -95,13 +119,13 @@ def fork_of(interventions: Iterable[Entry], own: Iterable[Entry] = ()) -> Fork |
 
 
 def name_of(entries: Sequence[Entry]) -> str:
-    """Changes in few words."""
+    """A short description of changes."""
     if not entries:
         return NO_CHANGE
     rest, words = list(entries), []
     while rest:
         entry = rest.pop(0)
-        back = next((one for one in rest if _undoes(one, entry)), None)
+        back = next((later for later in rest if _undoes(later, entry)), None)
         text = _entry_text(entry)
         if back is not None:
             rest.remove(back)
@@ -116,7 +140,7 @@ def _entry_text(entry: Entry) -> str:
 
 
 def _value_text(value: Number) -> str:
-    """In fewer digits than an intervention is known by: names stand in tables."""
+    """A value in few digits, for tables."""
     times = factor_of(value)
     return format_value(value) if times is None else f"x{format_value(times)}"
 
@@ -127,10 +151,10 @@ def _touched(entry: Entry) -> set[str]:
 
 def _undoes(later: Entry, entry: Entry) -> bool:
     """Whether ``later`` takes back the factors of ``entry``."""
-    there, here = later.get("set", {}), entry.get("set", {})
-    if not here or there.keys() != here.keys() or later["at"] <= entry["at"]:
+    back, changes = later.get("set", {}), entry.get("set", {})
+    if not changes or back.keys() != changes.keys() or later["at"] <= entry["at"]:
         return False
-    pairs = [(factor_of(here[name]), factor_of(there[name])) for name in here]
+    pairs = [(factor_of(changes[name]), factor_of(back[name])) for name in changes]
     return all(a is not None and b is not None and math.isclose(a * b, 1) for a, b in pairs)
 
 
@@ -142,7 +166,17 @@ def _direction(own: Any, value: Any) -> str | None:
     times = factor_of(value)
     if times is not None:
         return None if times == 1 else "lower" if times < 1 else "raise"
-    own, value = (math.inf if one is None else one for one in (own, value))
+    own, value = (math.inf if number is None else number for number in (own, value))
     if not (is_number(own) and is_number(value)) or own == value:
         return None
     return "lower" if value < own else "raise"
+
+
+def _kinds(entry: Entry) -> set[str]:
+    names = ("clip" if name in _CLIPPING else name for name in entry.get("set", {}))
+    kinds = {name if name in KINDS else "other" for name in names}
+    if entry.get("skip"):
+        kinds.add("skip")
+    if entry.get("reset") or entry.get("rescale") is not None:
+        kinds.add("reset")
+    return kinds

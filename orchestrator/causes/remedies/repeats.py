@@ -1,26 +1,26 @@
-"""Whether two runs are one and the same, and by how much they differ: the control, and forks that are only resumed."""
+"""Whether two runs are the same, and how much they differ: the control, and forks that are only resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from orchestrator.base.reports import Trace
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.remedy import NO_CHANGE, Fork, fork_of
+from orchestrator.causes.remedies.remedy import NO_CHANGE, fork_of, own_interventions
 from orchestrator.ledger.reader import LedgerReader
 
 _CURVE = ("loss", "grad_norm")
-_LEAST = 2  # losses that both have, without which nothing can be told
+_MIN_SHARED = 2  # losses at the same steps, without which two curves are not compared
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two curves: the first step at which their losses differ, and the largest difference as a share of the first's.
+    """How two curves differ: the first step at which their losses do, and the largest relative difference.
 
-    After the onset of an instability any difference grows, so ``largest`` is that of the steps before it.
+    After the onset of an instability any difference grows, so ``largest`` covers only the steps before it.
     """
 
     step: int
@@ -29,7 +29,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A fork that is resumed at a step and left alone, and how it differs from the trial; None where it repeats it."""
+    """A fork that is resumed at a step and left alone, and how it differs from the trial; None if it repeats it."""
 
     fork_step: int
     differs: Difference | None
@@ -37,7 +37,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """What resuming alone does, and the remedies (name, fork step) that the trainer does not act on when it resumes."""
+    """What resuming alone does, and the remedies (name, fork step) that the trainer ignores when it resumes."""
 
     resumed: tuple[Resumed, ...] = ()
     without_effect: tuple[tuple[str, int], ...] = ()
@@ -47,9 +47,9 @@ NO_REPEATS = Repeats()
 
 
 def difference(first: Trace, second: Trace, onset: int | None = None) -> Difference | None:
-    """How the losses of two curves differ at the steps that both have; None where they are equal to the bit."""
-    steps, here, there = np.intersect1d(first["step"], second["step"], return_indices=True)
-    a, b = np.asarray(first["loss"], dtype=float)[here], np.asarray(second["loss"], dtype=float)[there]
+    """How the losses of two curves differ at the steps that both have; None if they are equal bit for bit."""
+    steps, in_first, in_second = np.intersect1d(first["step"], second["step"], return_indices=True)
+    a, b = np.asarray(first["loss"], dtype=float)[in_first], np.asarray(second["loss"], dtype=float)[in_second]
     differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
     if not differs.any():
         return None
@@ -62,44 +62,39 @@ def difference(first: Trace, second: Trace, onset: int | None = None) -> Differe
 def control_difference(
     ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, control: TrialResult
 ) -> Difference | None:
-    """How the losses of the control differ from those of the trial; None where only other columns do."""
+    """How the losses of the control differ from the trial's; None if only other columns do."""
     first, second = ledger.trace(trial.trial_id, _CURVE), trained.trace(control.trial_id, _CURVE)
     return difference(first, second, trial.onset_step) if "loss" in first and "loss" in second else None
 
 
 def repeats_of(ledger: LedgerReader, trial: TrialResult, trained: LedgerReader, rows: Iterable[TrialResult]) -> Repeats:
-    """The forks of a custom trainer's ``trial`` in the ledger ``trained``, beside each other and beside the trial."""
-    forks = {
-        (fork.remedy.name, fork.step): (fork, row)
-        for row in rows
-        if row.is_judged and (fork := fork_of(row.config.get("interventions") or ())) is not None and not fork.replicate
-    }
+    """Compare the forks of a custom trainer's ``trial``, in the ledger ``trained``, with it and with each other."""
     own = ledger.trace(trial.trial_id, _CURVE)
     if "loss" not in own:
         return NO_REPEATS
-    alone = {step: trained.trace(row.trial_id, _CURVE) for (name, step), (_, row) in forks.items() if name == NO_CHANGE}
+    forks = {
+        (fork.remedy.name, fork.step): row.trial_id
+        for row in rows
+        if row.is_judged and (fork := fork_of(own_interventions(row))) is not None and not fork.replicate
+    }
+    alone = {step: trained.trace(fork_id, _CURVE) for (name, step), fork_id in forks.items() if name == NO_CHANGE}
     resumed = [
         Resumed(step, difference(own, curve, trial.onset_step))
         for step, curve in sorted(alone.items())
         if "loss" in curve
     ]
-    return Repeats(tuple(resumed), tuple(_without_effect(forks, {0: own, **alone}, trained)))
-
-
-def _without_effect(
-    forks: Mapping[tuple[str, int], tuple[Fork, TrialResult]], alone: Mapping[int, Trace], trained: LedgerReader
-) -> Sequence[tuple[str, int]]:
-    """The remedies whose fork has the losses of the one that is left alone: the trainer takes its own values."""
-    found = []
-    for (name, step), (_, row) in forks.items():
-        curve = trained.trace(row.trial_id, _CURVE)
-        if name != NO_CHANGE and step in alone and _is_same(alone[step], curve, step):
-            found.append((name, step))
-    return found
+    # The trainer ignores a remedy if its fork has the losses of the fork that is left alone.
+    unchanged = {0: own, **alone}
+    ignored = [
+        (name, step)
+        for (name, step), fork_id in forks.items()
+        if name != NO_CHANGE and step in unchanged and _is_same(unchanged[step], trained.trace(fork_id, _CURVE), step)
+    ]
+    return Repeats(tuple(resumed), tuple(ignored))
 
 
 def _is_same(alone: Trace, curve: Trace, step: int) -> bool:
     if "loss" not in alone or "loss" not in curve:
         return False
-    both = np.intersect1d(alone["step"], curve["step"])
-    return int((both >= step).sum()) >= _LEAST and difference(alone, curve) is None
+    shared = np.intersect1d(alone["step"], curve["step"])
+    return int((shared >= step).sum()) >= _MIN_SHARED and difference(alone, curve) is None

@@ -10,9 +10,8 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import FORKS_OF_EACH, LEDGER, REMEDIES_PICTURE
 from orchestrator.causes.diagnosis import diagnose
 from orchestrator.causes.mechanisms.catalogue import title_of
-from orchestrator.causes.remedies.answer import Remedies
-from orchestrator.causes.remedies.reading import forks_folder, remedies_of
-from orchestrator.causes.remedies.tallies import Tally
+from orchestrator.causes.remedies.reading import forks_folder, read_remedies
+from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.mirrors.tracker import TrialAnswer
 
@@ -29,7 +28,7 @@ def told_answers(folder: Path) -> list[TrialAnswer]:
                 diagnosis = diagnose(ledger, forks.parent.name)
             except InputError:
                 continue  # the sweep was changed, and has the trial no more
-            if diagnosis is not None and (answer := remedies_of(ledger, diagnosis)).tallies:
+            if diagnosis is not None and (answer := read_remedies(ledger, diagnosis)).tallies:
                 found.append(told(folder, answer))
     return found
 

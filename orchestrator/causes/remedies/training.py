@@ -1,8 +1,8 @@
-"""Trains the forks of a trial: remedies alone, pairs where none is enough, and the cost on a stable neighbour."""
+"""Train the forks of a trial: single remedies, pairs if none is enough, and the cost on a stable neighbour."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,207 +11,306 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.causes.diagnosis import Diagnosis, diagnose
-from orchestrator.causes.remedies.acting import acting, refuse_idle
-from orchestrator.causes.remedies.answer import Beside, Remedies
-from orchestrator.causes.remedies.asking import fork_steps_of
-from orchestrator.causes.remedies.asking import remedies_of as asked_remedies
-from orchestrator.causes.remedies.beside import stable_beside
+from orchestrator.causes.remedies.cells import CellRemedies, Region, cell_remedy, unstable_region
 from orchestrator.causes.remedies.custom import (
+    check_forkable,
+    checkpoint_steps,
     is_custom,
-    nearest,
-    refuse_unforkable,
     replicates_of,
-    resumes_there,
-    unanswered,
+    resumes_at,
+    unknown_steps,
 )
-from orchestrator.causes.remedies.derived import accepted, fork_sweep, objective_of, refuse_forks
-from orchestrator.causes.remedies.pairs import pairs
-from orchestrator.causes.remedies.reading import NEIGHBOUR, forks_folder, remedies_of
+from orchestrator.causes.remedies.forking import (
+    accepted_forks,
+    acting_forks,
+    check_acting,
+    check_forks,
+    fork_sweep,
+    objective_of,
+)
+from orchestrator.causes.remedies.reading import NEIGHBOUR, current_remedies, forks_folder, nearest_stable_cells
 from orchestrator.causes.remedies.remedy import Fork, Remedy
-from orchestrator.causes.remedies.tallies import Tally
-from orchestrator.causes.remedies.usual import few_remedies, usual_remedies, usual_steps
+from orchestrator.causes.remedies.request import (
+    RemedyRequest,
+    core_remedies,
+    parse_fork_steps,
+    parse_remedies,
+    usual_remedies,
+    usual_steps,
+)
+from orchestrator.causes.remedies.results import Remedies, Tally
 from orchestrator.driver.checks import check_runnable
 from orchestrator.driver.progress import Observer, Summary
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors import Executor
 from orchestrator.ledger.reader import LedgerReader
 
-MOST_FORKS = 5000
+MAX_FORKS = 5000
+_MAX_PAIRS = 3  # of a fork step
+
+
+# --- one trial ---
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What to try: texts of `--try` and `--at`, none for the usual; ``replicates`` of each; ``pairs`` of two.
+class _Part:
+    """Forks of ``trial`` to train in ``folder``; a custom trainer's control keeps checkpoints for ``steps``."""
 
-    ``of_each_cell`` asks it of many trials: fewer remedies are usual, what one of them does not take is left out
-    instead of refused, a remedy that fails with the trial's own data is not tried with other data, and costs on stable
-    neighbours are not measured.
-    """
-
-    tried: Sequence[str] = ()
-    at: Sequence[str] = ()
-    replicates: int = 3
-    pairs: bool = True
-    allow_import: bool = False
-    of_each_cell: bool = False
+    name: str
+    trial: TrialResult
+    folder: Path
+    forks: Sequence[Fork] = ()
+    steps: Sequence[int] = ()
 
 
 def train_remedies(
-    folder: Path, found: Diagnosis, asked: Asked, make_executor: Callable[[], Executor], observers: Sequence[Observer]
+    folder: Path,
+    diagnosis: Diagnosis,
+    request: RemedyRequest,
+    make_executor: Callable[[], Executor],
+    observers: Sequence[Observer],
 ) -> Iterator[tuple[str, Summary]]:
-    """Train what is missing of the forks of the diagnosed trial, part by part: what was trained, and how it ended.
+    """Train the missing forks of the diagnosed trial part by part; yield what was trained and how it ended.
 
     Ends after a part that was stopped. Running it again trains nothing. Raises InputError for a remedy or a step that
     the trial does not have.
     """
-    trial, allow_import = found.trial, asked.allow_import
-    asked = replace(asked, replicates=replicates_of(trial, asked.replicates))
-
-    def train(forks: Iterable[Fork], of: TrialResult, there: Path, steps: Sequence[int] = ()) -> Summary:
-        sweep = fork_sweep(folder, of, forks, allow_import=allow_import, there=there, steps=steps)
-        check_runnable(sweep, there)
-        return run_sweep(sweep, there, make_executor, observers, retry_errored=True)
-
-    there = forks_folder(folder, trial.trial_id)
-    if is_custom(trial):
-        tried_remedies(folder, found, asked, [0])  # what is refused, is refused before the control trains
-        if steps := unanswered(there, asked_steps(found, asked)):
-            summary = train([], trial, there, steps)
-            yield f"the control, which keeps checkpoints for {len(steps)} steps", summary
-            if summary.stopped_by is not None:
-                return
-    singles = single_forks(folder, found, asked)
-    if asked.of_each_cell and asked.replicates > 1:
-        first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
-        summary = train(first, trial, there)
-        yield f"{len(first)} forks and the control", summary
+    for part in _parts(folder, diagnosis, request):
+        sweep = fork_sweep(
+            folder, part.trial, part.forks, allow_import=request.allow_import, there=part.folder, steps=part.steps
+        )
+        check_runnable(sweep, part.folder)
+        summary = run_sweep(sweep, part.folder, make_executor, observers, retry_errored=True)
+        yield part.name, summary
         if summary.stopped_by is not None:
             return
-        promising = {(one.remedy.name, one.fork_step) for one in answer_of(folder, found).tallies if one.saved}
+
+
+def _parts(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> Iterator[_Part]:
+    """What to train; later parts depend on the results of the earlier ones."""
+    trial, allow_import = diagnosis.trial, request.allow_import
+    request = replace(request, replicates=replicates_of(trial, request.replicates))
+    there = forks_folder(folder, trial.trial_id)
+    if is_custom(trial):
+        forks_to_try(folder, diagnosis, request, [0])  # refuses what has to be refused before the control trains
+        if steps := unknown_steps(there, requested_steps(diagnosis, request)):
+            yield _Part(f"the control, which keeps checkpoints for {len(steps)} steps", trial, there, (), steps)
+    singles = single_forks(folder, diagnosis, request)
+    if request.each_cell and request.replicates > 1:
+        first = [fork for fork in singles if fork.replicate == 0 or not fork.remedy.entries]
+        yield _Part(f"{len(first)} forks and the control", trial, there, first)
+        tallies = current_remedies(folder, diagnosis).tallies
+        promising = {(tally.remedy.name, tally.fork_step) for tally in tallies if tally.saved}
         singles = [fork for fork in singles if fork in first or (fork.remedy.name, fork.step) in promising]
-    summary = train(singles, trial, there)
-    yield f"{len(singles)} forks and the control", summary
-    if summary.stopped_by is not None:
-        return
-    if asked.pairs:
-        both = [Fork(*pair, k) for pair in pairs(answer_of(folder, found)) for k in range(asked.replicates)]
-        both = accepted(folder, trial, both, allow_import=allow_import)
+    yield _Part(f"{len(singles)} forks and the control", trial, there, singles)
+    if request.pairs:
+        pairs = best_pairs(current_remedies(folder, diagnosis))
+        both = [Fork(*pair, replicate) for pair in pairs for replicate in range(request.replicates)]
+        both = accepted_forks(folder, trial, both, allow_import=allow_import)
         if both:
-            summary = train([*singles, *both], trial, there)
-            yield f"{len(both)} forks of two remedies", summary
-            if summary.stopped_by is not None:
-                return
-    if asked.of_each_cell:
+            yield _Part(f"{len(both)} forks of two remedies", trial, there, [*singles, *both])
+    if request.each_cell:
         return
-    answer = answer_of(folder, found)
-    neighbour, saving = answer.neighbour, last_saving(answer)
-    if neighbour is not None and saving:
-        forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
-        forks = accepted(folder, neighbour, forks, allow_import=allow_import)
-        if is_custom(neighbour):
-            if steps := unanswered(there / NEIGHBOUR, {fork.step for fork in forks}):
-                summary = train([], neighbour, there / NEIGHBOUR, steps)
-                yield "the control of a stable neighbour", summary
-                if summary.stopped_by is not None:
-                    return
-            forks = [fork for fork in forks if resumes_there(there / NEIGHBOUR, fork.step)]
-        yield f"{len(forks)} remedies on a stable neighbour", train(forks, neighbour, there / NEIGHBOUR)
+    remedies = current_remedies(folder, diagnosis)
+    neighbour, saving = remedies.neighbour, last_saving(remedies)
+    if neighbour is None or not saving:
+        return
+    forks = [Fork(tally.remedy, tally.fork_step, 0) for tally in saving]
+    forks = accepted_forks(folder, neighbour, forks, allow_import=allow_import)
+    if is_custom(neighbour):
+        if steps := unknown_steps(there / NEIGHBOUR, {fork.step for fork in forks}):
+            yield _Part("the control of a stable neighbour", neighbour, there / NEIGHBOUR, (), steps)
+        forks = [fork for fork in forks if resumes_at(there / NEIGHBOUR, fork.step)]
+    yield _Part(f"{len(forks)} remedies on a stable neighbour", neighbour, there / NEIGHBOUR, forks)
 
 
-def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], asked: Asked) -> Remedies:
-    """The answer of a trial's forks, which are trained in this process where they are missing. Raises InputError."""
+def find_remedies(folder: Path, trial_id: str | None, cell: Mapping[str, Any], request: RemedyRequest) -> Remedies:
+    """Try remedies on a trial, training missing forks in this process. Raises InputError."""
     from orchestrator.executors.inline import InlineExecutor
 
-    found = to_remedy(folder, trial_id, cell)
-    for _, summary in train_remedies(folder, found, asked, InlineExecutor, ()):
+    diagnosis = diagnose_unstable(folder, trial_id, cell)
+    for _, summary in train_remedies(folder, diagnosis, request, InlineExecutor, ()):
         if summary.stopped_by is not None:
             raise KeyboardInterrupt
-    return answer_of(folder, found)
+    return current_remedies(folder, diagnosis)
 
 
-def to_remedy(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
-    """The diagnosis of the trial to fork: as `sweep diagnose` chooses it. Raises InputError for a stable one."""
+def diagnose_unstable(folder: Path, trial_id: str | None, cell: Mapping[str, str]) -> Diagnosis:
+    """Diagnose the trial to fork, which `sweep diagnose` would choose. Raises InputError for a stable trial."""
     with LedgerReader(folder / LEDGER) as ledger:
-        found = diagnose(ledger, trial_id, cell)
-    if found is None or found.evidence.outcome == "stable":
-        what = "all its trials are stable" if found is None else f"the trial {found.trial.trial_id} is stable"
-        raise InputError(
-            Problem(folder.name, "", f"{what}: there is nothing to remedy", "`sweep status` lists outcomes")
-        )
-    refuse_unforkable(folder, found.trial)
-    return found
+        diagnosis = diagnose(ledger, trial_id, cell)
+    if diagnosis is None or diagnosis.evidence.outcome == "stable":
+        what = "all its trials are" if diagnosis is None else f"the trial {diagnosis.trial.trial_id} is"
+        message = f"{what} stable: there is nothing to remedy"
+        raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
+    check_forkable(folder, diagnosis.trial)
+    return diagnosis
 
 
-def answer_of(folder: Path, found: Diagnosis) -> Remedies:
-    """What the forks of the diagnosed trial of the sweep in ``folder`` say so far."""
-    with LedgerReader(folder / LEDGER) as ledger:
-        return remedies_of(ledger, found)
+def single_forks(folder: Path, diagnosis: Diagnosis, request: RemedyRequest) -> list[Fork]:
+    """The forks with one remedy or with other data alone, without forks that would change nothing.
 
-
-def single_forks(folder: Path, found: Diagnosis, asked: Asked) -> list[Fork]:
-    """The forks of one remedy each, and of other data alone; without those that do not act. Raises InputError."""
-    trial, steps = found.trial, asked_steps(found, asked)
+    Raises InputError.
+    """
+    trial, steps = diagnosis.trial, requested_steps(diagnosis, request)
     if is_custom(trial):
-        steps = nearest(forks_folder(folder, trial.trial_id), steps, trial)
-    tried = tried_remedies(folder, found, asked, steps)
+        steps = checkpoint_steps(forks_folder(folder, trial.trial_id), steps, trial)
+    tried = forks_to_try(folder, diagnosis, request, steps)
     if not tried:
-        raise InputError(
-            Problem("--at", "", "no remedy fits between these steps and the end of the run", "fork earlier")
-        )
-    if (num := len(tried) * asked.replicates) > MOST_FORKS:
-        message = f"{num} forks are more than {MOST_FORKS}"
-        raise InputError(Problem("--replicates", str(asked.replicates), message, "try fewer remedies or steps"))
-    # The fork of a packed objective that is left alone is the control; a trainer that is resumed may not repeat it.
+        message = "no remedy fits between these steps and the end of the run"
+        raise InputError(Problem("--at", "", message, "fork earlier"))
+    if (num := len(tried) * request.replicates) > MAX_FORKS:
+        message = f"{num} forks are more than {MAX_FORKS}"
+        raise InputError(Problem("--replicates", str(request.replicates), message, "try fewer remedies or steps"))
+    # A packed objective's fork that is left alone is the control; a trainer that is resumed may not repeat it.
     alone = [
-        Fork(Remedy(), step, k)
+        Fork(Remedy(), step, replicate)
         for step in steps
-        for k in range(0 if is_custom(trial) and step > 0 else 1, asked.replicates)
+        for replicate in range(0 if is_custom(trial) and step > 0 else 1, request.replicates)
     ]
-    forks = [Fork(fork.remedy, fork.step, k) for fork in tried for k in range(asked.replicates)]
-    return sorted([*alone, *forks], key=lambda fork: fork.step)  # side by side in a pack, forks share their past
+    forks = [Fork(fork.remedy, fork.step, replicate) for fork in tried for replicate in range(request.replicates)]
+    return sorted([*alone, *forks], key=lambda fork: fork.step)  # neighbours in a pack share their past
 
 
-def asked_steps(found: Diagnosis, asked: Asked) -> list[int]:
+def requested_steps(diagnosis: Diagnosis, request: RemedyRequest) -> list[int]:
     """The steps to fork at, ascending. Raises InputError."""
-    evidence = found.evidence
-    if not asked.at:
+    evidence = diagnosis.evidence
+    if not request.at:
         return usual_steps(evidence)
-    return fork_steps_of(asked.at, evidence.onset, found.trial.steps, leaves_out=asked.of_each_cell)
+    return parse_fork_steps(request.at, evidence.onset, diagnosis.trial.steps, leaves_out=request.each_cell)
 
 
-def tried_remedies(folder: Path, found: Diagnosis, asked: Asked, steps: Sequence[int]) -> list[Fork]:
-    """The forks of one remedy each with the data of the trial; without those that do not act. Raises InputError."""
-    trial = found.trial
-    if asked.tried:
-        remedies = asked_remedies(asked.tried)
+def forks_to_try(folder: Path, diagnosis: Diagnosis, request: RemedyRequest, steps: Sequence[int]) -> list[Fork]:
+    """One fork for each remedy and step, with the trial's data, without forks that would change nothing.
+
+    Raises InputError.
+    """
+    trial = diagnosis.trial
+    if request.tried:
+        remedies = parse_remedies(request.tried)
     else:
-        usual = few_remedies if asked.of_each_cell else usual_remedies
-        remedies = usual(found.evidence, _beside(folder, trial))
-    refuses = bool(asked.tried) and not asked.of_each_cell
-    fit = [(remedy, step) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
-    tried = [Fork(remedy, step, 0) for remedy, step in fit]
+        with LedgerReader(folder / LEDGER) as ledger:
+            stable_cells = nearest_stable_cells(ledger, ledger.trials(), trial)
+        remedies = (core_remedies if request.each_cell else usual_remedies)(diagnosis.evidence, stable_cells)
+    refuses = bool(request.tried) and not request.each_cell
+    forks = [Fork(remedy, step, 0) for step in steps for remedy in remedies if step + remedy.last_start < trial.steps]
     if refuses:
-        refuse_forks(folder, trial, tried, allow_import=asked.allow_import)
+        check_forks(folder, trial, forks, allow_import=request.allow_import)
     else:
-        tried = accepted(folder, trial, tried, allow_import=asked.allow_import)
+        forks = accepted_forks(folder, trial, forks, allow_import=request.allow_import)
     if not is_custom(trial):
-        objective = objective_of(folder, trial, allow_import=asked.allow_import)
-        return (refuse_idle if refuses else acting)(objective, trial, tried)
-    if not tried and not asked.tried:
-        message = "the trainer is passed none of the settings that are tried by default, such as {lr}"
+        objective = objective_of(folder, trial, allow_import=request.allow_import)
+        return (check_acting if refuses else acting_forks)(objective, trial, forks)
+    if not forks and not request.tried:
+        message = "the trainer takes none of the settings that are tried by default, such as {lr}"
         raise InputError(Problem("sweep remedy", trial.trial_id, message, "say what to try: --try FIELD=x0.5"))
-    return tried
+    return forks
 
 
-def _beside(folder: Path, trial: TrialResult) -> list[Beside]:
-    with LedgerReader(folder / LEDGER) as ledger:
-        return stable_beside(ledger, ledger.trials(), trial)
-
-
-def last_saving(found: Remedies) -> list[Tally]:
+def last_saving(remedies: Remedies) -> list[Tally]:
     """Each remedy that saved every replicate, at the last step at which it did."""
     last: dict[str, Tally] = {}
-    for tally in sorted(found.tallies, key=lambda one: one.fork_step):
+    for tally in sorted(remedies.tallies, key=lambda tally: tally.fork_step):
         if tally.saves_all:
             last[tally.remedy.name] = tally
     return list(last.values())
+
+
+def best_pairs(remedies: Remedies) -> Iterator[tuple[Remedy, int]]:
+    """Pairs of the best single remedies with their fork step, for steps at which none saves every replicate.
+
+    Only steps before the onset: later forks have left their trend already.
+    """
+    for step in remedies.fork_steps:
+        tallies = [tally for tally in remedies.tallies if tally.fork_step == step]
+        is_too_late = remedies.onset is not None and step >= remedies.onset
+        if not is_too_late and not any(tally.saves_all for tally in tallies):
+            ranked = sorted(tallies, key=lambda tally: (-tally.share, -tally.recovered, tally.comparable_loss))
+            yield from ((pair, step) for pair in _first_pairs([tally.remedy for tally in ranked]))
+
+
+def _first_pairs(ranked: Sequence[Remedy]) -> list[Remedy]:
+    """The first few pairs that change different things, pairs of the best remedies first."""
+    combined = (ranked[i].combined_with(ranked[j]) for j in range(1, len(ranked)) for i in range(j))
+    return [pair for pair in combined if pair is not None][:_MAX_PAIRS]
+
+
+# --- each unstable cell of a map ---
+
+
+def train_latest_first(
+    folder: Path,
+    diagnosis: Diagnosis,
+    request: RemedyRequest,
+    make_executor: Callable[[], Executor],
+    observers: Sequence[Observer],
+) -> Iterator[Summary]:
+    """Train forks at the latest requested step, then also at earlier ones until a remedy saves every replicate.
+
+    Pairs of remedies come last. A custom trainer trains all steps at once, as its control keeps their checkpoints. Ends
+    after a part that was stopped. Running it again trains nothing. Raises InputError as ``train_remedies`` does.
+    """
+    steps = requested_steps(diagnosis, request)
+    firsts = [0] if is_custom(diagnosis.trial) and steps else reversed(range(len(steps)))
+    for first in firsts:
+        at = [str(step) for step in steps[first:]]
+        part = replace(request, at=at, pairs=request.pairs and first == 0)
+        if not is_custom(diagnosis.trial) and not forks_to_try(folder, diagnosis, part, steps[first:]):
+            continue  # too late in the run for anything to act
+        for _, summary in train_remedies(folder, diagnosis, part, make_executor, observers):
+            yield summary
+            if summary.stopped_by is not None:
+                return
+        if current_remedies(folder, diagnosis).cheapest is not None:
+            return
+
+
+def remedies_after(folder: Path, diagnosis: Diagnosis, summaries: Sequence[Summary]) -> Remedies:
+    """The results after ``train_latest_first`` yielded ``summaries``.
+
+    Without summaries nothing that was requested can be tried on this trial, and any forks belong to earlier requests.
+    """
+    remedies = current_remedies(folder, diagnosis)
+    return remedies if summaries else replace(remedies, tallies=(), unchanged=(), num_missing=0)
+
+
+def is_stopped(summaries: Sequence[Summary]) -> bool:
+    """Whether a signal stopped one of the parts."""
+    return any(summary.stopped_by is not None for summary in summaries)
+
+
+def region_to_remedy(folder: Path, where: Mapping[str, Any], request: RemedyRequest) -> Region:
+    """The unstable cells of the map of the sweep in ``folder`` that match ``where``.
+
+    Raises InputError if there are none, and for a remedy or a step that none of their trials accepts.
+    """
+    with LedgerReader(folder / LEDGER) as ledger:
+        region = unstable_region(ledger, where)
+    if not region.trials:
+        known = f"none of its {region.num_known} known cells is unstable" if region.num_known else "no cell is known"
+        message = f"{known}: there is nothing to remedy"
+        raise InputError(Problem(folder.name, "", message, "`sweep status` lists outcomes"))
+    first = region.trials[0]
+    check_forkable(folder, first)
+    for remedy in parse_remedies(request.tried):
+        forks = [Fork(remedy, 0, 0)]
+        if not any(accepted_forks(folder, trial, forks, allow_import=request.allow_import) for trial in region.trials):
+            check_forks(folder, first, forks, allow_import=request.allow_import)
+    steps = [parse_fork_steps(request.at, trial.onset_step, trial.steps, leaves_out=True) for trial in region.trials]
+    if request.at and not any(steps):
+        parse_fork_steps(request.at, first.onset_step, first.steps)
+    return region
+
+
+def find_cell_remedies(folder: Path, where: Mapping[str, Any], request: RemedyRequest) -> CellRemedies:
+    """Find the cheapest remedy of each unstable cell, training missing forks in this process. Raises InputError."""
+    from orchestrator.executors.inline import InlineExecutor
+
+    region, cells = region_to_remedy(folder, where, request), []
+    for trial in region.trials:
+        diagnosis = diagnose_unstable(folder, trial.trial_id, {})
+        summaries = list(train_latest_first(folder, diagnosis, request, InlineExecutor, ()))
+        if is_stopped(summaries):
+            raise KeyboardInterrupt
+        cells.append(cell_remedy(remedies_after(folder, diagnosis, summaries)))
+    return CellRemedies(region, tuple(cells))

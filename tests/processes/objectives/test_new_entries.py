@@ -68,7 +68,7 @@ found = {
 if "lazy" in sys.argv:
     import math
     from objectives.base import OBJECTIVES, ExecutionPlan
-    from orchestrator.causes.evidence import is_adam
+    from orchestrator.causes.moments import is_adam
     found["config"] = sweep_of("fixed: {optimizer: lazy}\\n").trials[0].config
     found["is_adam"] = is_adam({"optimizer": "lazy"})
     found["starter"] = starter_file("mine", "bowl", Overrides(drops=["beta2"], sets=["fixed.optimizer=lazy"]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from custom_cases import sweep_in
 
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import examine_sweep
 
 
 def test_the_doctor_finds_a_finished_sweep_of_a_script_sound(tmp_path: Path) -> None:

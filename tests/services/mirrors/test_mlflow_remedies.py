@@ -52,7 +52,7 @@ def test_the_run_of_the_trial_has_its_remedies_and_another_question_replaces_the
     assert run.info.run_id == before.info.run_id
     assert run.data.tags["remedy.cheapest"] == run.data.tags["remedy.best"] == "lr x0.5 from step 0"
     assert run.data.tags["remedy.control_repeats"] == "yes"
-    assert run.data.tags["diagnosis"] == "step over the edge from the start"
+    assert run.data.tags["diagnosis"] == "step over the threshold from the start"
     assert run.data.metrics["remedies_tried"] == 2
     assert run.data.metrics["remedies_helped"] == 1
     assert run.data.metrics["remedy_cheapest_step"] == 0

@@ -149,7 +149,7 @@ def test_answers_are_those_of_the_commands(results, tmp_path: Path) -> None:
     assert difference.area_change > 0
     unstable = results.trials[results.trials.outcome == "diverged"].trial_id.iloc[0]
     assert results.diagnose(unstable[:8]).trial.trial_id == unstable
-    assert len(results.explain().rulings) == 2
+    assert len(results.explain().causes) == 2
     assert results.recommend(margin=1).chosen.setting == {"lr": 0.1, "clip": 1.0}
 
 

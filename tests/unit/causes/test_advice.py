@@ -10,7 +10,7 @@ from diagnosis_cases import (
     PLANTED,
     SWEEP,
     calm,
-    over_the_edge,
+    over_the_threshold,
     planted_sweep,
     preconditioner_decay,
     risen,
@@ -20,10 +20,11 @@ from diagnosis_cases import (
     warmup_too_short,
 )
 
+from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.advice import advice_lines, advise, check
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.moves import Move
+from orchestrator.causes.mechanisms.mechanism import Move
 from orchestrator.causes.small_sweep import small_sweep
 from orchestrator.sweepfile.spec import build_sweep, read_document
 
@@ -49,7 +50,7 @@ def test_advice_is_checked_against_the_nearest_cell_of_the_sweep() -> None:
         case = case.sister("stable", seed=seed, beta2=0.99)
     lines = said(case, "preconditioner_decay")
     assert lines[0].startswith("lower beta2: ")
-    assert lines[1] == "  beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable here, final loss 2.6 -> 2.6"
+    assert lines[1] == "  beta2 0.999 -> 0.99 at these settings: 3 of 3 seeds stable, final loss 2.6 -> 2.6"
 
 
 def test_where_the_nearest_cell_is_not_stable_the_nearest_that_is_comes_after_it() -> None:
@@ -59,7 +60,7 @@ def test_where_the_nearest_cell_is_not_stable_the_nearest_that_is_comes_after_it
         "  beta2 0.999 -> 0.95",
     ]
     none = preconditioner_decay().sister("spiked", 50, beta2=0.99)
-    against = "  no cell of this sweep is stable in this direction of beta2: its cells speak against this advice"
+    against = "  no cell in this direction of beta2 is stable: the sweep contradicts this advice"
     assert against in said(none, "preconditioner_decay")
 
 
@@ -73,9 +74,9 @@ def test_a_spike_is_no_failure_where_the_spiked_cell_has_the_lower_loss(loss: fl
 
 
 def test_a_loss_that_is_not_finite_is_told_so() -> None:
-    case = over_the_edge()
+    case = over_the_threshold()
     case = replace(case, row=replace(case.row, final_loss=None))
-    assert "final loss not finite -> 2.6" in said(case, "over_the_edge")[1]
+    assert "final loss not finite -> 2.6" in said(case, "over_the_threshold")[1]
 
 
 def test_eps_is_advised_on_in_both_directions_and_never_as_a_rule() -> None:
@@ -93,7 +94,7 @@ def test_settings_that_a_trial_does_not_have_and_moves_that_are_made_are_left_ou
     assert [one.move.setting for one in advise(evidence, "bad_batch", NOWHERE)] == ["clip", "batch_size"]
     assert [one.move.setting for one in advise(evidence, "logit_growth", NOWHERE)] == ["lr"]
     quadratic = replace(calm("diverged", 300), row=replace(row_of("diverged", 300), config={"steps": 400, "lr": 0.1}))
-    assert [one.move.setting for one in advise(quadratic.evidence(), "over_the_edge", NOWHERE)] == ["lr"]
+    assert [one.move.setting for one in advise(quadratic.evidence(), "over_the_threshold", NOWHERE)] == ["lr"]
 
 
 # --- the small sweep that would tell -------------------------------------------------------------
@@ -135,7 +136,7 @@ def test_the_small_sweep_has_the_trials_own_cell_at_every_other_setting(tmp_path
 def test_only_the_first_small_sweep_is_printed_whole(tmp_path: Path) -> None:
     case = replace(warmup_too_short(), sisters=())
     lines = said(case, "warmup_too_short", planted_sweep(tmp_path / "planted"))
-    assert lines.count("  no cell of this sweep tells; this sweep would:") == 1
+    assert lines.count("  no cell of this sweep shows whether it helps; this sweep would:") == 1
     assert lines.count("  no cell of this sweep shows whether it helps; a small sweep would") == 2
 
 
@@ -165,10 +166,11 @@ def test_a_trainer_of_ones_own_gets_a_sweep_file_for_the_settings_that_it_takes(
     text = small_sweep(tmp_path, trial, "lower", "lr", [1.0])
     assert sweep_of_text(text).objective.folder == str(tmp_path)
     assert "telemetry" not in text, "nothing is read of such a trainer"
-    assert small_sweep(tmp_path, trial, "raise", "warmup", [50]) is None
+    with pytest.raises(InputError, match="no part of the command uses"):
+        small_sweep(tmp_path, trial, "raise", "warmup", [50])
     evidence = replace(calm("diverged", 3), row=trial).evidence()
-    lines = advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged")
-    assert "small sweep would be refused: axes.warmup: no part of the command uses {warmup}" in " ".join(lines)
+    lines = advice_lines(advise(evidence, "over_the_threshold", tmp_path), "diverged")
+    assert "a small sweep is refused: axes.warmup: no part of the command uses {warmup}" in " ".join(lines)
 
 
 def test_a_setting_of_the_sweep_file_is_never_said_not_to_be_taken(tmp_path: Path) -> None:
@@ -178,9 +180,9 @@ def test_a_setting_of_the_sweep_file_is_never_said_not_to_be_taken(tmp_path: Pat
     config = {"steps": 60, "lr": 3.0}
     trial = replace(row_of("diverged", 3), objective="command", cell={"lr": 3.0}, config=config)
     evidence = replace(calm("diverged", 3), row=trial).evidence()
-    lines = " ".join(advice_lines(advise(evidence, "over_the_edge", tmp_path), "diverged"))
+    lines = " ".join(advice_lines(advise(evidence, "over_the_threshold", tmp_path), "diverged"))
     assert "takes no such setting" not in lines
-    assert "would be refused: " in lines
+    assert "is refused: " in lines
 
 
 def test_without_a_cause_a_lower_learning_rate_is_advised_where_it_is_stable() -> None:
@@ -190,10 +192,11 @@ def test_without_a_cause_a_lower_learning_rate_is_advised_where_it_is_stable() -
     assert (one.move.setting, one.move.direction, one.stable.value) == ("lr", "lower", 0.001)
 
 
-def test_a_frozen_file_that_is_no_sweep_is_no_fault(tmp_path: Path) -> None:
+def test_a_frozen_file_that_is_not_a_sweep_is_refused(tmp_path: Path) -> None:
     for text in ("[1, 2]", "name: x\n", "fixed: 3\n", SWEEP.replace("gpt", "nonsense"), "\0"):
         (tmp_path / FROZEN_SWEEP).write_text(text)
-        assert small_sweep(tmp_path, row_of("diverged", 3), "lower", "lr", [1.0]) is None
+        with pytest.raises(InputError):
+            small_sweep(tmp_path, row_of("diverged", 3), "lower", "lr", [1.0])
 
 
 def test_a_move_without_a_value_to_try_is_no_advice() -> None:

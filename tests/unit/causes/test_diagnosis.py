@@ -13,7 +13,7 @@ from diagnosis_cases import (
     bad_batch,
     calm,
     epsilon_floor,
-    over_the_edge,
+    over_the_threshold,
     planted_sweep,
     preconditioner_decay,
     record_cases,
@@ -87,7 +87,7 @@ def test_a_trial_is_found_by_its_id_or_as_much_of_it_as_is_unique() -> None:
     two = [row_of("stable", trial_id="abc1"), row_of("stable", trial_id="abd2"), row_of("stable", trial_id="ab")]
     assert trial_by_id(two, "abc").trial_id == "abc1"
     assert trial_by_id(two, "ab").trial_id == "ab", "a whole id is one, though others begin so"
-    for beginning, says in (("a", "3 trials begin with it"), ("x", "no such trial"), ("", "no such trial")):
+    for beginning, says in (("a", "3 trial ids start with it"), ("x", "no such trial"), ("", "no such trial")):
         with pytest.raises(InputError, match=says):
             trial_by_id(two, beginning)
     with pytest.raises(InputError, match="it is running"):
@@ -113,13 +113,15 @@ def test_the_planted_cause_leads_and_nothing_else_is_named(name: str) -> None:
 
 
 def test_what_a_cause_brings_about_is_told_along_with_it() -> None:
-    case = over_the_edge().reading(attention_logit=5e4, grad_rms_over_eps__norm=1.0)
+    case = over_the_threshold().reading(attention_logit=5e4, grad_rms_over_eps__norm=1.0)
     found = rank(case.evidence(), "sweep", "it was asked for")
-    assert found.cause.mechanism == "over_the_edge"
+    assert found.cause.mechanism == "over_the_threshold"
     assert [finding.mechanism for finding in found.along] == ["epsilon_floor", "logit_growth"]
     page = page_of(case)
     assert (
-        page.index("cause: step over the edge") < page.index("not taken for the cause:") < page.index("growth of the")
+        page.index("cause: step over the threshold")
+        < page.index("not taken for the cause:")
+        < page.index("growth of the")
     )
 
 
@@ -132,7 +134,7 @@ def test_clipping_that_is_never_active_does_not_lead() -> None:
 def test_a_stable_trial_has_no_cause_whatever_was_seen_in_it() -> None:
     page = page_of(calm().reading(attention_logit=5e4))
     assert "no cause: it stayed on its trend" in page
-    assert "seen, without being a cause:\n  growth of the logits" in page
+    assert "seen, but not a cause:\n  growth of the logits" in page
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def test_the_page_says_what_happened_why_when_and_what_it_was_not() -> None:
 
 
 def test_without_telemetry_the_page_says_that_it_is_not_enough_and_what_would_be() -> None:
-    case = replace(over_the_edge(), sisters=()).without_telemetry()
+    case = replace(over_the_threshold(), sisters=()).without_telemetry()
     page = page_of(case)
     assert "not enough evidence: no mechanism is supported" in page
     assert "telemetry: {curvature: 20}" in " ".join(page.split())
@@ -157,11 +159,11 @@ def test_without_telemetry_the_page_says_that_it_is_not_enough_and_what_would_be
 
 def test_where_nothing_is_known_the_small_sweep_that_would_tell_is_printed(tmp_path: Path) -> None:
     text = SWEEP.replace("[0.001, 0.01, 3.0]", "[3.0]").replace("[40, 150]", "[40]").replace("[0, 1]", "[0]")
-    case = replace(over_the_edge(), sisters=()).without_telemetry()
+    case = replace(over_the_threshold(), sisters=()).without_telemetry()
     folder = record_cases(tmp_path / "results" / "alone", sweep_of_text(text), [case])
     code, page = invoke(tmp_path, "diagnose", "alone")
     assert (code, folder.name) == (0, "alone")
-    text = page.split("this sweep would tell:\n")[1].split("picture:")[0]
+    text = page.split("this sweep would decide:\n")[1].split("picture:")[0]
     built = sweep_of_text("\n".join(line[4:] for line in text.splitlines()))
     assert built.telemetry.curvature == 20
     assert [(axis.name, axis.values) for axis in built.axes] == [("lr", (3.0, 0.9, 0.3))]
@@ -210,9 +212,9 @@ def test_the_same_diagnosis_gives_the_same_bytes() -> None:
 def test_the_command_prints_the_page_and_writes_picture_and_json(planted: Path) -> None:
     code, page = invoke(planted, "diagnose", "planted", "--json", "why.json")
     assert code == 0
-    assert "cause: step over the edge from the start" in page
+    assert "cause: step over the threshold from the start" in page
     found = json.loads((planted / "why.json").read_text())
-    assert found["cause"] == "over_the_edge"
+    assert found["cause"] == "over_the_threshold"
     picture = planted / "results" / "planted" / "diagnosis" / f"{found['trial_id']}.png"
     assert f"picture: {picture.relative_to(planted)}" in page
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -231,7 +233,7 @@ def test_the_small_sweeps_that_would_tell_are_written_ready_to_run(tmp_path: Pat
     record_cases(tmp_path / "results" / "planted", sweep_of_text(), cases)
     code, page = invoke(tmp_path, "diagnose", "planted")
     assert code == 0
-    lines = page.split("small sweeps that would tell, for `sweep run`:\n")[1].splitlines()
+    lines = page.split("small sweeps that would decide, for `sweep run`:\n")[1].splitlines()
     shown = [Path(line.strip()) for line in lines if line.endswith(".yaml")]
     assert [path.stem.split("_", 1)[1] for path in shown] == ["lower_beta2", "lower_lr", "raise_eps", "lower_eps"]
     sweeps = [load_sweep(tmp_path / path) for path in shown]
@@ -261,7 +263,7 @@ def test_a_sweep_without_a_result_or_without_an_unstable_trial_is_told_so(tmp_pa
     sweep = sweep_of_text(SWEEP.replace("[0.001, 0.01, 3.0]", "[0.01]").replace("[40, 150]", "[40]"))
     record_cases(tmp_path / "results" / "empty", sweep, [None, None])
     record_cases(tmp_path / "results" / "calm", sweep, [calm(), calm()])
-    assert "no trial of it has finished" in invoke(tmp_path, "diagnose", "empty")[1]
+    assert "no trial has finished yet" in invoke(tmp_path, "diagnose", "empty")[1]
     code, said = invoke(tmp_path, "diagnose", "calm")
     assert (code, "all its trials are stable" in said) == (0, True)
 
@@ -282,8 +284,8 @@ def test_a_real_sweep_over_its_known_edge_is_diagnosed_as_such(tmp_path: Path) -
     run_sweep(sweep_of_text(QUADRATIC), tmp_path / "results" / "edge", InlineExecutor)
     code, page = invoke(tmp_path, "diagnose", "edge")
     assert code == 0
-    assert "cause: step over the edge from the start" in page
-    assert "1.5 times it at most" in " ".join(page.split()), "lr = 3 is over 2 / curvature by half"
+    assert "cause: step over the threshold from the start" in page
+    assert "at most 1.5 times it" in " ".join(page.split()), "lr = 3 is over 2 / curvature by half"
 
 
 def test_a_batch_is_named_by_the_data_that_rollbacks_have_moved_on_to(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from diagnosis_cases import calm, noise, ratios, risen, row_of, series_of
 from objectives.base import OBJECTIVES
 from orchestrator.causes.diagnosis import rank
 from orchestrator.causes.diagnosis_text import diagnosis_lines, headline
-from orchestrator.causes.evidence import Evidence, beta2_of, gather, is_adam
-from orchestrator.causes.moments import clip_factors, second_moment_sums, v_lags
+from orchestrator.causes.evidence import Evidence, gather
+from orchestrator.causes.moments import beta2_of, clip_factors, is_adam, second_moment_sums, v_lags
 from orchestrator.causes.series import NOTHING, series
 from orchestrator.maps.neighbours import above, below, neighbours
 
@@ -102,9 +102,9 @@ def test_the_edge_is_the_larger_of_both_curvatures_at_the_steps_where_it_was_mea
     threshold_M = case.telemetry["curvature_threshold"]
     negative_M = -3.0 * threshold_M
     evidence = ratios(case, 0.5 + 0 * threshold_M).reading(lambda_max=negative_M).evidence()
-    assert evidence.edge.step_N.tolist() == list(range(0, 400, 20))
-    np.testing.assert_allclose(evidence.edge.value_N, 0.4)
-    assert len(case.without_telemetry().evidence().edge) == 0
+    assert evidence.threshold_ratio.step_N.tolist() == list(range(0, 400, 20))
+    np.testing.assert_allclose(evidence.threshold_ratio.value_N, 0.4)
+    assert len(case.without_telemetry().evidence().threshold_ratio) == 0
 
 
 # --- onset, peak and rate ------------------------------------------------------------------------
@@ -282,8 +282,8 @@ def test_the_answer_names_one_onset_and_says_what_the_detector_told() -> None:
     assert onset == 2
     assert headline(found).endswith(f"diverged, onset at step {onset}")
     text = " ".join(" ".join(diagnosis_lines(found, [], Path())).split())
-    assert f"it had blown up at step {onset} already, which is taken for the onset here" in text
-    assert "the detector, which knows no trend yet, tells 300" in text
+    assert f"it had blown up at step {onset}, which counts as the onset here" in text
+    assert "the detector, which knows no trend that early, says 300" in text
 
 
 def test_the_interventions_of_a_trial_are_among_what_is_said_of_it() -> None:

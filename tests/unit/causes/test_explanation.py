@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from diagnosis_cases import SWEEP, calm, epsilon_floor, over_the_edge, planted_sweep, record_cases, sweep_of_text
+from diagnosis_cases import SWEEP, calm, epsilon_floor, over_the_threshold, planted_sweep, record_cases, sweep_of_text
 from typer.testing import CliRunner
 
 from orchestrator.base.errors import InputError
@@ -29,7 +29,7 @@ def grid(folder: Path, letters: Mapping[tuple[float, int], str], text: str = GRI
         config = {"lr": trial.cell["lr"], "warmup": trial.cell["warmup"]}
         unknown = calm("diverged", 300, config, steps_done=360).without_telemetry()
         cases.append(
-            {"e": epsilon_floor(), "o": over_the_edge(), "n": unknown, "s": calm(config=config), "-": None}[letter]
+            {"e": epsilon_floor(), "o": over_the_threshold(), "n": unknown, "s": calm(config=config), "-": None}[letter]
         )
     return record_cases(folder, sweep_of_text(text), cases)
 
@@ -48,21 +48,21 @@ def explained(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_every_cell_that_is_not_stable_has_the_mechanism_that_rules_it(explained) -> None:
-    ruling = {key: explained.ruling(key) for key in explained.stability.cells}
-    names = {"o": "over_the_edge", "e": "epsilon_floor", "n": UNEXPLAINED}
+    ruling = {key: explained.mechanism(key) for key in explained.stability.cells}
+    names = {"o": "over_the_threshold", "e": "epsilon_floor", "n": UNEXPLAINED}
     assert ruling == {key: names.get(LETTERS.get(key, "s")) for key in ruling}
 
 
 def test_the_lines_say_which_part_of_the_map_each_mechanism_rules(explained) -> None:
     assert list(explanation_lines(explained)) == [
         "planted: 6 of 9 known cells are not stable",
-        "step over the edge from the start: 4 cells",
+        "step over the threshold from the start: 4 cells",
         "  lr 1 .. 3 at warmup 40 .. 150",
         "epsilon floor: 1 cell",
         "  lr 0.001 at warmup 40",
         "not enough evidence: 1 cell",
         "  lr 0.1 at warmup 150",
-        "the curvature was not measured: run with telemetry: {curvature: 20}",
+        "the curvature was not measured; measure it with telemetry: {curvature: 20}",
     ]
 
 
@@ -79,19 +79,23 @@ def test_axes_that_are_not_shown_are_told_by_their_most_typical_trial(tmp_path: 
         one = explain(ledger, x="warmup", y="lr")
         with pytest.raises(InputError, match="axes: lr, warmup"):
             explain(ledger, x="depth")
-    assert {key: found.ruling(key) for key in found.rulings} == {
-        (3.0, 40): "over_the_edge",
-        (3.0, 150): "over_the_edge",
+    assert {key: found.mechanism(key) for key in found.causes} == {
+        (3.0, 40): "over_the_threshold",
+        (3.0, 150): "over_the_threshold",
     }
-    assert set(one.rulings) == {(40, 3.0), (150, 3.0)}
+    assert set(one.causes) == {(40, 3.0), (150, 3.0)}
 
 
 def test_the_picture_has_the_name_of_the_mechanism_in_its_cell_and_in_the_legend(explained) -> None:
     figure = _draw(explained)
     written = [text.get_text() for text in figure.axes[0].texts]
-    assert sorted(written) == ["?", "edge", "edge", "edge", "edge", "eps"]
+    assert sorted(written) == ["2/lr", "2/lr", "2/lr", "2/lr", "?", "eps"]
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend[:3] == ["edge: step over the edge from the start", "eps: epsilon floor", "?: not enough evidence"]
+    assert legend[:3] == [
+        "2/lr: step over the threshold from the start",
+        "eps: epsilon floor",
+        "?: not enough evidence",
+    ]
     assert {"no mark: all seeds stable", "not run", "edge of stability"} <= set(legend)
 
 
@@ -140,7 +144,7 @@ def test_the_command_prints_the_parts_and_writes_the_picture(tmp_path: Path) -> 
         done = CliRunner().invoke(app, ["explain", "planted"])
         turned = CliRunner().invoke(app, ["explain", "planted", "--x", "warmup", "--y", "lr", "--output", "turned.pdf"])
         wrong = CliRunner().invoke(app, ["explain", "planted", "--output", "picture"])
-    assert "step over the edge from the start: 2 cells\n  lr 3 at warmup 40 .. 150\n" in done.output
+    assert "step over the threshold from the start: 2 cells\n  lr 3 at warmup 40 .. 150\n" in done.output
     assert "picture: results/planted/explanation.png" in done.output
     assert (tmp_path / "results" / "planted" / "explanation.png").is_file()
     assert "  warmup 40 .. 150 at lr 3\n" in turned.output
@@ -172,9 +176,9 @@ def test_up_to_two_more_trials_of_a_cell_are_diagnosed_where_the_first_lacks_evi
     def examined(ledger, trial, *others):
         asked.append(trial.seed)
         cause = SimpleNamespace(mechanism="epsilon_floor") if trial.seed in seeds_with_evidence else None
-        return SimpleNamespace(cause=cause, evidence=SimpleNamespace(edge=[], is_custom_trainer=False))
+        return SimpleNamespace(cause=cause, evidence=SimpleNamespace(threshold_ratio=[], is_custom_trainer=False))
 
     monkeypatch.setattr("orchestrator.causes.explanation.examine", examined)
     with LedgerReader(record_cases(tmp_path / "many", sweep, cases) / LEDGER) as ledger:
-        assert explain(ledger).ruling((0.001, 40)) == ruling
+        assert explain(ledger).mechanism((0.001, 40)) == ruling
     assert asked == [0, 1, 2], "by their onsets"

@@ -15,7 +15,7 @@ from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.causes.advice import Advice, advise, check
 from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.moves import Move, just
+from orchestrator.causes.mechanisms.mechanism import Move, just
 from orchestrator.ledger.packed_objective import PackedObjective, fact_of, from_fact
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
@@ -152,25 +152,25 @@ def test_layers_of_a_packed_objective_are_in_the_order_of_its_weights_unless_it_
     case, packed = own_case(calm("diverged", 300), layer_groups=declared)
     evidence = case.reading(update_to_weight__a=1e-5).evidence(packed=packed)
     assert evidence.layer_groups == expected
-    verdict = MECHANISMS["layers_out_of_step"].look(evidence).verdict
+    verdict = MECHANISMS["layers_out_of_step"].examine(evidence).verdict
     assert verdict == ("supported" if expected[0] == "a" else "excluded")
 
 
 def test_growth_of_logits_is_excluded_where_a_packed_objective_has_none_and_looked_for_where_they_were_read() -> None:
     case, without = own_case(calm("diverged", 300))
     bare = replace(case, telemetry={k: v for k, v in case.telemetry.items() if k not in ("attention_logit", "log_z")})
-    look = MECHANISMS["logit_growth"].look
-    assert look(bare.evidence(packed=without)).reason == "the model has no logits"
-    assert look(bare.evidence(packed=replace(without, has_logits=True))).verdict == "unknown"
-    assert look(case.reading(attention_logit=2e4).evidence(packed=without)).verdict == "supported"
+    examine = MECHANISMS["logit_growth"].examine
+    assert examine(bare.evidence(packed=without)).reason == "the model has no logits"
+    assert examine(bare.evidence(packed=replace(without, has_logits=True))).verdict == "unknown"
+    assert examine(case.reading(attention_logit=2e4).evidence(packed=without)).verdict == "supported"
 
 
 def test_a_shallow_stall_is_found_in_any_trainer_with_readings_by_depth() -> None:
     case = shallow_stall()
     evidence = replace(case, row=replace(case.row, objective="own")).evidence()
-    assert MECHANISMS["shallow_stall"].look(evidence).verdict == "supported"
+    assert MECHANISMS["shallow_stall"].examine(evidence).verdict == "supported"
 
 
 def test_a_script_whose_settings_have_other_names_is_known_by_none_of_them() -> None:
     row = replace(row_of("diverged", 3), objective="command", config={"steps": 60, "rate": 3.0}, cell={"rate": 3.0})
-    assert advise(replace(calm("diverged", 3), row=row).evidence(), "over_the_edge", Path("nowhere")) == []
+    assert advise(replace(calm("diverged", 3), row=row).evidence(), "over_the_threshold", Path("nowhere")) == []

@@ -16,7 +16,7 @@ from diagnosis_cases import (
     half_precision_overflow,
     learning_rate_too_low,
     logit_growth,
-    over_the_edge,
+    over_the_threshold,
     preconditioner_decay,
     ratios,
     risen,
@@ -28,15 +28,15 @@ from diagnosis_cases import (
 )
 
 from orchestrator.causes.evidence import Evidence, gather
-from orchestrator.causes.mechanisms import thresholds
+from orchestrator.causes.mechanisms import limits
 from orchestrator.causes.mechanisms.batches import jumps_at
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.finding import Finding
+from orchestrator.causes.mechanisms.mechanism import Finding
 from orchestrator.causes.mechanisms.memory import longest_after
 
 
 def finding(case, mechanism: str, **options) -> Finding:
-    return MECHANISMS[mechanism].look(case.evidence(**options))
+    return MECHANISMS[mechanism].examine(case.evidence(**options))
 
 
 def changed(case, **config):
@@ -45,7 +45,7 @@ def changed(case, **config):
 
 
 def supported(evidence: Evidence) -> list[str]:
-    return [m.key for m in MECHANISMS.values() if m.look(evidence).verdict == "supported"]
+    return [m.key for m in MECHANISMS.values() if m.examine(evidence).verdict == "supported"]
 
 
 @pytest.mark.parametrize("planted", PLANTED)
@@ -59,7 +59,7 @@ def test_a_finding_has_its_numbers_in_words_and_says_when_it_began(planted: str)
     assert found.numbers
     assert all(re.search(r"\d", number) for number in found.numbers)
     assert found.began_step is not None
-    assert found.when.startswith(f"from step {found.began_step} on")
+    assert found.when.startswith(f"from step {found.began_step}")
 
 
 def test_a_calm_run_supports_nothing() -> None:
@@ -73,7 +73,7 @@ def test_every_mechanism_has_something_to_say_about_every_run_with_and_without_t
     only_loss = replace(case.without_telemetry(), trace={name: case.trace[name] for name in ("step", "loss")})
     for one in (case, case.without_telemetry(), thinned, only_loss):
         for mechanism in MECHANISMS.values():
-            found = mechanism.look(one.evidence())
+            found = mechanism.examine(one.evidence())
             assert (found.mechanism, bool(found.reason)) == (mechanism.key, True)
             assert found.verdict in ("supported", "excluded", "unknown")
 
@@ -99,7 +99,7 @@ def test_odd_curves_and_odd_settings_are_no_fault(outcome: str, steps, losses) -
     trace = {"step": np.array(steps, dtype=np.int64), "loss": np.array(losses), "grad_norm": np.array(losses)}
     other = replace(row, config={**row.config, "lr": None}, outcome="stable")
     for mechanism in MECHANISMS.values():
-        assert mechanism.look(gather(row, trace, {}, (row, other))).reason
+        assert mechanism.examine(gather(row, trace, {}, (row, other))).reason
 
 
 def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
@@ -107,18 +107,18 @@ def test_of_a_trainer_that_says_its_losses_only_nothing_is_made_up() -> None:
     row = replace(row_of("diverged", 60, steps_done=100), objective="command", config=config)
     case = risen(calm("diverged", 60, steps_done=100), 60, 9.0)
     evidence = gather(row, {"step": case.trace["step"], "loss": case.trace["loss"]}, {}, (row,))
-    verdicts = {m.key: m.look(evidence).verdict for m in MECHANISMS.values()}
+    verdicts = {m.key: m.examine(evidence).verdict for m in MECHANISMS.values()}
     assert "supported" not in verdicts.values()
-    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_edge"}
+    told_by_losses = {"bad_batch", "learning_rate_too_low", "over_the_threshold"}
     assert {key for key, verdict in verdicts.items() if verdict == "excluded"} <= told_by_losses
 
 
-# --- over the edge, or a warmup that is too short ------------------------------------------------
+# --- over the threshold, or a warmup that is too short ------------------------------------------------
 
 
 def test_where_a_longer_warmup_helps_it_is_the_warmup_and_not_the_learning_rate() -> None:
     case = warmup_too_short()
-    assert finding(case, "over_the_edge").verdict == "excluded"
+    assert finding(case, "over_the_threshold").verdict == "excluded"
     alone = replace(case, sisters=())
     assert finding(alone, "warmup_too_short").verdict == "supported", "curvature is over only while v is young"
     assert finding(alone.without_telemetry(), "warmup_too_short").verdict == "unknown"
@@ -127,7 +127,7 @@ def test_where_a_longer_warmup_helps_it_is_the_warmup_and_not_the_learning_rate(
 def test_where_a_warmup_by_the_rule_fails_as_early_it_is_the_learning_rate() -> None:
     case = replace(warmup_too_short(), sisters=()).sister("diverged", 60, warmup=100).sister("stable", lr=0.01)
     assert finding(case, "warmup_too_short").verdict == "excluded"
-    assert finding(case, "over_the_edge").verdict == "supported"
+    assert finding(case, "over_the_threshold").verdict == "supported"
 
 
 def test_a_warmup_that_gets_a_run_through_its_start_helps_though_it_spikes_much_later() -> None:
@@ -137,48 +137,50 @@ def test_a_warmup_that_gets_a_run_through_its_start_helps_though_it_spikes_much_
 
 
 def test_without_curvature_and_without_a_stable_cell_below_nobody_knows_whether_it_was_the_rate() -> None:
-    case = replace(over_the_edge(), sisters=()).without_telemetry()
-    assert finding(case, "over_the_edge").verdict == "unknown"
-    assert finding(case.sister("stable", lr=0.1), "over_the_edge").verdict == "supported"
-    assert finding(case.sister("diverged", 50, lr=0.1), "over_the_edge").verdict == "unknown"
+    case = replace(over_the_threshold(), sisters=()).without_telemetry()
+    assert finding(case, "over_the_threshold").verdict == "unknown"
+    assert finding(case.sister("stable", lr=0.1), "over_the_threshold").verdict == "supported"
+    assert finding(case.sister("diverged", 50, lr=0.1), "over_the_threshold").verdict == "unknown"
 
 
-def test_curvature_far_below_the_threshold_excludes_a_step_over_the_edge() -> None:
+def test_curvature_far_below_the_threshold_excludes_a_step_over_the_threshold() -> None:
     case = risen(calm("diverged", 60, steps_done=120), 60, 9.0).sister("stable", lr=0.001)
-    assert finding(case, "over_the_edge").verdict == "excluded"
-    assert finding(case.without_telemetry(), "over_the_edge").verdict == "supported"
+    assert finding(case, "over_the_threshold").verdict == "excluded"
+    assert finding(case.without_telemetry(), "over_the_threshold").verdict == "supported"
 
 
-def test_one_reading_far_below_the_threshold_contradicts_a_step_over_the_edge_and_does_not_exclude_it() -> None:
+def test_one_reading_far_below_the_threshold_contradicts_a_step_over_the_threshold_and_does_not_exclude_it() -> None:
     case = risen(calm("diverged", 35, {"lr": 3.0}, steps_done=120), 35, 50.0).sister("stable", lr=0.1)
     ratio_M = np.where(case.telemetry["step"] == 20, 0.367, np.nan)
-    found = finding(ratios(case, ratio_M), "over_the_edge")
+    found = finding(ratios(case, ratio_M), "over_the_threshold")
     assert (found.verdict, "0.367" in found.reason) == ("unknown", True)
-    assert finding(case.without_telemetry(), "over_the_edge").verdict == "supported", "the cell below tells"
+    assert finding(case.without_telemetry(), "over_the_threshold").verdict == "supported", "the cell below tells"
 
 
 def test_an_onset_within_the_warmup_is_not_said_to_be_at_the_full_learning_rate() -> None:
     case = risen(calm("diverged", 340, {"warmup": 400}), 340, 9.0).sister("stable", lr=0.001)
-    (age, *_) = finding(case.without_telemetry(), "over_the_edge").numbers
+    (age, *_) = finding(case.without_telemetry(), "over_the_threshold").numbers
     assert "was full" not in age
     assert "340 of 400 steps of its warmup" in age
-    (age, *_) = finding(over_the_edge(), "over_the_edge").numbers
+    (age, *_) = finding(over_the_threshold(), "over_the_threshold").numbers
     assert "after the learning rate was full" not in age, "it is at 35 of 40 steps of its warmup"
-    (age, *_) = finding(risen(calm("diverged", 60), 60, 9.0), "over_the_edge").numbers
+    (age, *_) = finding(risen(calm("diverged", 60), 60, 9.0), "over_the_threshold").numbers
     assert "after the learning rate was full (step 35)" in age
 
 
-def test_a_run_of_unknown_curvature_that_trained_before_may_be_over_the_edge_where_a_lower_rate_is_stable() -> None:
+def test_a_run_of_unknown_curvature_that_trained_before_may_be_over_the_threshold_where_a_lower_rate_is_stable() -> (
+    None
+):
     """A custom trainer: NaN at lr 3 after it had learned, stable at 0.1."""
     config = {"steps": 400, "lr": 3.0, "command": ["python", "train.py"]}
     row = replace(row_of("diverged", 200, steps_done=201, final_loss=None), objective="command", config=config)
     lower = row_of("stable", trial_id="1")
     lower = replace(lower, objective="command", config={**config, "lr": 0.1})
     trace = {"step": np.arange(201), "loss": calm().trace["loss"][:201]}
-    found = MECHANISMS["over_the_edge"].look(gather(row, trace, {}, (row, lower)))
+    found = MECHANISMS["over_the_threshold"].examine(gather(row, trace, {}, (row, lower)))
     assert found.verdict == "unknown"
     assert any("with lr 0.1: 1 of 1 seeds stable" in number for number in found.numbers)
-    assert MECHANISMS["over_the_edge"].look(gather(row, trace, {}, (row,))).verdict == "excluded"
+    assert MECHANISMS["over_the_threshold"].examine(gather(row, trace, {}, (row,))).verdict == "excluded"
 
 
 def test_a_run_that_stalled_below_a_rate_that_learns_has_too_low_a_rate() -> None:
@@ -188,7 +190,7 @@ def test_a_run_that_stalled_below_a_rate_that_learns_has_too_low_a_rate() -> Non
     assert finding(replace(case, sisters=()).sister("stable", lr=1e-7), "learning_rate_too_low").verdict == "unknown"
     higher = replace(case, sisters=()).sister("diverged", 3, lr=0.01)
     assert finding(higher, "learning_rate_too_low").verdict == "unknown"
-    assert finding(over_the_edge(), "learning_rate_too_low").verdict == "excluded"
+    assert finding(over_the_threshold(), "learning_rate_too_low").verdict == "excluded"
     assert MECHANISMS["learning_rate_too_low"].probe(case.evidence()) == ("lr", [1e-5, 1e-4])
 
 
@@ -197,11 +199,11 @@ def test_curvature_over_the_threshold_is_a_risk_and_no_verdict() -> None:
     assert supported(stable.evidence()) == []
 
 
-def test_a_run_that_trained_for_long_was_not_over_the_edge_from_the_start() -> None:
+def test_a_run_that_trained_for_long_was_not_over_the_threshold_from_the_start() -> None:
     case = risen(calm("diverged", 200, steps_done=300), 200, 20.0).sister("stable", lr=0.001)
-    assert finding(case, "over_the_edge").verdict == "excluded"
+    assert finding(case, "over_the_threshold").verdict == "excluded"
     over = ratios(case, 2.0 + 0 * case.telemetry["step"])
-    assert [finding(over, key).verdict for key in ("over_the_edge", "sharpening")] == ["excluded", "supported"]
+    assert [finding(over, key).verdict for key in ("over_the_threshold", "sharpening")] == ["excluded", "supported"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_a_run_that_trained_for_long_was_not_over_the_edge_from_the_start() -> N
         ([0.3] * 7 + [1.5, 1.2, 0.9], "supported"),
     ],
 )
-def test_curvature_grew_to_the_edge_where_it_is_over_it_at_the_onset_or_more_than_once_before(
+def test_curvature_grew_to_the_threshold_where_it_is_over_it_at_the_onset_or_more_than_once_before(
     last_ratios: list[float], verdict: str
 ) -> None:
     case = risen(calm("diverged", 300, steps_done=360), 300, 5.0, growth=1.3)
@@ -304,9 +306,9 @@ def test_a_gradient_that_jumps_is_no_instability_that_grows() -> None:
     assert (found.verdict, "jumped" in found.reason) == ("excluded", True)
 
 
-def test_that_v_lags_at_the_peak_of_a_run_over_the_edge_is_told_as_what_follows_from_it() -> None:
-    found = finding(over_the_edge(), "preconditioner_decay")
-    assert (found.verdict, "brings about" in found.reason) == ("excluded", True)
+def test_that_v_lags_at_the_peak_of_a_run_over_the_threshold_is_listed_as_a_consequence() -> None:
+    found = finding(over_the_threshold(), "preconditioner_decay")
+    assert (found.verdict, "any gradient that grows" in found.reason) == ("excluded", True)
 
 
 # --- epsilon, layers, logits, clipping -----------------------------------------------------------
@@ -369,7 +371,7 @@ def test_long_steps_count_before_the_onset_and_not_after_it() -> None:
     late = case.reading(update_rms__all=np.where(step_M < 100, 0.1 * rate_M, update_M))
     assert finding(late, "short_memory").verdict == "excluded"
     found = finding(case, "short_memory")
-    assert (found.began_step, found.when) == (60, "from step 60 on, 40 steps before the onset")
+    assert (found.began_step, found.when) == (60, "from step 60, 40 steps before the onset")
 
 
 def test_steps_that_may_have_grown_since_the_last_reading_are_not_known_to_be_short() -> None:
@@ -401,8 +403,8 @@ def test_no_gradients_make_steps_longer_than_they_may_have_become(beta1: float, 
     for first in range(0, 70):
         for gap in range(10):
             bound = longest_after(sizes[first], gap, beta1, beta2)
-            assert sizes[first + gap] <= bound * (1 + 1e-9) or bound > thresholds.LONG_STEP
-    assert longest_after(1.0, 200, beta1, beta2) > thresholds.LONG_STEP
+            assert sizes[first + gap] <= bound * (1 + 1e-9) or bound > limits.LONG_STEP
+    assert longest_after(1.0, 200, beta1, beta2) > limits.LONG_STEP
 
 
 def test_a_long_step_of_long_ago_is_no_cause() -> None:
@@ -571,7 +573,7 @@ def test_other_trials_that_saw_the_batch_tell_it_from_an_instability() -> None:
     assert finding(replace(bad_batch(), same_data=(quiet, quiet)), "bad_batch").verdict == "excluded"
 
 
-def test_a_run_over_the_edge_before_is_not_blamed_on_a_batch() -> None:
+def test_a_run_over_the_threshold_before_is_not_blamed_on_a_batch() -> None:
     over = ratios(bad_batch(), 3.0 + 0 * bad_batch().telemetry["step"])
     assert finding(over, "bad_batch").verdict == "excluded"
 
@@ -629,9 +631,9 @@ def test_overflow_is_excluded_in_other_precisions_and_where_more_bits_do_not_hel
 
 
 def test_where_more_bits_help_it_was_not_the_learning_rate() -> None:
-    case = replace(changed(over_the_edge(), precision="float16"), sisters=()).sister("stable", lr=0.1)
-    assert finding(case, "over_the_edge").verdict == "supported"
-    assert finding(case.sister("stable", precision="float32"), "over_the_edge").verdict == "excluded"
+    case = replace(changed(over_the_threshold(), precision="float16"), sisters=()).sister("stable", lr=0.1)
+    assert finding(case, "over_the_threshold").verdict == "supported"
+    assert finding(case.sister("stable", precision="float32"), "over_the_threshold").verdict == "excluded"
 
 
 def test_a_few_skips_are_the_search_for_a_loss_scale() -> None:
@@ -655,12 +657,12 @@ def test_overflow_is_known_from_the_losses_where_nothing_was_read() -> None:
 # --- the list ------------------------------------------------------------------------------------
 
 
-def test_the_page_has_every_mechanism_and_every_threshold_with_its_value() -> None:
+def test_the_page_has_every_mechanism_and_every_limit_with_its_value() -> None:
     page = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
     for title in (mechanism.title for mechanism in MECHANISMS.values()):
         assert f"**{title}**" in page.lower() or f"**{title[0].upper()}{title[1:]}**" in page, title
     rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ([^|]+?) \|", page, re.MULTILINE))
-    own = {name: value for name, value in vars(thresholds).items() if name.isupper()}
+    own = {name: value for name, value in vars(limits).items() if name.isupper()}
     assert {name: float(shown) for name, shown in rows.items()} == {name: float(value) for name, value in own.items()}
 
 

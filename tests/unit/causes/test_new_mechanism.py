@@ -15,9 +15,7 @@ from orchestrator.causes.evidence import Evidence
 from orchestrator.causes.explanation import explain
 from orchestrator.causes.explanation_text import explanation_lines
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
-from orchestrator.causes.mechanisms.finding import Finding, MakeFinding
-from orchestrator.causes.mechanisms.mechanism import Mechanism
-from orchestrator.causes.mechanisms.moves import Move, scaled
+from orchestrator.causes.mechanisms.mechanism import Finding, MakeFinding, Mechanism, Move, scaled
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.render.explanation import _draw
 
@@ -57,7 +55,7 @@ def test_the_page_of_a_diagnosis_names_it_with_its_numbers_and_its_advice() -> N
     assert found.cause.mechanism == "tiredness"
     advice = advise(found.evidence, "tiredness", Path("nowhere"))
     lines = list(diagnosis_lines(found, advice, Path("nowhere")))
-    assert "cause: a tired optimizer, from step 7 on, 293 steps before the onset" in lines
+    assert "cause: a tired optimizer, from step 7, 293 steps before the onset" in lines
     assert "  - 8 hours" in lines
     assert advice_lines(advice, "diverged")[0] == "lower lr: it then has less to do"
     assert diagnosis_json(found, advice)["cause"] == "tiredness"

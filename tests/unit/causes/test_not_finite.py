@@ -12,7 +12,7 @@ from diagnosis_cases import Case, calm, risen, row_of, sweep_of_text
 
 from orchestrator.base.files import FROZEN_SWEEP
 from orchestrator.causes.evidence import Evidence
-from orchestrator.causes.not_finite import Branch, branches, branches_json, broken_step, not_finite_lines, sweep_of
+from orchestrator.causes.not_finite import Reason, broken_step, not_finite_lines, reasons_json, reasons_not_finite
 from orchestrator.sweepfile.spec import build_sweep, read_document
 
 NOWHERE = Path("nowhere")
@@ -37,55 +37,55 @@ def sister(case: Case, number: int, seed: int = 0, steps_done: int = 400, loss: 
     return replace(case, sisters=(*case.sisters, replace(row, objective=case.row.objective)))
 
 
-def of(case: Case, key: str, folder: Path = NOWHERE) -> Branch:
-    return next(one for one in branches(case.evidence(), folder) if one.key == key)
+def of(case: Case, key: str, folder: Path = NOWHERE) -> Reason:
+    return next(one for one in reasons_not_finite(case.evidence(), folder) if one.key == key)
 
 
-def test_a_trial_that_ended_on_finite_numbers_has_no_branches() -> None:
+def test_a_trial_that_ended_on_finite_numbers_has_no_reasons() -> None:
     finite = risen(calm("diverged", 60, steps_done=120), 60, 9.0)
-    assert branches(finite.evidence(), NOWHERE) == []
+    assert reasons_not_finite(finite.evidence(), NOWHERE) == []
     assert list(not_finite_lines([], None, "diverged")) == []
     assert broken_step(broken().evidence()) == BROKEN
 
 
 def test_the_order_is_learning_rate_precision_data_and_eps() -> None:
-    found = branches(broken().evidence(), NOWHERE)
+    found = reasons_not_finite(broken().evidence(), NOWHERE)
     assert [one.key for one in found] == ["lr", "precision", "data", "eps"]
     lines = list(not_finite_lines(found, BROKEN, "diverged"))
-    assert lines[0] == "not finite from step 150 on; to look at, in this order:"
+    assert lines[0] == "not finite from step 150; possible reasons, in this order:"
     assert [line.split(".")[0].strip() for line in lines if line.startswith("  ") and line[2].isdigit()] == list("1234")
-    assert [one["branch"] for one in branches_json(found)] == ["lr", "precision", "data", "eps"]
+    assert [one["branch"] for one in reasons_json(found)] == ["lr", "precision", "data", "eps"]
 
 
 def test_a_stable_cell_at_a_lower_learning_rate_says_yes_and_one_that_breaks_too_says_no() -> None:
-    assert of(sister(broken(), 1, lr=0.001), "lr").says == "yes"
-    assert of(sister(broken(), 1, steps_done=40, loss=None, lr=0.001), "lr").says == "no"
+    assert of(sister(broken(), 1, lr=0.001), "lr").answer == "yes"
+    assert of(sister(broken(), 1, steps_done=40, loss=None, lr=0.001), "lr").answer == "no"
     untold = of(broken(), "lr")
-    assert untold.says == "not known"
-    assert sweep_of_text(sweep_of(untold)).axes[0].values == (0.01, 0.005, 0.001)
+    assert untold.answer == "not known"
+    assert sweep_of_text(untold.deciding_sweep).axes[0].values == (0.01, 0.005, 0.001)
 
 
 @pytest.mark.parametrize(
     ("precision", "says"), [("float32", "no"), ("float16", "not known"), ("bfloat16", "not known"), (None, "not known")]
 )
 def test_sixteen_bits_may_be_too_few_until_a_cell_with_more_tells(precision: str | None, says: str) -> None:
-    assert of(broken(precision=precision), "precision").says == says
+    assert of(broken(precision=precision), "precision").answer == says
 
 
 def test_a_cell_of_another_precision_tells() -> None:
     half = broken(precision="float16")
-    assert of(sister(half, 1, precision="float32"), "precision").says == "yes"
-    assert of(sister(half, 1, steps_done=40, loss=None, precision="float32"), "precision").says == "no"
+    assert of(sister(half, 1, precision="float32"), "precision").answer == "yes"
+    assert of(sister(half, 1, steps_done=40, loss=None, precision="float32"), "precision").answer == "no"
 
 
 def test_it_is_the_data_where_trials_of_the_seed_break_at_the_same_step() -> None:
     together = sister(sister(broken(), 1, steps_done=BROKEN + 1, loss=None, lr=1e-3), 2, seed=1, lr=1e-3)
-    assert of(together, "data").says == "yes"
+    assert of(together, "data").answer == "yes"
     passed = sister(broken(), 1, lr=1e-3)
-    assert of(passed, "data").says == "no"
+    assert of(passed, "data").answer == "no"
     earlier = sister(broken(), 1, steps_done=40, loss=None, lr=1e-3)
-    assert of(earlier, "data").says == "not known", "it never saw that batch"
-    assert sweep_of_text(sweep_of(of(broken(), "data"))).seeds == (0, 1, 2)
+    assert of(earlier, "data").answer == "not known", "it never saw that batch"
+    assert sweep_of_text(of(broken(), "data").deciding_sweep).seeds == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_it_is_the_data_where_trials_of_the_seed_break_at_the_same_step() -> Non
 )
 def test_eps_is_judged_by_what_the_precision_holds(precision: str | None, eps: float, says: str, words: str) -> None:
     found = of(broken(precision=precision, eps=eps), "eps")
-    assert (found.says, words in " ".join(found.evidence)) == (says, True)
+    assert (found.answer, words in " ".join(found.evidence)) == (says, True)
 
 
-def test_a_trainer_of_ones_own_has_every_branch_with_evidence_or_the_run_that_tells(tmp_path: Path) -> None:
+def test_a_trainer_of_ones_own_has_every_reason_with_evidence_or_the_run_that_tells(tmp_path: Path) -> None:
     """NaN at lr 3, and no other field is known."""
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "mine.yaml").write_text(OWN_SWEEP)
@@ -113,21 +113,21 @@ def test_a_trainer_of_ones_own_has_every_branch_with_evidence_or_the_run_that_te
     config = {"steps": 400, "lr": 3.0}
     case = broken()
     case = replace(case, row=replace(case.row, objective="command", cell={"lr": 3.0}, config=config), telemetry={})
-    found = branches(case.evidence(), tmp_path)
-    assert [one.says for one in found] == ["not known"] * 4
+    found = reasons_not_finite(case.evidence(), tmp_path)
+    assert [one.answer for one in found] == ["not known"] * 4
     assert all(one.evidence for one in found)
-    assert sweep_of_text(sweep_of(found[0])).axes[0].values == (3.0, 1.5, 0.3)
-    assert sweep_of_text(sweep_of(found[2])).seeds == (0, 1, 2)
+    assert sweep_of_text(found[0].deciding_sweep).axes[0].values == (3.0, 1.5, 0.3)
+    assert sweep_of_text(found[2].deciding_sweep).seeds == (0, 1, 2)
     stable = replace(case.row, trial_id="1", outcome="stable", onset_step=None, final_loss=2.0, steps_done=400)
     stable = replace(stable, cell={"lr": 0.1}, config={**config, "lr": 0.1})
-    told = branches(replace(case, sisters=(stable,)).evidence(), tmp_path)
-    assert [one.says for one in told] == ["yes", "not known", "no", "not known"]
+    told = reasons_not_finite(replace(case, sisters=(stable,)).evidence(), tmp_path)
+    assert [one.answer for one in told] == ["yes", "not known", "no", "not known"]
     text = "\n".join(not_finite_lines(told, BROKEN, "diverged"))
-    assert "lr 3 -> 0.1 at these settings: 1 of 1 seeds stable here" in text
+    assert "lr 3 -> 0.1 at these settings: 1 of 1 seeds stable" in text
 
 
-def test_without_any_curve_the_branches_are_there_all_the_same() -> None:
+def test_without_any_curve_the_reasons_are_there_all_the_same() -> None:
     case = broken()
     empty: Evidence = replace(case, trace={"step": np.zeros(0), "loss": np.zeros(0)}, telemetry={}).evidence()
     assert broken_step(empty) == 0
-    assert len(branches(empty, NOWHERE)) == 4
+    assert len(reasons_not_finite(empty, NOWHERE)) == 4

@@ -14,7 +14,7 @@ import pytest
 from sweep_cases import finished, ledger_at, record, search_with, sweep_of
 
 from orchestrator.base.reports import Completed, Report
-from orchestrator.causes.remedies.training import Asked
+from orchestrator.causes.remedies.request import RemedyRequest
 from orchestrator.cli import app
 from orchestrator.commands.boundary import boundary
 from orchestrator.commands.compare import compare
@@ -130,12 +130,12 @@ def of_imported(results: Path, file: Path) -> Answer:
 
 
 def remedied(folder: Path, file: Path) -> Answer:
-    asked = Asked(("lr=x0.1",), ("0",), 2)
+    asked = RemedyRequest(("lr=x0.1",), ("0",), 2)
     return remedy(folder, None, {}, asked, "inline", folder.parent / "picture.png", None, file)
 
 
 def remedied_cells(folder: Path, file: Path) -> Answer:
-    asked = Asked(("lr=x0.1",), ("0",), 2, pairs=False, of_each_cell=True)
+    asked = RemedyRequest(("lr=x0.1",), ("0",), 2, pairs=False, each_cell=True)
     picture = folder.parent / "picture.png"
     return remedy_each_cell(folder, {"beta1": "0.5"}, asked, "inline", picture, None, file)
 

@@ -12,7 +12,7 @@ from orchestrator.base.files import LEDGER
 from orchestrator.driver.limits import Budget
 from orchestrator.driver.progress import Progress
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.sweepfile.sections import BudgetConfig

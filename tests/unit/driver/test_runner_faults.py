@@ -12,7 +12,7 @@ from orchestrator.base.errors import StorageError
 from orchestrator.base.files import CHECKPOINTS, LEDGER
 from orchestrator.base.reports import Completed, Event, PackLost, PackStarted, Report
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.worker.run import run_pack

@@ -15,7 +15,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.driver.runner import run_sweep
 from orchestrator.executors.inline import InlineExecutor
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import examine_sweep
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.audit import audit, audit_lines
 from orchestrator.maps.replay import replay_sweep

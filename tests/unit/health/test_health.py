@@ -13,9 +13,7 @@ from orchestrator.base.packs import Checkpoint, Member
 from orchestrator.base.reports import Report
 from orchestrator.commands.gc import gc
 from orchestrator.driver.packing import pack_of
-from orchestrator.health.environment import examine_environment
-from orchestrator.health.finding import Finding, repair
-from orchestrator.health.sweep import examine_sweep
+from orchestrator.health import Finding, examine_environment, examine_sweep, repair
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.writer import LedgerWriter
 from orchestrator.pages.exports import export_all
@@ -73,7 +71,7 @@ def test_a_finished_sweep_is_sound(folder: Path) -> None:
         ("UPDATE traces SET pack_id = 'nobody'", "refers to packs that is not there"),
     ],
 )
-def test_a_broken_promise_is_a_fault_that_names_the_trial(folder: Path, statement: str, words: str) -> None:
+def test_a_broken_invariant_is_a_fault_that_names_the_trial(folder: Path, statement: str, words: str) -> None:
     change(folder, statement)
     assert any(words in finding.text for finding in bad(folder, "fault")), bad(folder)
 
@@ -87,7 +85,7 @@ def test_curves_of_no_attempt_are_a_fault_that_can_be_repaired(folder: Path) -> 
     assert bad(folder) == []
 
 
-def test_a_ledger_that_is_no_database_is_a_fault(folder: Path) -> None:
+def test_a_ledger_that_is_not_a_database_is_a_fault(folder: Path) -> None:
     (folder / LEDGER).write_bytes(b"nothing" * 1000)
     assert [finding.level for finding in bad(folder)] == ["fault"]
 
@@ -170,9 +168,9 @@ def test_gc_takes_exports_only_when_asked_and_they_can_be_made_again(folder: Pat
 
 
 def test_the_environment_is_described(tmp_path: Path) -> None:
-    found = list(examine_environment(tmp_path))
-    assert not [finding for finding in found if finding.level == "fault"]
-    text = "\n".join(finding.text for finding in found)
+    findings = list(examine_environment(tmp_path))
+    assert not [finding for finding in findings if finding.level == "fault"]
+    text = "\n".join(finding.text for finding in findings)
     for word in ("torch", "ray", "mlflow", "cores", "GPU", "GiB free"):
         assert word in text
 
@@ -188,4 +186,4 @@ def test_an_old_torch_is_a_fault(tmp_path: Path, monkeypatch) -> None:
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert any("cannot be written" in finding.text for finding in examine_environment(tmp_path))
+    assert any("is not writable" in finding.text for finding in examine_environment(tmp_path))

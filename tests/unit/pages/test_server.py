@@ -16,9 +16,9 @@ from sweep_cases import BASE, ledger_at, record, sweep_of
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import FROZEN_SWEEP
-from orchestrator.causes.advised import diagnosis_page
 from orchestrator.causes.diagnosis import diagnose
-from orchestrator.causes.remedies.after_diagnosis import remedy_lines
+from orchestrator.causes.diagnosis_text import diagnosis_page
+from orchestrator.causes.remedies.answer_text import remedy_lines
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.compared import compared_lines
 from orchestrator.pages.server import PageServer, address_of, listening_socket

@@ -12,7 +12,7 @@ from sweep_cases import ledger_at, map_ledger, sweep_of
 
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.remedies.cells import CellRemedies
-from orchestrator.causes.remedies.kinds import KINDS
+from orchestrator.causes.remedies.remedy import KINDS
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.stability import StabilityMap, stability_map
 from orchestrator.render.remedy_map import _COLOURS, _draw, hardest_of_each, remedy_map_figure

@@ -17,16 +17,17 @@ from orchestrator.api.results import load
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.answer import Remedies
 from orchestrator.causes.remedies.answer_text import remedies_lines
 from orchestrator.causes.remedies.reading import forks_folder
 from orchestrator.causes.remedies.remedy import fork_of
 from orchestrator.causes.remedies.repeats import Resumed
-from orchestrator.causes.remedies.training import Asked, find_remedies
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.training import find_remedies
 from orchestrator.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slow  # each fork is a process, and a test has about ten of them
-ASKED = Asked(("lr=x0.5,x0.25",), ("-20,-5",), pairs=False)
+ASKED = RemedyRequest(("lr=x0.5,x0.25",), ("-20,-5",), pairs=False)
 LOSS = re.compile(r"step (\d+) \| loss (\S+)")
 
 
@@ -90,7 +91,7 @@ def test_the_answer_says_what_saves_the_run_beside_a_control_and_forks_that_are_
     assert found.repeats.resumed == (Resumed(30, None), Resumed(50, None))
     assert found.cheapest is not None
     assert (found.cheapest.remedy.name, found.cheapest.fork_step) == ("lr x0.25", 50)
-    assert {harm.name for harm in found.harms} == {"lr x0.5", "lr x0.25"}
+    assert {harm.name for harm in found.costs} == {"lr x0.5", "lr x0.25"}
     assert "resumed and left alone, it repeats the trial bit for bit: from steps 30, 50" in said(found)
     assert "no change, resumed" in said(found)
 
@@ -107,7 +108,7 @@ def test_the_same_question_trains_nothing_and_other_steps_get_checkpoints_of_the
     before = attempts()
     assert find_remedies(mine, None, {}, ASKED) == first
     assert attempts() == before
-    other = find_remedies(mine, None, {}, Asked(("lr=x0.5",), ("0", "42"), pairs=False))
+    other = find_remedies(mine, None, {}, RemedyRequest(("lr=x0.5",), ("0", "42"), pairs=False))
     assert other.fork_steps == [0, 40]
     assert {key: attempts()[key] for key in before} == before
     assert len(attempts()) == len(before) + 4  # another control, the fork at 0, and two at 40
@@ -137,7 +138,7 @@ def test_a_trainer_that_does_not_resume_exactly_is_said_to_differ(tmp_path: Path
 
 def test_a_value_that_the_trainer_takes_from_its_checkpoint_counts_as_not_tried(tmp_path: Path) -> None:
     script = TRAIN.replace("for step in range(first", "if first: beta = saved[0]\nfor step in range(first")
-    asked = Asked(("beta=0.5", "lr=x0.25"), ("-20",), pairs=False)
+    asked = RemedyRequest(("beta=0.5", "lr=x0.25"), ("-20",), pairs=False)
     found = find_remedies(swept(tmp_path, script), None, {}, asked)
     assert found.repeats.without_effect == (("beta 0.5", 30),)
     assert found.names == ["lr x0.25"]
@@ -161,7 +162,7 @@ def test_a_placeholder_for_the_data_makes_replicates(tmp_path: Path) -> None:
         "beta: 0.1", "beta: 0.1, data_seed: 3"
     )
     found = find_remedies(
-        swept(tmp_path, text=text), None, {}, Asked(("lr=x0.25",), ("-5",), replicates=3, pairs=False)
+        swept(tmp_path, text=text), None, {}, RemedyRequest(("lr=x0.25",), ("-5",), replicates=3, pairs=False)
     )
     (tally,), (alone,) = found.tallies, found.unchanged
     assert (tally.saved, tally.tried, tally.different) == (3, 3, 3)

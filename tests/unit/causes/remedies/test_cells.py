@@ -15,8 +15,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.causes.remedies.cells import CellRemedies, Region, cell_remedy, unstable_region
 from orchestrator.causes.remedies.cells_text import cell_remedies_json, cell_remedies_lines, cell_remedies_table
-from orchestrator.causes.remedies.kinds import KINDS, kind_of
-from orchestrator.causes.remedies.remedy import Entry, Remedy
+from orchestrator.causes.remedies.remedy import KINDS, Entry, Remedy
 from orchestrator.ledger.reader import LedgerReader
 
 ALL, SOME, NONE = ["stable"] * 3, ["stable", "diverged", "diverged"], ["diverged"] * 3
@@ -77,7 +76,7 @@ def test_conditions_narrow_the_cells(tmp_path: Path) -> None:
     ],
 )
 def test_a_remedy_is_of_the_kind_of_what_it_changes(entries: list[Entry], kind: str) -> None:
-    assert kind_of(Remedy(tuple(entries))) == kind
+    assert Remedy(tuple(entries)).kind == kind
     assert kind in KINDS
 
 

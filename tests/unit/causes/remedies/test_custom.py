@@ -12,8 +12,8 @@ from forked_cases import SWEEP
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.trial_result import TrialResult
-from orchestrator.causes.remedies.custom import nearest, refuse_unforkable, replicates_of, unanswered
-from orchestrator.causes.remedies.derived import accepted, fork_sweep, refuse_forks
+from orchestrator.causes.remedies.custom import check_forkable, checkpoint_steps, replicates_of, unknown_steps
+from orchestrator.causes.remedies.forking import accepted_forks, check_forks, fork_sweep
 from orchestrator.causes.remedies.remedy import Fork, Remedy, fork_of
 from orchestrator.sweepfile.spec import build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document
@@ -43,14 +43,14 @@ def test_what_cannot_be_forked_is_refused_with_the_key_of_the_sweep_file(
 ) -> None:
     row = frozen(tmp_path, SWEEP.replace(*change))
     with pytest.raises(InputError, match=words) as refused:
-        refuse_unforkable(tmp_path, row)
+        check_forkable(tmp_path, row)
     assert "sweep.yaml: objective.resume" in str(refused.value)
     assert "remedy:" in str(refused.value)
 
 
 def test_runs_that_were_trained_elsewhere_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="trained elsewhere"):
-        refuse_unforkable(tmp_path, row_of("diverged", 5, objective="imported"))
+        check_forkable(tmp_path, row_of("diverged", 5, objective="imported"))
 
 
 def test_the_control_has_the_values_of_the_trial_and_the_steps_that_forks_start_at(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_the_control_has_the_values_of_the_trial_and_the_steps_that_forks_start_
 def test_only_remedies_that_a_resumed_trainer_can_take_are_tried_by_default(tmp_path: Path) -> None:
     row = frozen(tmp_path)
     usual = [HALF, Remedy(({"at": 0, "skip": 5},)), Remedy(({"at": 0, "set": {"beta2": 0.9}},))]
-    assert accepted(tmp_path, row, [Fork(one, 0, 0) for one in usual]) == [Fork(HALF, 0, 0)]
+    assert accepted_forks(tmp_path, row, [Fork(one, 0, 0) for one in usual]) == [Fork(HALF, 0, 0)]
     with pytest.raises(InputError, match="--try: skip 5: a custom trainer can be resumed with other values, but not"):
-        refuse_forks(tmp_path, row, [Fork(usual[1], 0, 0)])
+        check_forks(tmp_path, row, [Fork(usual[1], 0, 0)])
 
 
 def test_replicates_need_a_placeholder_for_the_data(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_step_starts_at_the_nearest_checkpoint_and_the_start_needs_none(tmp_pa
     row = frozen(tmp_path)
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "steps.json").write_text('{"steps": {"36": 30, "38": 30, "5": null}, "problem": null}')
-    assert unanswered(tmp_path, [0, 5, 36, 77]) == [77]
-    assert nearest(tmp_path, [0, 36, 38], row) == [0, 30]
-    assert nearest(tmp_path, [5, 36], row) == [30]
+    assert unknown_steps(tmp_path, [0, 5, 36, 77]) == [77]
+    assert checkpoint_steps(tmp_path, [0, 36, 38], row) == [0, 30]
+    assert checkpoint_steps(tmp_path, [5, 36], row) == [30]
     with pytest.raises(InputError, match="no checkpoint at or before step 5"):
-        nearest(tmp_path, [5], row)
+        checkpoint_steps(tmp_path, [5], row)

@@ -52,17 +52,17 @@ def test_replicates_differ_from_the_fork_on_and_in_data_alone() -> None:
 
 
 def test_two_remedies_go_together_unless_they_change_the_same() -> None:
-    pair = LOWER.beside(SKIP)
+    pair = LOWER.combined_with(SKIP)
     assert pair is not None
     assert pair.name == "lr x0.5 + skip 5"
-    assert LOWER.beside(FOR_A_TIME) is None
+    assert LOWER.combined_with(FOR_A_TIME) is None
 
 
-def test_a_remedy_stands_for_the_moves_of_advice() -> None:
+def test_a_remedy_amounts_to_moves_of_advice() -> None:
     config = {"lr": 0.01, "clip": None, "eps": 1e-8, "beta2": 0.99}
-    assert LOWER.stands_for(config) == {("lr", "lower"), ("warmup", "raise")}
-    assert FOR_A_TIME.stands_for(config) == {("lr", "lower"), ("warmup", "raise")}, "it returns, which raises nothing"
-    assert SKIP.stands_for(config) == {(BATCH, "lower")}
-    assert CLIP.stands_for(config) == {("clip", "lower")}, "no clipping is above all thresholds"
-    assert Remedy(({"at": 0, "set": {"eps": 1e-6}},)).stands_for(config) == {("eps", "raise")}
-    assert Remedy(({"at": 0, "set": {"beta2": 0.99}},)).stands_for(config) == set(), "it is 0.99 already"
+    assert LOWER.moves(config) == {("lr", "lower"), ("warmup", "raise")}
+    assert FOR_A_TIME.moves(config) == {("lr", "lower"), ("warmup", "raise")}, "it returns, which raises nothing"
+    assert SKIP.moves(config) == {(BATCH, "lower")}
+    assert CLIP.moves(config) == {("clip", "lower")}, "no clipping is above all thresholds"
+    assert Remedy(({"at": 0, "set": {"eps": 1e-6}},)).moves(config) == {("eps", "raise")}
+    assert Remedy(({"at": 0, "set": {"beta2": 0.99}},)).moves(config) == set(), "it is 0.99 already"

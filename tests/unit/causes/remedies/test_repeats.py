@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remedy_cases import LOWER, answer, forked
 
-from orchestrator.causes.remedies.answer_text import remedies_json, remedies_lines
+from orchestrator.causes.remedies.answer_text import remedies_json, remedies_lines, repeats_lines
 from orchestrator.causes.remedies.repeats import Difference, Repeats, Resumed, difference
-from orchestrator.causes.remedies.repeats_text import repeats_lines
 
 LOSSES = st.lists(st.floats(), min_size=1, max_size=20)
 

@@ -23,10 +23,10 @@ def test_trackers_get_the_cheapest_and_the_best_remedy_and_a_row_for_each(tmp_pa
         *forked(SKIP, 50, NONE),
         *forked(SKIP, 90, NONE),
     ]
-    found = answer(rows, "over_the_edge")
+    found = answer(rows, "over_the_threshold")
     given = told(tmp_path, found)
     assert given.tags == {
-        "diagnosis": "step over the edge from the start",
+        "diagnosis": "step over the threshold from the start",
         "remedy.cheapest": "lr x0.5 from step 50",
         "remedy.best": "lr x0.5 from step 20",
         "remedy.agrees_with_diagnosis": "yes",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,19 @@ import orchestrator
 from orchestrator.base.errors import InputError
 from orchestrator.base.files import LEDGER
 from orchestrator.base.vocabulary import CUSTOM_KINDS
-from orchestrator.causes.remedies.answer import Remedies
+from orchestrator.causes.remedies import training
 from orchestrator.causes.remedies.answer_text import remedies_json
-from orchestrator.causes.remedies.derived import fork_sweep
+from orchestrator.causes.remedies.forking import fork_sweep
 from orchestrator.causes.remedies.reading import forks_folder, same_curve
-from orchestrator.causes.remedies.training import Asked, answer_of, find_remedies, to_remedy
+from orchestrator.causes.remedies.request import RemedyRequest
+from orchestrator.causes.remedies.results import Remedies
+from orchestrator.causes.remedies.training import (
+    current_remedies,
+    diagnose_unstable,
+    find_cell_remedies,
+    find_remedies,
+    region_to_remedy,
+)
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.pages.asked import diagnosis as asked_for_diagnosis
 from orchestrator.pages.data import report_data
@@ -34,7 +45,7 @@ fixed: {optimizer: sgd, beta1: 0.0, warmup: 40}
 tracking: {enabled: false}
 """
 HEAD = "name: beyond\nobjective: quadratic\nsteps: 80\n"
-ASKED = Asked(("lr=x0.5", "lr=x0.99"), ("0", "-5"), 2)
+REQUEST = RemedyRequest(("lr=x0.5", "lr=x0.99"), ("0", "-5"), 2)
 
 
 @pytest.fixture
@@ -49,43 +60,43 @@ def tallied(found: Remedies) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def test_half_the_learning_rate_saves_a_run_beyond_the_edge_and_hardly_less_does_not(beyond: Path) -> None:
-    found = find_remedies(beyond, None, {}, ASKED)
+    found = find_remedies(beyond, None, {}, REQUEST)
     counts = tallied(found)
     assert found.control_repeats is True
     assert counts["lr x0.5", 0] == (2, 2)
     assert counts["lr x0.99", 0] == (0, 2)
     assert found.cheapest is not None
     assert found.cheapest.remedy.name == "lr x0.5"
-    assert [(one.setting, one.value) for one in found.beside] == [("lr", 0.5)]
-    assert {harm.name for harm in found.harms} == {"lr x0.5"}
+    assert [(one.setting, one.value) for one in found.stable_cells] == [("lr", 0.5)]
+    assert {harm.name for harm in found.costs} == {"lr x0.5"}
     assert found.agrees in (True, None)
 
 
 def test_the_same_question_trains_nothing_twice_and_another_one_only_what_is_new(beyond: Path) -> None:
-    first = find_remedies(beyond, None, {}, ASKED)
+    first = find_remedies(beyond, None, {}, REQUEST)
 
     def started() -> dict[str, float | None]:
         with LedgerReader(forks_folder(beyond, first.trial.trial_id) / LEDGER) as ledger:
             return {row.trial_id: row.started_at for row in ledger.trials(removed=True)}
 
     before = started()
-    assert find_remedies(beyond, None, {}, ASKED) == first
+    assert find_remedies(beyond, None, {}, REQUEST) == first
     assert started() == before
-    more = find_remedies(beyond, None, {}, Asked(("lr=x0.5,x0.25", "lr=x0.99"), ("0", "-5"), 2))
+    more = find_remedies(beyond, None, {}, RemedyRequest(("lr=x0.5,x0.25", "lr=x0.99"), ("0", "-5"), 2))
     after = started()
     assert {key: after[key] for key in before} == before
     assert tallied(more).keys() - tallied(first).keys() >= {("lr x0.25", 0)}
 
 
 def test_pairs_are_tried_where_no_single_remedy_saves_all(beyond: Path) -> None:
-    asked = Asked(("lr=x0.9", "beta1=0.01", "clip=0.5"), ("0",), 1)
+    asked = RemedyRequest(("lr=x0.9", "beta1=0.01", "clip=0.5"), ("0",), 1)
     assert any(" + " in name for name in find_remedies(beyond, None, {}, asked).names)
-    alone = find_remedies(beyond, None, {}, Asked(asked.tried, asked.at, 1, pairs=False))
+    alone = find_remedies(beyond, None, {}, RemedyRequest(asked.tried, asked.at, 1, pairs=False))
     assert alone.names == ["lr x0.9", "beta1 0.01", "clip 0.5"]
 
 
 def test_what_is_usual_is_tried_where_nothing_is_asked_for(beyond: Path) -> None:
-    found = find_remedies(beyond, None, {}, Asked(replicates=1, pairs=False))
+    found = find_remedies(beyond, None, {}, RemedyRequest(replicates=1, pairs=False))
     names = set(found.names)
     assert {"lr x0.5", "lr x0.25", "reset moments"} <= names
     assert "lr 0.5" in names, "the learning rate of the stable cell beside it"
@@ -97,8 +108,8 @@ def test_what_is_usual_is_tried_where_nothing_is_asked_for(beyond: Path) -> None
 
 
 def test_a_control_with_another_curve_is_said_not_to_repeat(beyond: Path) -> None:
-    find_remedies(beyond, None, {}, ASKED)
-    found = to_remedy(beyond, None, {})
+    find_remedies(beyond, None, {}, REQUEST)
+    found = diagnose_unstable(beyond, None, {})
     with LedgerReader(beyond / LEDGER) as ledger:
         stable = next(row.trial_id for row in ledger.trials() if row.outcome == "stable")
         unstable = found.trial.trial_id
@@ -109,19 +120,19 @@ def test_a_control_with_another_curve_is_said_not_to_repeat(beyond: Path) -> Non
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (Asked(("rate=x0.5",)), "there is no such field"),
-        (Asked(("warmup=5",)), "acts only at the start"),
-        (Asked(("optimizer=1",)), "structural"),
-        (Asked(("clip=x0.5",)), "null"),
-        (Asked(("clip=none",)), "would change nothing: clip is none already"),
-        (Asked(("lr=3,x1",)), "would change nothing: lr is 3 already"),
-        (Asked(("lr=x0.5", "skip=5")), "every step sees the same data"),
-        (Asked(("reset=moments",), ("0",)), "no state before its first step"),
-        (Asked(("lr=x0.5",), ("80",)), "outside of the run"),
-        (Asked(("lr=x0.5",), replicates=100_000), "more than 5000"),
+        (RemedyRequest(("rate=x0.5",)), "there is no such field"),
+        (RemedyRequest(("warmup=5",)), "acts only at the start"),
+        (RemedyRequest(("optimizer=1",)), "structural"),
+        (RemedyRequest(("clip=x0.5",)), "null"),
+        (RemedyRequest(("clip=none",)), "would change nothing: clip is already none"),
+        (RemedyRequest(("lr=3,x1",)), "would change nothing: lr is already 3"),
+        (RemedyRequest(("lr=x0.5", "skip=5")), "every step sees the same data"),
+        (RemedyRequest(("reset=moments",), ("0",)), "no state before its first step"),
+        (RemedyRequest(("lr=x0.5",), ("80",)), "outside the run"),
+        (RemedyRequest(("lr=x0.5",), replicates=100_000), "more than 5000"),
     ],
 )
-def test_what_the_trial_does_not_take_is_refused(beyond: Path, asked: Asked, words: str) -> None:
+def test_what_the_trial_does_not_take_is_refused(beyond: Path, asked: RemedyRequest, words: str) -> None:
     with pytest.raises(InputError) as refused:
         find_remedies(beyond, None, {}, asked)
     assert words in str(refused.value)
@@ -130,7 +141,7 @@ def test_what_the_trial_does_not_take_is_refused(beyond: Path, asked: Asked, wor
 
 def test_a_stable_trial_has_nothing_to_remedy(beyond: Path) -> None:
     with pytest.raises(InputError, match="is stable: there is nothing to remedy"):
-        find_remedies(beyond, None, {"lr": "0.5"}, ASKED)
+        find_remedies(beyond, None, {"lr": "0.5"}, REQUEST)
 
 
 def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
@@ -142,14 +153,14 @@ def test_python_answers_as_the_command_line_does_and_diagnose_shows_it(
     code, printed = command_line("remedy", *arguments, "--try", "lr=x0.5", "--try", "lr=x0.99")
     assert code == 0
     answer = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
-    found = orchestrator.load(beyond).remedy(tried=ASKED.tried, at=ASKED.at, replicates=2)
+    found = orchestrator.load(beyond).remedy(tried=REQUEST.tried, at=REQUEST.at, replicates=2)
     assert answer["cheapest"] == "lr x0.5"
     assert answer["trial_id"] == found.trial.trial_id
     assert [(one["name"], one["saved"]) for one in answer["remedies"]] == [
         (one.remedy.name, one.saved) for one in found.tallies
     ]
     assert (forks_folder(beyond, found.trial.trial_id) / "remedies.png").is_file()
-    assert remedies_json(answer_of(beyond, to_remedy(beyond, None, {}))) == remedies_json(found)
+    assert remedies_json(current_remedies(beyond, diagnose_unstable(beyond, None, {}))) == remedies_json(found)
     code, printed = command_line("diagnose", "beyond", "--results", str(tmp_path))
     assert code == 0
     assert "remedies, tried on forks of this trial:" in printed
@@ -184,3 +195,155 @@ def test_a_trial_whose_trainer_does_not_resume_is_refused(tmp_path: Path) -> Non
     row = row_of("diverged", 5, objective=CUSTOM_KINDS[0])
     with pytest.raises(InputError, match="does not say how it resumes"):
         fork_sweep(tmp_path, row, [])
+
+
+# --- The cheapest remedy of each unstable cell of a real sweep: forks from the latest step back, until one saves ---
+
+
+# Gradient descent on a quadratic of curvature up to 1 is stable below lr = 2. Half of 3 is, and half of 30 is not.
+REGION = """
+axes: {lr: {values: [0.5, 3.0, 30.0]}, warmup: {values: [0, 40]}}
+fixed: {optimizer: sgd, beta1: 0.0}
+tracking: {enabled: false}
+"""
+REGION_HEAD = "name: region\nobjective: quadratic\nsteps: 80\n"
+EACH_CELL = RemedyRequest(("lr=x0.5",), ("0", "-5", "onset"), 2, pairs=False, each_cell=True)
+
+
+@pytest.fixture
+def region(train: Callable, tmp_path: Path) -> Path:
+    """The folder of a sweep with two stable cells and four that are not."""
+    train(sweep_of(REGION, REGION_HEAD))
+    return tmp_path / "region"
+
+
+def test_a_cell_is_forked_earlier_only_where_nothing_saves_it_later(region: Path) -> None:
+    found = find_cell_remedies(region, {}, EACH_CELL)
+    cells = {(one.trial.cell["lr"], one.trial.cell["warmup"]): one for one in found.cells}
+    assert list(cells) == [(3.0, 0), (3.0, 40), (30.0, 0), (30.0, 40)]
+    assert [one.cheapest is not None for one in cells.values()] == [True, True, False, False]
+    saved, unsaved = cells[3.0, 0], cells[30.0, 40]
+    assert saved.cheapest is not None
+    assert saved.fork_steps == (saved.onset,), "the onset was late enough, so no earlier step was tried"
+    assert saved.cheapest.saved == 2
+    assert unsaved.onset is not None
+    assert unsaved.fork_steps == tuple(sorted({0, unsaved.onset - 5, unsaved.onset})), "every step was tried"
+    assert (saved.num_forks, unsaved.num_forks) == (3, 4), "what fails with the trial's own data gets no other data"
+    assert all(one.control_repeats for one in found.cells)
+    assert found.by_kind == {"lr": (2, 2)}
+
+
+def test_the_same_question_trains_nothing_twice_and_one_about_a_trial_finds_the_forks(
+    region: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = find_cell_remedies(region, {"lr": 3.0}, EACH_CELL)
+    assert len(first.cells) == 2
+    trained, run_sweep = [], training.run_sweep
+
+    def counted(*arguments, **options):
+        summary = run_sweep(*arguments, **options)
+        trained.append(summary.trained)
+        return summary
+
+    monkeypatch.setattr(training, "run_sweep", counted)
+    assert find_cell_remedies(region, {"lr": 3.0}, EACH_CELL) == first
+    assert sum(trained) == 0
+    cell = first.cells[0]
+    alone = find_remedies(region, cell.trial.trial_id, {}, RemedyRequest(EACH_CELL.tried, ("onset",), 2, pairs=False))
+    assert alone.cheapest == cell.cheapest
+    assert alone.costs, "the cost on a stable neighbour is measured for a trial that is asked about"
+    assert sum(trained) == 2, "the control of the neighbour, and the remedy there"
+
+
+def test_the_command_line_and_python_give_the_same_answer(region: Path, command_line: Callable, tmp_path: Path) -> None:
+    arguments = ["region", "--results", str(tmp_path), "--each-cell", "--replicates", "1", "--try", "lr=x0.5,x0.01"]
+    code, printed = command_line("remedy", *arguments, "--json", str(tmp_path / "answer.json"))
+    assert code == 0
+    assert "cell 4 of 4, lr=30,warmup=40: training" in printed
+    found = orchestrator.load(region).remedies(tried=["lr=x0.5", "lr=x0.01"], replicates=1)
+    lines = [line for line in str(found).splitlines() if line]
+    assert [line for line in printed.splitlines() if line in lines] == lines
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert [one["cheapest"] for one in answer["cells"]] == [one.cheapest.remedy.name for one in found.cells]
+    assert {one["cheapest"] for one in answer["cells"] if one["cell"]["lr"] == 30.0} == {"lr x0.01"}
+    assert (region / "remedies.png").read_bytes().startswith(b"\x89PNG")
+    with open(region / "remedies.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trial_id"] for row in rows] == list(found.table["trial_id"])
+    assert [(float(row["lr"]), row["cheapest"]) for row in rows] == [
+        (one["cell"]["lr"], one["cheapest"]) for one in answer["cells"]
+    ]
+    for row in rows:
+        assert (forks_folder(region, row["trial_id"]) / "remedies.png").is_file()
+    code, printed = command_line("gc", "region", "--exports", "--results", str(tmp_path))
+    assert code == 0
+    assert not (region / "remedies.png").exists()
+    assert not (region / "remedies.csv").exists()
+    with LedgerReader(forks_folder(region, rows[0]["trial_id"]) / LEDGER) as ledger:
+        assert ledger.trials()
+
+
+def test_without_a_question_fewer_remedies_are_tried_than_of_one_trial(region: Path) -> None:
+    def names(asked: RemedyRequest) -> set[str]:
+        found = training.diagnose_unstable(region, None, {"lr": "3", "warmup": "40"})
+        return {fork.remedy.name for fork in training.single_forks(region, found, asked)}
+
+    few, usual = names(RemedyRequest(each_cell=True)), names(RemedyRequest())
+    assert few < usual
+    assert few >= {"no change", "lr x0.5", "lr x0.1", "lr 0.5", "reset moments"}
+    assert {"lr x0.25", "zclip 2.5"} <= usual - few
+
+
+def test_what_one_cell_does_not_take_is_left_out_there(region: Path) -> None:
+    asked = RemedyRequest(("lr=0.5",), ("20",), 1, pairs=False, each_cell=True)
+    with pytest.raises(InputError, match="no such field"):
+        region_to_remedy(region, {}, RemedyRequest(("lr=0.5", "rate=x0.5"), each_cell=True))
+    assert all(one.fork_steps == (20,) for one in find_cell_remedies(region, {"lr": 3.0}, asked).cells)
+    early = RemedyRequest(("lr=0.5",), ("-50",), 1, pairs=False, each_cell=True)
+    assert [one.fork_steps for one in find_cell_remedies(region, {"lr": 3.0}, early).cells] == [(), (8,)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trial", "0"], "--each-cell: is about all unstable cells, and --trial about one"),
+        (["--cell", "lr=0.5"], "none of its 2 known cells is unstable: there is nothing to remedy"),
+        (["--cell", "lr=7"], "no cell has 7"),
+        (["--at", "90"], "outside the run"),
+        (["--at", "soon"], "is neither a step"),
+        (["--try", "rate=x0.5"], "no such field"),
+        (["--try", "lr=y"], "is not a number"),
+        (["--executor", "none"], "'none' is unknown"),
+        (["--output", "map.txt"], "has an ending that is no format"),
+    ],
+)
+def test_what_no_cell_can_answer_is_refused_before_anything_trains(
+    region: Path, command_line: Callable, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    code, printed = command_line("remedy", "region", "--results", str(tmp_path), "--each-cell", *arguments)
+    assert code == 2
+    assert words in printed
+    assert "remedy:" in printed
+    assert not (region / "remedies").exists()
+
+
+def test_a_stopped_question_says_so_and_leaves_the_last_picture(
+    region: Path, command_line: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["remedy", "region", "--results", str(tmp_path), "--each-cell", "--try", "lr=x0.5", "--at", "0"]
+    code, _ = command_line(*arguments)
+    assert code == 0
+    before = (region / "remedies.png").read_bytes()
+    real, asked = training.run_sweep, []
+
+    def stopped(*given, **options):
+        asked.append(given)
+        return replace(real(*given, **options), stopped_by=signal.SIGINT if len(asked) > 3 else None)
+
+    monkeypatch.setattr(training, "run_sweep", stopped)
+    code, printed = command_line(*arguments, "--json", str(tmp_path / "answer.json"))
+    assert code == 128 + signal.SIGINT
+    assert "1 of 4 cells have been tried" in printed
+    assert "stopped; the same command goes on" in printed
+    assert (region / "remedies.png").read_bytes() == before
+    assert len(json.loads((tmp_path / "answer.json").read_text())["cells"]) == 1

@@ -8,12 +8,11 @@ from diagnosis_cases import row_of
 from remedy_cases import CLIP, LOWER, SKIP, answer, forked
 
 from orchestrator.base.intervals import wilson
-from orchestrator.causes.remedies.answer import Beside, Harm
 from orchestrator.causes.remedies.answer_text import WIDTH, remedies_json, remedies_lines
-from orchestrator.causes.remedies.pairs import pairs
 from orchestrator.causes.remedies.reading import different_facts
 from orchestrator.causes.remedies.remedy import Remedy
-from orchestrator.causes.remedies.tallies import tallies
+from orchestrator.causes.remedies.results import Cost, StableCell, tallies
+from orchestrator.causes.remedies.training import best_pairs
 
 ALL, NONE = ["stable"] * 3, ["diverged"] * 3
 
@@ -110,12 +109,12 @@ def test_a_remedy_helps_only_where_it_saves_more_than_other_data_alone() -> None
 def test_remedies_agree_with_the_diagnosis_or_contradict_it() -> None:
     lower_helps = [*forked(LOWER, 50, ALL), *forked(SKIP, 50, NONE)]
     skip_helps = [*forked(LOWER, 50, NONE), *forked(SKIP, 50, ALL)]
-    assert answer(lower_helps, "over_the_edge").agrees is True
-    assert answer(skip_helps, "over_the_edge").agrees is False
+    assert answer(lower_helps, "over_the_threshold").agrees is True
+    assert answer(skip_helps, "over_the_threshold").agrees is False
     assert answer(skip_helps, "bad_batch").agrees is True
-    assert answer(forked(SKIP, 50, ALL), "over_the_edge").agrees is None, "what it calls for was not tried"
-    assert answer(forked(LOWER, 50, NONE), "over_the_edge").agrees is None, "nothing helped"
-    text = " ".join(remedies_lines(answer(skip_helps, "over_the_edge")))
+    assert answer(forked(SKIP, 50, ALL), "over_the_threshold").agrees is None, "what it calls for was not tried"
+    assert answer(forked(LOWER, 50, NONE), "over_the_threshold").agrees is None, "nothing helped"
+    text = " ".join(remedies_lines(answer(skip_helps, "over_the_threshold")))
     assert "CONTRADICT the diagnosis" in text
     assert "lr x0.5, which did not help" in " ".join(text.split())
 
@@ -151,7 +150,7 @@ def test_pairs_are_of_the_best_and_only_where_no_single_remedy_saves_all_before_
         *forked(CLIP, 20, NONE),
         *forked(LOWER, 20, ALL),
     ]
-    names = [(pair.name, step) for pair, step in pairs(answer(rows))]
+    names = [(pair.name, step) for pair, step in best_pairs(answer(rows))]
     assert names[0] in {("lr x0.5 + skip 5", 50), ("skip 5 + lr x0.5", 50)}
     assert len(names) == 3
     assert {step for _, step in names} == {50}
@@ -165,9 +164,9 @@ def test_the_text_fits_eighty_columns_and_has_every_remedy_and_step() -> None:
     ]
     found = answer(
         [*rows, *forked(Remedy(), 0, ["stable", "diverged"])],
-        "over_the_edge",
-        beside=(Beside("lr", 0.001, 1.0), Beside("beta2", 0.99, None)),
-        harms=(Harm("lr x0.5", 60, "stable", 1.5, 1.0),),
+        "over_the_threshold",
+        stable_cells=(StableCell("lr", 0.001, 1.0), StableCell("beta2", 0.99, None)),
+        costs=(Cost("lr x0.5", 60, "stable", 1.5, 1.0),),
         neighbour=answer(rows).trial,
     )
     lines = list(remedies_lines(found))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.causes.remedies.asking import fork_steps_of, remedies_of
+from orchestrator.causes.remedies.request import parse_fork_steps, parse_remedies
 
 
 def names(*texts: str) -> list[str]:
-    return [one.name for one in remedies_of(texts)]
+    return [one.name for one in parse_remedies(texts)]
 
 
 def test_each_value_of_a_field_is_a_remedy_and_each_remedy_is_tried_once() -> None:
@@ -39,33 +39,33 @@ def test_changes_joined_by_a_plus_are_one_remedy_and_exponents_are_no_plus() -> 
         ("lr=", "is not FIELD=VALUE"),
         ("lr=half", "'half' is not a number"),
         ("lr=nan", "'nan' is not a number"),
-        ("lr=x0", "'x0' is no factor above 0"),
-        ("lr=x-1", "'x-1' is no factor above 0"),
-        ("rescale=0", "'0' is no factor above 0"),
+        ("lr=x0", "'x0' must be a factor above 0"),
+        ("lr=x-1", "'x-1' must be a factor above 0"),
+        ("rescale=0", "'0' must be a factor above 0"),
         ("lr=x0.5,lr=x0.25", "has a second = after a comma"),
-        ("skip=0", "'0' is no number of batches to skip"),
-        ("reset=all", "'all' is nothing to reset"),
-        ("lr=x0.5:0", "'0' is no number of steps"),
+        ("skip=0", "'0' must be a positive number of batches to skip"),
+        ("reset=all", "cannot reset 'all'"),
+        ("lr=x0.5:0", "'0' must be a positive number of steps"),
         ("lr=x0.5:5:5:5", "more than a value, a length and a ramp"),
         ("beta2=0.95:5:5", "only a factor has a ramp back"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(InputError, match="--try") as refused:
-        remedies_of([text])
+        parse_remedies([text])
     assert words in str(refused.value)
     assert "remedy:" in str(refused.value)
 
 
 def test_steps_count_from_the_start_or_from_the_onset() -> None:
-    assert fork_steps_of(["100", "-50", "onset"], 180, 300) == [100, 130, 180]
-    assert fork_steps_of(["0,-180", "-10"], 180, 300) == [0, 170]
+    assert parse_fork_steps(["100", "-50", "onset"], 180, 300) == [100, 130, 180]
+    assert parse_fork_steps(["0,-180", "-10"], 180, 300) == [0, 170]
 
 
 @pytest.mark.parametrize(
     ("text", "onset", "words"),
     [
-        ("300", 180, "outside of the run: it has the steps 0 to 299, the onset is at step 180"),
+        ("300", 180, "outside the run: its steps are 0 to 299, the onset is at step 180"),
         ("-181", 180, "--at -180 is its start"),
         ("-5", None, "counts from the onset, and this trial has none"),
         ("onset", None, "counts from the onset"),
@@ -75,5 +75,5 @@ def test_steps_count_from_the_start_or_from_the_onset() -> None:
 )
 def test_steps_that_are_not_there_are_refused_in_words(text: str, onset: int | None, words: str) -> None:
     with pytest.raises(InputError) as refused:
-        fork_steps_of([text], onset, 300)
+        parse_fork_steps([text], onset, 300)
     assert words in str(refused.value)
