@@ -1,4 +1,4 @@
-"""The imports for a custom objective, and the table of the built-in ones; free of torch."""
+"""What a custom objective imports, and the table of the built-in objectives; free of torch."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ __all__ = [
 
 
 def load_objective(reference: str, folder: str = "") -> Objective:
-    """The built-in objective of that name, or the custom one at ``module:name``, whose module is in ``folder``.
+    """Return the built-in objective with this name, or the custom one at ``module:name`` in ``folder``.
 
-    Imports the module, which runs its code. Raises whatever that raises, and TypeError for anything but an objective.
+    Importing the module runs its code, and raises whatever that code raises. Raises TypeError for anything but an
+    objective.
     """
     if ":" not in reference:
         return OBJECTIVES[reference]
     module_name, _, name = reference.partition(":")
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    found = getattr(importlib.import_module(module_name), name)
-    if not isinstance(found, Objective):
-        raise TypeError(f"{name} is {type(found).__name__}, not an Objective")
-    return replace(found, reference=reference, folder=folder)
+    objective = getattr(importlib.import_module(module_name), name)
+    if not isinstance(objective, Objective):
+        raise TypeError(f"{name} is {type(objective).__name__}, not an Objective")
+    return replace(objective, reference=reference, folder=folder)

@@ -1,4 +1,4 @@
-"""The test suite that every packed objective passes: the built-in ones and custom ones.
+"""The test suite that every packed objective passes, built-in or custom.
 
 Subclass it in a test file and run pytest:
 
@@ -43,24 +43,24 @@ from objectives.optimizers.schedules import schedule_factor
 
 
 class ObjectiveConformance(ConformanceKit):
-    """Some eighty tests of one objective on the CPU, with one thread; a subclass sets these attributes.
+    """Some eighty tests of one objective on the CPU, with one thread. A subclass sets these attributes.
 
-    ``objective``: the ``Objective`` to test. Without it nothing is collected: "TestMine sets no objective".
+    ``objective``: the ``Objective`` to test. Without it collection fails: "TestMine sets no objective".
 
-    ``small``: changes to the default configuration that make a step quick, none by default. The configuration rejects a
-    name that is not its field: "Extra inputs are not permitted".
+    ``small``: changes to the default configuration that make a step quick, none by default. The configuration rejects
+    unknown fields: "Extra inputs are not permitted".
 
     ``values``: three different values for each field of the objective that may differ inside a pack. A missing field
     fails a test: "mine lets dropout differ inside a pack: give it three different values, values = {'dropout': [...]}";
-    so does a field that may not differ. Values for fields that all objectives have, such as ``lr``, replace those of
-    the suite.
+    so does a field that may not differ. Values for fields that all objectives have, such as ``lr``, replace the
+    suite's.
 
-    ``beside``: for a field with no effect on its own, the changes with which it is tested, as in beside =
+    ``needs``: for a field with no effect on its own, the changes that it needs to have one, as in needs =
     {'context_steps': {'context_start': 2}}. The three values of a field must give three different runs, or the test
     fails: "context_steps does not act on the updates". For a field that all objectives have, this failure means that
     gradients are too small or too large for an effect: set other ``values`` or another learning rate.
 
-    ``idle``: own fields that may differ and act on nothing that a step computes, such as one that only names a run; the
+    ``idle``: the objective's fields that may differ and do not act on a step, such as one that only names a run; their
     values must then give equal runs.
 
     ``has_noise``: whether seeds make different runs; False for an objective without random weights and data.
@@ -68,24 +68,24 @@ class ObjectiveConformance(ConformanceKit):
     ``learning``: changes to ``small`` with which the loss falls by 3 %; 80 steps at lr = 1e-2 by default.
 
     ``is_exact``: whether a member has the same bits independent of the other members of its pack. Then an interrupted
-    sweep ends with the numbers of an undisturbed one; objectives/stacking/rounding.py helps to achieve it. It is tested
-    at the sizes in ``small`` and may not hold at odd sizes, since a product's last bits depend on the alignment of a
-    matrix in memory. With False these tests require only ``rtol``, and a run at the edge of stability may end
+    sweep ends with the numbers of an undisturbed one; objectives/stacking/independence.py helps to achieve it. It is
+    tested at the sizes in ``small`` and may not hold at odd sizes, since a product's last bits depend on the alignment
+    of a matrix in memory. With False these tests require only ``rtol``, and a run near the edge of stability may end
     differently in another pack. Resuming the same pack must be exact in any case.
 
-    ``rtol``: the largest relative difference where two numbers are equal up to rounding.
+    ``rtol``: the largest relative difference between two numbers that are equal up to rounding.
     """
 
     @pytest.fixture(autouse=True)
     def _one_thread(self) -> Iterator[None]:
-        """Makes the order of sums deterministic."""
+        """Make the order of sums deterministic."""
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         yield
         torch.set_num_threads(before)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test for each field that may differ inside a pack."""
+        """Make one test for each field that may differ inside a pack."""
         if not hasattr(self, "objective"):
             raise pytest.Collector.CollectError(f"{type(self).__name__} sets no objective: objective = OBJECTIVE")
         if "field" in metafunc.fixturenames:
@@ -94,24 +94,24 @@ class ObjectiveConformance(ConformanceKit):
     # Members and their neighbours.
 
     def test_a_member_of_a_pack_trains_as_it_would_alone(self, field: str) -> None:
-        changes = [self.beside_of(field) | {field: value} for value in self.values_of(field)]
+        changes = [self.needs_of(field) | {field: value} for value in self.values_of(field)]
         trainer = self.start(changes)
         together = curves(trainer)
         for k, change in enumerate(changes):
             self.assert_close(members(together, [k]), curves(self.start([change])))
         if field in ("interventions", "control") and not getattr(trainer, f"takes_{field}", False):
-            return  # a sweep with them is refused for such a trainer
-        # Without this, a trainer that ignores the field would pass.
+            return  # sweeps with this field reject such a trainer
+        # Otherwise a trainer that ignores the field would pass.
         num_distinct = len({together["update_norm"][:, k].tobytes() for k in range(len(changes))})
         num_wanted = 1 if field in self.idle else 2 if field in ALIKE else len(changes)
-        assert field not in self.idle or num_distinct == 1, f"{field} acts on the updates: it is not idle"
-        assert num_distinct >= num_wanted, f"{field} does not act on the updates: it is read, but not used"
+        assert field not in self.idle or num_distinct == 1, f"{field} acts on the updates, so it is not idle"
+        assert num_distinct >= num_wanted, f"{field} does not act on the updates: it is not used"
 
     @pytest.mark.parametrize("number", range(len(OPTIMIZERS)), ids=list(OPTIMIZERS).__getitem__)
     def test_members_that_differ_in_everything_train_as_they_would_alone(self, number: int) -> None:
         shared = {
             "optimizer": list(OPTIMIZERS)[number],
-            # Fields that all members share, each with one of the optimizers.
+            # Structural fields, each in combination with some of the optimizers.
             "schedule": SCHEDULES[number % 5],
             "warmup_shape": ("linear", "cosine")[number % 2],
             "weight_decay_kind": ("decoupled", "coupled", "independent")[number % 3],
@@ -121,7 +121,7 @@ class ObjectiveConformance(ConformanceKit):
             "final_lr_fraction": 0.1,
         }
         fields = sorted(self.objective.per_member_fields)
-        # Shifted by one from field to field, so that values occur in many combinations.
+        # Shifted by one from field to field, for many combinations of values.
         changes = [
             shared | {field: self.values_of(field)[(i + k) % 3] for i, field in enumerate(fields)} for k in range(3)
         ]
@@ -138,7 +138,7 @@ class ObjectiveConformance(ConformanceKit):
 
     @pytest.mark.parametrize("size", [1, 2, 5, 16, 31])
     def test_who_shares_a_pack_changes_no_bit_of_a_member(self, size: int) -> None:
-        """So packs that are rebuilt after a fault end with the numbers of an undisturbed run."""
+        """Packs that are rebuilt after a fault must end with the numbers of an undisturbed run."""
         shared = {"schedule": "cosine", "weight_decay": 0.1}
         changes = [shared | {"lr": 1e-3 * (1 + k), "warmup": k % 5, "beta2": 1 - 0.5 / (1 + k)} for k in range(33)]
         seeds = [k % 3 for k in range(33)]
@@ -148,50 +148,50 @@ class ObjectiveConformance(ConformanceKit):
         self.assert_alike(members(together, index), apart)
 
     def test_equal_seeds_train_alike_and_different_seeds_do_not(self) -> None:
-        found = curves(self.start([{}] * 4, [3, 0, 3, 7]))
-        self.assert_alike(members(found, [0]), members(found, [2]))
-        assert_identical(found, curves(self.start([{}] * 4, [3, 0, 3, 7])), "trained again")
-        # From the first step. The loss alone does not suffice: a quadratic starts at the same loss in every direction.
-        num_begins = len(set(found["grad_norm"][0, [0, 1, 3]]))
+        first = curves(self.start([{}] * 4, [3, 0, 3, 7]))
+        self.assert_alike(members(first, [0]), members(first, [2]))
+        assert_identical(first, curves(self.start([{}] * 4, [3, 0, 3, 7])), "trained again")
+        # At the first step. The loss would not suffice: a quadratic starts with the same loss in every direction.
+        num_distinct = len(set(first["grad_norm"][0, [0, 1, 3]]))
         if self.has_noise:
-            assert num_begins == 3, "three seeds begin with the same gradient; without randomness say has_noise = False"
+            assert num_distinct == 3, "three seeds start with the same gradient; without noise set has_noise = False"
         else:
-            assert num_begins == 1, "seeds begin with different gradients: has_noise = False is wrong"
+            assert num_distinct == 1, "seeds start with different gradients: has_noise = False is wrong"
 
     def test_batch_size_is_structural_and_changes_training(self) -> None:
-        assert "batch_size" not in self.objective.per_member_fields, "a batch size changes shapes: it is structural"
+        assert "batch_size" not in self.objective.per_member_fields, "a batch size changes shapes, so it is structural"
         small, large = (curves(self.start([{"batch_size": size}])) for size in (2, 16))
         assert np.isfinite(small["loss"]).all(), "the loss with batch_size = 2 is not finite"
         assert np.isfinite(large["loss"]).all(), "the loss with batch_size = 16 is not finite"
-        # The first loss may be equal: it is exact where only the gradient is noisy.
+        # The first loss may be equal: it is exact if only the gradient is noisy.
         if self.has_noise:
             assert (small["loss"][1:] != large["loss"][1:]).all(), "batch_size does not act on the losses"
 
     # What is reported.
 
     def test_loss_and_gradient_of_a_step_belong_to_the_weights_before_it(self) -> None:
-        found = curves(self.start([{"lr": lr} for lr in self.values_of("lr")]))
+        metrics = curves(self.start([{"lr": lr} for lr in self.values_of("lr")]))
         for name in ("loss", "grad_norm"):
-            assert len(set(found[name][0])) == 1, f"the first {name} depends on lr: it was taken after the update"
-            assert len(set(found[name][1])) == 3, f"the second {name} does not depend on lr: was there an update?"
+            assert len(set(metrics[name][0])) == 1, f"the first {name} depends on lr: it was taken after the update"
+            assert len(set(metrics[name][1])) == 3, f"the second {name} does not depend on lr: was there an update?"
 
     @pytest.mark.parametrize("schedule", SCHEDULES)
     def test_the_reported_lr_is_the_peak_times_the_schedule(self, schedule: str) -> None:
         warmup, lr = [0, 4, 12], [1e-3, 3e-3, 1e-2]
         shared = {"schedule": schedule, "final_lr_fraction": 0.1}
-        found = curves(self.start([shared | {"lr": lr[k], "warmup": warmup[k]} for k in range(3)]))
+        metrics = curves(self.start([shared | {"lr": lr[k], "warmup": warmup[k]} for k in range(3)]))
         for step in range(STEPS):
             factor_K = schedule_factor(self.config_of(shared), torch.tensor(step), torch.tensor(warmup))
             expected = factor_K * torch.tensor(lr)
-            np.testing.assert_allclose(found["lr"][step], expected, rtol=1e-6, err_msg=f"lr of step {step}")
+            np.testing.assert_allclose(metrics["lr"][step], expected, rtol=1e-6, err_msg=f"lr of step {step}")
 
     def test_metrics_and_validation_have_one_number_per_member(self) -> None:
         trainer = self.start([{}, {}, {}])
         shapes = {name: tuple(value.shape) for name, value in trainer.step().items()}
-        assert shapes == dict.fromkeys(METRICS, (3,)), f"step() gives {shapes}: {METRICS} of shape (3,) are wanted"
-        assert validation(trainer).shape == (3,), "validate() gives one number for each row"
+        assert shapes == dict.fromkeys(METRICS, (3,)), f"step() gives {shapes}, expected {METRICS} of shape (3,)"
+        assert validation(trainer).shape == (3,), "validate() must give one number per row"
         facts = trainer.describe()
-        assert all(isinstance(value, str) for value in facts.values()), f"describe() gives text only, not {facts}"
+        assert all(isinstance(value, str) for value in facts.values()), f"describe() must give text only, not {facts}"
         trainer.close()
 
     def test_training_lowers_the_loss(self) -> None:
@@ -222,14 +222,14 @@ class ObjectiveConformance(ConformanceKit):
 
         # Of equal size, so that even rounding is the same.
         calm, wild = pack(5e-3), pack(1e300)
-        expected, found = curves(calm), curves(wild)
-        assert_identical(members(found, [0, 2]), members(expected, [0, 2]), "neighbours of a member that blew up")
-        lost = ~np.isfinite(found["loss"][:, 1]) | ~np.isfinite(found["grad_norm"][:, 1])
+        expected, actual = curves(calm), curves(wild)
+        assert_identical(members(actual, [0, 2]), members(expected, [0, 2]), "neighbours of a member that blew up")
+        lost = ~np.isfinite(actual["loss"][:, 1]) | ~np.isfinite(actual["grad_norm"][:, 1])
         assert lost.any(), f"with lr = 1e300 the loss is still finite after {STEPS} steps"
         first = int(np.argmax(lost))
         for name in METRICS:
-            assert np.isnan(found[name][first + 1 :, 1]).all(), f"{name} is reported of it afterwards"
-        assert found["update_norm"][first, 1] == 0, "not even the step of the blow-up changes it"
+            assert np.isnan(actual[name][first + 1 :, 1]).all(), f"{name} is still reported after the blow-up"
+        assert actual["update_norm"][first, 1] == 0, "the step of the blow-up must not change the member"
         others = [0, 2]
         np.testing.assert_array_equal(validation(wild)[others], validation(calm)[others], err_msg="validation")
 
@@ -238,23 +238,23 @@ class ObjectiveConformance(ConformanceKit):
         trainer = self.start(changes, seeds)
         curves(trainer, 6)
         self.keep(trainer, [1, 2], changes, seeds)
-        found = curves(trainer, STEPS - 6)
-        assert np.isfinite(found["loss"][:, 0]).all(), "a healthy member was masked"
-        assert np.isnan(found["loss"][:, 1]).all(), "a masked member came back"
+        metrics = curves(trainer, STEPS - 6)
+        assert np.isfinite(metrics["loss"][:, 0]).all(), "a healthy member was masked"
+        assert np.isnan(metrics["loss"][:, 1]).all(), "a masked member came back"
 
     @pytest.mark.parametrize("rows", [[2], [0, 1, 2, 3], [3, 0], [1, 1]], ids=str)
     def test_the_validation_loss_of_some_is_that_of_all(self, rows: list[int]) -> None:
         trainer = self.start([{"lr": lr} for lr in (1e-3, 1e-2, 1e300, 1e-1)], [0, 1, 2, 3])
         curves(trainer, 5)
         whole = validation(trainer)
-        assert len(set(whole.tolist())) == 4 or np.isnan(whole).all(), "no two would be mistaken for each other"
+        assert len(set(whole.tolist())) == 4 or np.isnan(whole).all(), "equal losses would hide a mix-up"
         self.assert_alike({"validation": validation(trainer, rows)}, {"validation": whole[rows]})
 
     # Checkpoints.
 
     @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
     def test_a_resumed_pack_goes_on_bit_for_bit(self, optimizer: str) -> None:
-        # The last member is lost at its second step, well before the snapshot.
+        # The last member is lost at its second step, before the snapshot.
         lrs, seeds = (1e-3, 1e-2, 1e300), [0, 1, 2]
         clipping: dict[str, Any] = {"zclip": 0.1, "zclip_warmup": 2, "adagc": 0.9, "adagc_warmup": 3}
         clipping["second_moment_start"] = self.start_of(optimizer, "data")
@@ -262,7 +262,7 @@ class ObjectiveConformance(ConformanceKit):
         changes = [shared | {"lr": lr} for lr in lrs]
         straight, stopped = self.start(changes, seeds), self.start(changes, seeds)
         expected = members(curves(straight), seeds, since=5)
-        assert np.isnan(expected["loss"][:, 2]).all(), "with lr = 1e300 a member is lost"
+        assert np.isnan(expected["loss"][:, 2]).all(), "with lr = 1e300 a member must be lost"
         curves(stopped, 5)
         state = stopped.state_dict()
         curves(stopped, 2)  # later steps must not leak into the snapshot
@@ -294,9 +294,9 @@ class ObjectiveConformance(ConformanceKit):
         curves(resumed, 2)  # earlier steps must not matter
         resumed.load_state_dict(state)
         expected = curves(straight, 4)
-        assert np.isnan(expected["loss"][:, 2]).all(), "a lost member stays lost"
+        assert np.isnan(expected["loss"][:, 2]).all(), "a lost member must stay lost"
         assert_identical(curves(resumed, 4), expected, "resumed")
-        # Load once more into the pack that has trained on.
+        # Load again, into the pack that has trained on.
         straight.load_state_dict(state)
         assert_identical(curves(straight, 4), expected, "restored")
         straight.load_state_dict(state)
@@ -307,9 +307,9 @@ class ObjectiveConformance(ConformanceKit):
         straight = self.start([{}, {}], [0, 1])
         curves(straight, 3)
         state = straight.state_dict()
-        # Exactly these types: a bool, a NumPy scalar or a tensor subclass would be one more type to support.
+        # Exactly these types: a bool, a NumPy scalar or a tensor subclass would be another type to support.
         others = {type(leaf) for leaf in leaves(state)} - {torch.Tensor, int, str}
-        assert not others, f"state_dict() holds {others} beside tensors, integers and strings"
+        assert not others, f"state_dict() must have tensors, integers and strings only, not {others}"
         torch.save(state, tmp_path / "state.pt")
         resumed = self.start([{}, {}], [0, 1])
         resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
@@ -360,10 +360,10 @@ class ObjectiveConformance(ConformanceKit):
         shared = {"optimizer": optimizer}
         fields = sorted(self.objective.per_member_fields)
         # Together with the other fields that may differ between the two parts of a fork.
-        beside = {
-            field: {name: value for name, value in self.beside_of(field).items() if name in fields} for field in fields
+        needs = {
+            field: {name: value for name, value in self.needs_of(field).items() if name in fields} for field in fields
         }
-        changes = [shared, *(shared | beside[field] | {field: self.values_of(field)[1]} for field in fields)]
+        changes = [shared, *(shared | needs[field] | {field: self.values_of(field)[1]} for field in fields)]
         trainer = self.start(changes[:1], [3])
         twins = self.start(changes[:1] * len(changes), [3] * len(changes))
         curves(trainer, 4)

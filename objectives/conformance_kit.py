@@ -16,7 +16,7 @@ from objectives.optimizers.facts import OPTIMIZERS, facts_of
 
 STEPS = 12
 METRICS = ("loss", "grad_norm", "update_norm", "lr")
-# Values of the fields that every objective has, for three members.
+# Values for three members of the fields that every objective has.
 COMMON_VALUES: Mapping[str, Sequence[Any]] = {
     "lr": [1e-3, 1e-2, 3e-1],
     "warmup": [0, 3, 12],
@@ -42,34 +42,34 @@ COMMON_VALUES: Mapping[str, Sequence[Any]] = {
         (Rule(on="step", above=3, do=({"lr": "x0.5"},), every=1),),
         (Rule(on="grad_norm", above=0, do=({"lr": "x0.1"}, {"skip": 2}), every=1, after=8, at_most=2, lasts=1),),
     ],
-    **{name: values for one in OPTIMIZERS.values() for name, values in one.examples.items()},
+    **{name: values for facts in OPTIMIZERS.values() for name, values in facts.examples.items()},
 }
-# Those of them with no effect on their own, and the changes beside which they have one.
-COMMON_BESIDE: Mapping[str, Mapping[str, Any]] = {
+# The fields among them with no effect on their own, and the changes that they need to have one.
+COMMON_NEEDS: Mapping[str, Mapping[str, Any]] = {
     "second_moment_scale": {"second_moment_start": "first_gradient"},
     "adagc": {"adagc_warmup": 2},
     "adagc_warmup": {"adagc": 0.5},
-    # At this learning rate norms rise, so there is something to clip.
+    # At this learning rate norms rise, and are clipped.
     "zclip": {"zclip_warmup": 2, "lr": 3.0},
     "zclip_warmup": {"zclip": 1e-2, "lr": 3.0},
     "rollback": {"lr": 1e300},
     **{
-        name: {"optimizer": one.name, **one.beside.get(name, {})}
-        for one in OPTIMIZERS.values()
-        for name in one.fields.model_fields
+        name: {"optimizer": facts.name, **facts.needs.get(name, {})}
+        for facts in OPTIMIZERS.values()
+        for name in facts.fields.model_fields
     },
 }
-# Fields of which two values may give the same run: where all steps have the same data, there are none to skip.
+# Fields with two values that may give the same run: with the same data at all steps, skipping changes nothing.
 ALIKE = ("rollback",)
 SCHEDULES = ("constant", "linear", "cosine", "polynomial", "wsd")
-# Tests with changing members: which runs train in each phase, row by row, and for how many steps. 0 is lost at once,
-# and a new member takes over its row; 1 and 2 move between rows.
+# For tests with changing members: the runs of each phase, row by row, and its steps. Run 0 is lost at once, and a new
+# member takes over its row; 1 and 2 move between rows.
 RUNS = [({"lr": 1e300}, 0), ({"lr": 1e-2, "zclip": 0.1, "zclip_warmup": 2}, 1), ({"lr": 3e-2, "clip": 0.05}, 1),
         ({"lr": 1e-3, "warmup": 6, "adagc": 0.9, "adagc_warmup": 2}, 0),
         ({"lr": 1e-2, "weight_decay": 1.0}, 7)]  # fmt: skip
 PHASES = [([0, 1], 3), ([0, 1, 2], 2), ([3, 2, 1], 4), ([2, 4, 3], 3)]
 
-Curves = Mapping[str, np.ndarray]  # of each metric, (T, K)
+Curves = Mapping[str, np.ndarray]  # per metric, (T, K)
 
 
 class ConformanceKit:
@@ -78,7 +78,7 @@ class ConformanceKit:
     objective: Objective
     small: Mapping[str, Any] = {}
     values: Mapping[str, Sequence[Any]] = {}
-    beside: Mapping[str, Mapping[str, Any]] = {}
+    needs: Mapping[str, Mapping[str, Any]] = {}
     idle: Collection[str] = ()
     has_noise: bool = True
     learning: Mapping[str, Any] = {}
@@ -86,16 +86,16 @@ class ConformanceKit:
     rtol: float = 2e-5
 
     def start(self, changes: Sequence[Mapping[str, Any]], seeds: Sequence[int] | None = None) -> Trainer:
-        """An eager pack on the CPU, one member for each of ``changes``; all with seed 0 if ``seeds`` is not given."""
+        """Start an eager pack on the CPU, with one member for each of ``changes``; all with seed 0 by default."""
         configs = [self.config_of(change) for change in changes]
         return self.objective.start(configs, list(seeds or [0] * len(configs)), "cpu", ExecutionPlan(len(configs)))
 
     def config_of(self, change: Mapping[str, Any]) -> TrainingConfig:
-        """A small configuration with ``change``."""
+        """Return a small configuration with ``change``."""
         return self.objective.config_class(**{"steps": STEPS, "lr": 1e-2, **self.small, **change})
 
     def values_of(self, field: str) -> Sequence[Any]:
-        """Three values of ``field`` for the members."""
+        """Return three values of ``field`` for the members."""
         name, values = self.objective.name, {**COMMON_VALUES, **self.values}.get(field, [])
         if field not in self.objective.per_member_fields:
             pytest.fail(
@@ -107,15 +107,15 @@ class ConformanceKit:
         return values
 
     def start_of(self, optimizer: str, start: str) -> str:
-        """This start of the second moment, or the only one for an optimizer without a second moment."""
+        """Return this start of the second moment, or the only one for an optimizer without a second moment."""
         return start if facts_of(optimizer).can_start_second_moment else "zero"
 
-    def beside_of(self, field: str) -> dict[str, Any]:
-        """The changes beside which ``field`` has an effect."""
-        return dict({**COMMON_BESIDE, **self.beside}.get(field, {}))
+    def needs_of(self, field: str) -> dict[str, Any]:
+        """Return the changes that ``field`` needs to have an effect."""
+        return dict({**COMMON_NEEDS, **self.needs}.get(field, {}))
 
     def keep(self, trainer: Trainer, index: Sequence[int], changes: Sequence[Mapping], seeds: Sequence[int]) -> None:
-        """Drop all members but those at ``index``."""
+        """Drop all members except those at ``index``."""
         trainer.arrange([RowSpec(self.config_of(changes[i]), seeds[i], i) for i in index])
 
     def rows_of(
@@ -127,12 +127,12 @@ class ConformanceKit:
         return [RowSpec(config, RUNS[run][1], row) for config, run, row in zip(configs, now, sources, strict=True)]
 
     def assert_close(self, found: Curves, expected: Curves) -> None:
-        """Equal up to rounding: a batched product may sum in another order than a single one."""
+        """Assert equality up to rounding: a batched product may sum in another order than a single one."""
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=self.rtol, atol=1e-9, err_msg=name)
 
     def assert_alike(self, found: Curves, expected: Curves) -> None:
-        """Equal bit for bit, or up to rounding if the objective promises no more."""
+        """Assert equality bit for bit, or up to rounding if the objective promises no more."""
         if self.is_exact:
             assert_identical(found, expected, "in another pack; with is_exact = False rounding may differ")
         else:
@@ -140,29 +140,29 @@ class ConformanceKit:
 
 
 def curves(trainer: Trainer, num_steps: int = STEPS) -> Curves:
-    """Metrics of the next steps."""
+    """Train the next steps and return their metrics."""
     rows = [trainer.step() for _ in range(num_steps)]
     return {name: torch.stack([torch.as_tensor(row[name]) for row in rows]).double().numpy() for name in METRICS}
 
 
 def validation(trainer: Trainer, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Held-out losses of ``rows``, or of all."""
+    """Return the held-out losses of ``rows``, or of all."""
     return torch.as_tensor(trainer.validate(list(range(trainer.num_members)) if rows is None else rows)).numpy()
 
 
 def members(found: Curves, index: Sequence[int], since: int = 0) -> Curves:
-    """The curves of the members at ``index``, from step ``since``."""
+    """Return the curves of the members at ``index``, from step ``since``."""
     return {name: values[since:, list(index)] for name, values in found.items()}
 
 
 def assert_identical(found: Curves, expected: Curves, when: str) -> None:
-    """Equal bit for bit, NaN included."""
+    """Assert equality bit for bit, including NaN."""
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=f"{name}, {when}")
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """All values in nested dictionaries, and their keys."""
+    """Yield all values in nested dictionaries, and their keys."""
     if type(value) is dict:
         for key, inner in value.items():
             yield key

@@ -17,11 +17,11 @@ from objectives.interventions import num_skipped
 from objectives.training_config import TrainingConfig
 
 Kernels = Literal["default", "onednn"]
-_ALONE = "alone"  # in place of true and false
+_ALONE = "alone"  # a third value besides true and false
 
 
 def sees_parts_of_the_data(settings: Settings) -> bool:
-    """For all settings, a step sees a part of the data."""
+    """Return False: a step sees a part of the data, whatever the settings."""
     return False
 
 
@@ -53,10 +53,10 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """How a pack is run: this decides the speed, and affects results only up to rounding.
+    """How a pack is run. It decides the speed, and affects results only up to rounding.
 
-    ``width`` members train at a time, as one stacked model; ``compiled`` by torch.compile or eager; matrix products by
-    the library's default or, on a CPU, by oneDNN.
+    ``width`` members train at a time, as one stacked model, either ``compiled`` by torch.compile or eager. Matrix
+    products use the library's default kernels or, on a CPU, oneDNN's.
     """
 
     width: int
@@ -81,31 +81,31 @@ class RowSpec:
 class Trainer(Protocol):
     """K members in training, K >= 1. What it reports per step is an array of shape (K,).
 
-    A member's numbers are independent of the other members of its pack. A member whose loss or gradient is not finite
-    is masked before that step's update and no longer changes. With ``rollback`` it may instead return to an earlier
+    A member's numbers are independent of the other members of its pack. A member with a non-finite loss or gradient is
+    masked before that step's update and no longer changes. With ``rollback`` it may instead return to an earlier
     snapshot, at that step or at the step of a spike. A pack with any ``rollback`` also reports ``rolled_back``, 1 for
     members that rolled back at this step and 0 for the others.
 
-    A trainer that acts on ``interventions`` has ``takes_interventions = True``, and one that acts on ``control`` has
-    ``takes_control = True`` and ``fired``; without it they are refused.
+    A trainer that acts on ``interventions`` has ``takes_interventions = True``; one that acts on ``control`` has
+    ``takes_control = True`` and ``fired``. Otherwise sweeps with these fields are rejected.
     """
 
     num_members: int
 
     def step(self) -> Mapping[str, Any]:
-        """Train one step; ``loss``, ``grad_norm``, ``update_norm``, ``lr`` of shape (K,) each.
+        """Train one step; return ``loss``, ``grad_norm``, ``update_norm`` and ``lr`` of shape (K,) each.
 
-        ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still be on a device: the
-        reader decides when to wait for them.
+        ``loss`` and ``grad_norm`` belong to the parameters before the update. The arrays may still be on a device, so
+        that the reader decides when to wait for them.
         """
 
     def observed_step(
         self, rows: Sequence[int], curved: Sequence[int], num_products: int
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """A ``step`` plus readings of shape (len(rows),) of the members in ``rows``, without effect on training.
+        """Do a ``step`` and also return readings of shape (len(rows),) for ``rows``; readings do not affect training.
 
-        For those in ``curved`` also ``lambda_grad`` and ``lambda_max``, from ``num_products`` Hessian-vector products,
-        and ``curvature_threshold``. A trainer without this method trains without telemetry.
+        For the rows in ``curved`` the readings include ``lambda_grad`` and ``lambda_max``, from ``num_products``
+        Hessian-vector products, and ``curvature_threshold``. A trainer without this method trains without telemetry.
         """
 
     def arrange(self, rows: Sequence[RowSpec]) -> None:
@@ -116,31 +116,31 @@ class Trainer(Protocol):
         """
 
     def fired(self, row: int) -> Sequence[Mapping[str, Any]]:
-        """What the rules of ``control`` of the member ``row`` have done so far, as plain data in order.
+        """Return what the ``control`` rules of the member ``row`` have done so far, as plain data in order.
 
-        For each the ``step`` of the reading, the number of the ``rule``, its signal ``on``, the ``value`` that was
-        ``above``, and the intervention that it ``did``. A trainer without ``takes_control`` may lack it.
+        Each entry has the ``step`` of the reading, the number of the ``rule``, its signal ``on``, the ``value`` that
+        exceeded ``above``, and the intervention that it ``did``. Optional without ``takes_control``.
         """
 
     def validate(self, rows: Sequence[int]) -> Any:
-        """The held-out loss of the members in ``rows``; NaN where an objective has no held-out data."""
+        """Return the held-out loss of the members in ``rows``; NaN without held-out data."""
 
     def describe(self) -> Mapping[str, str]:
-        """Facts about the data that are not in the configuration, for the record."""
+        """Return facts about the data that the configuration lacks, to be recorded."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a bit-exact resume on the CPU: tensors, integers and strings only."""
+        """Return the state for a bit-exact resume on the CPU: tensors, integers and strings only."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a ``state_dict`` of a pack with the same members."""
 
     def close(self) -> None:
-        """Release the trainer's resources; called once, also after an error."""
+        """Release the trainer's resources. Called once, even after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An entry of the table of objectives: what is trained, and the facts known without loading torch."""
+    """An entry in the table of objectives: what is trained, and facts that are known without loading torch."""
 
     name: str
     config_class: type[TrainingConfig]
@@ -149,18 +149,18 @@ class Objective:
     # by fractions; a squared error falls over decades, and a rise by a factor of 3 is small.
     spike_rise: float
     can_compile: bool
-    # Consecutive steps with a non-finite gradient after which a run is lost: once masked, no later step differs.
+    # Number of consecutive non-finite gradients that ends a run: a masked member never recovers.
     gradient_patience: int = 1
-    # Layer groups of telemetry from the input to the output; without groups at no depth, e.g. gains of norms.
+    # Layer groups of telemetry from the input to the output, without groups that have no depth, e.g. gains of norms.
     layer_groups: tuple[str, ...] = ()
     # Whether the model has attention or output logits, which can grow.
     has_logits: bool = False
-    # Whether there are held-out data, on which members can be validated.
+    # Whether there are held-out data to validate on.
     has_held_out: bool = True
-    # Settings that, besides the seed, determine a trial's batches; and whether every step sees all of the data.
+    # Settings that determine a trial's batches together with the seed; and whether every step sees all data.
     data_fields: tuple[str, ...] = ("batch_size",)
     is_full_batch: Callable[[Settings], bool] = sees_parts_of_the_data
-    # Length of the runs in the sweep file that `sweep init` writes.
+    # Steps of a run in the sweep file that `sweep init` writes.
     starter_steps: int = 200
     # For a custom objective: its reference as module:name, and the folder of that module.
     reference: str = ""
@@ -168,7 +168,7 @@ class Objective:
 
     @property
     def summary(self) -> str:
-        """One line on what is trained."""
+        """One line that says what is trained."""
         return (self.config_class.__doc__ or "").strip().splitlines()[0]
 
     @property
@@ -181,32 +181,32 @@ class Objective:
         return self.config_class.model_validate(settings, strict=False)
 
     def tokens_per_step(self, settings: Settings) -> int:
-        """Examples that one step of a trial with these settings trains on; tokens where the examples are text."""
+        """Return the examples per step of a trial with these settings; tokens if the examples are text."""
         config = cast(TrainingConfig, self.config_class.model_construct(**settings))
         return config.tokens_per_step
 
     def start(
         self, configs: Sequence[TrainingConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
     ) -> Trainer:
-        """Start training one pack on ``device``; imports torch at this point, not earlier.
+        """Start training a pack on ``device``. Torch is imported here, not earlier.
 
         ``configs`` agree in every structural field. All of them train at once, whatever the width.
         """
         return importlib.import_module(self.module).start(configs, seeds, device, plan)
 
     def batch_text(self, config: TrainingConfig, seed: int, step: int) -> str | None:
-        """The origin of the data of ``step`` in one line, for a diagnosis; None where the data are not text.
+        """Return one line on the origin of the data of ``step``, for a diagnosis, or None if the data are not text.
 
-        ``step`` counts batches of data (``data_step``). Imports torch at this point, reads the text, and raises
-        ValueError where the text is not (or no longer) there.
+        ``step`` counts batches of data (see ``data_step``). Imports torch here and reads the text. Raises ValueError if
+        the text is missing.
         """
-        tell = getattr(importlib.import_module(self.module), "batch_text", None)
-        return None if tell is None else tell(config, seed, step)
+        batch_text = getattr(importlib.import_module(self.module), "batch_text", None)
+        return None if batch_text is None else batch_text(config, seed, step)
 
 
 def data_step(config: TrainingConfig, step: int, num_rollbacks: int) -> int:
-    """The data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks before it.
+    """Return the data step that a member trained on at its own ``step``, after ``num_rollbacks`` rollbacks.
 
-    The seed of that batch is ``data_seed``: an intervention may have gone over to another stream.
+    The batch's seed is ``data_seed``, since an intervention may have switched to another stream.
     """
     return step + num_rollbacks * (config.rollback or 0) + num_skipped(config, step)

@@ -1,4 +1,4 @@
-"""Values of every field of every objective, and what a field needs beside it to act."""
+"""Values of every field of every objective, and what a field needs to act."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ VALUES: dict[str, list[Any]] = {
     "dimension": [2, 4], "curvature": [1.0, 2.0], "noise": [0.0, 0.1], "power": [2.0, 3.0],
     **{name: list(values[:2]) for one in OPTIMIZERS.values() for name, values in one.examples.items()},
 }  # fmt: skip
-# What a field needs beside it: a rule that refuses it without, or something that reads it.
-BESIDE: dict[str, dict[str, Any]] = {
+# The other settings that a field needs: a rule rejects it without them, or nothing reads it.
+NEEDS: dict[str, dict[str, Any]] = {
     "second_moment_scale": {"second_moment_start": "random"}, "adagc_warmup": {"adagc": 1.5},
     "zclip_warmup": {"zclip": 2.5}, "schedule_power": {"schedule": "polynomial"}, "decay_share": {"schedule": "wsd"},
     "final_lr_fraction": {"schedule": "linear"}, "warmup_shape": {"warmup": 2},
@@ -45,7 +45,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def beside_of(field: str) -> dict[str, Any]:
-    """The settings beside which ``field`` acts."""
+def needs_of(field: str) -> dict[str, Any]:
+    """Return the other settings that ``field`` needs to act."""
     owner = next((one.name for one in OPTIMIZERS.values() if field in one.fields.model_fields), None)
-    return BESIDE.get(field, {} if owner is None else {"optimizer": owner})
+    return NEEDS.get(field, {} if owner is None else {"optimizer": owner})

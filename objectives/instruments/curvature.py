@@ -7,8 +7,8 @@ the eigenvalue of c D H there is below 2 / lr. H is the Hessian and c = (1 - bet
 the eigenvalues of the symmetric D^1/2 H D^1/2, which is measured here. D is 1 / (sqrt(vhat) + eps) for Adam and 1 for
 SGD.
 
-``lambda_max``, the largest eigenvalue, above the threshold means that training can become unstable; ``lambda_grad``
-(Bai et al.), the curvature along the gradient, above it means that training does become unstable.
+Training can become unstable if ``lambda_max``, the largest eigenvalue, exceeds the threshold. It does become unstable
+if ``lambda_grad`` (Bai et al.), the curvature along the gradient, exceeds it.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from typing import Protocol
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from objectives.stacking.rounding import alike, rows_of_blocks
+from objectives.stacking.independence import alike, rows_of_blocks
 
-# Shapes: R members, n parameters of one member, zero-padded to whole blocks, P Hessian-vector products.
+# Shapes: R members, n parameters per member, zero-padded to whole blocks, P Hessian-vector products.
 
 
 class Graph(Protocol):
-    """A gradient of R members, (R, n), whose products with the Hessian can be computed."""
+    """A gradient of R members, (R, n), that supports products with the Hessian."""
 
     @property
     def gradient_Rn(self) -> torch.Tensor:
         """The gradient, detached."""
 
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
-        """The Hessian of each member times its row of ``vector_Rn``, (R, n)."""
+        """Return the Hessian of each member times its row of ``vector_Rn``, (R, n)."""
 
 
 Losses = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
-# A vector that lies within this many roundings of the span of others is not a new direction.
+# A vector within this many roundings of the span of others is not a new direction.
 _ROUNDINGS = 1000
-# A small matrix is raised to the power 16 ** 10 = 1e12: closer eigenvalues count as one.
+# Small matrices are raised to the power 16 ** 10 = 1e12; eigenvalues that this cannot separate count as one.
 _ROUNDS, _POWER = 10, 16
 
 
 class GradientGraph:
-    """The gradient of R members with the graph that Hessian-vector products need.
+    """The gradient of R members, with the graph for Hessian-vector products.
 
-    ``loss_R`` and ``gradient_Rn`` are detached. The graph holds the activations of both passes during this object's
-    lifetime; its parameters must not change meanwhile, or a product raises RuntimeError.
+    ``loss_R`` and ``gradient_Rn`` are detached. The graph keeps the activations of both passes for the lifetime of this
+    object. Its parameters must not change meanwhile, or a product raises RuntimeError.
     """
 
     def __init__(self, losses: Losses, params_Rn: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -64,7 +64,7 @@ class GradientGraph:
             name: piece.view(-1, *shape).detach().requires_grad_()
             for (name, shape), piece in zip(shapes.items(), pieces, strict=False)
         }
-        # Fused attention is only once differentiable, on a CPU and on a GPU.
+        # Fused attention is differentiable only once, on a CPU and on a GPU.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             loss_R = losses(weights)
         self._weights = list(weights.values())
@@ -73,7 +73,7 @@ class GradientGraph:
         self.gradient_Rn = rows_of_blocks(piece.detach() for piece in self._gradient)
 
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
-        """The Hessian of each member times its row of ``vector_Rn``, (R, n): one backward pass for all members."""
+        """Return the Hessian of each member times its row of ``vector_Rn``, (R, n), in one backward pass."""
         pieces = vector_Rn.split([*self._sizes, vector_Rn.shape[1] - sum(self._sizes)], dim=1)
         return rows_of_blocks(hessian_pieces(self._gradient, self._weights, pieces))
 
@@ -81,11 +81,11 @@ class GradientGraph:
 def hessian_pieces(
     gradient: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
-    """The Hessian times the direction ``pieces``, of any shapes, a piece for each weight in its shape.
+    """Return the Hessian times a direction; ``pieces`` has a part for each weight, of any shape with its size.
 
-    ``gradient`` has a graph, or none where it is constant.
+    ``gradient`` has a graph, except where it is constant.
     """
-    # A constant gradient, of a loss that is linear in that weight, has no graph.
+    # A loss that is linear in a weight has a constant gradient, without a graph.
     curved = [
         (slope, piece.reshape(slope.shape))
         for slope, piece in zip(gradient, pieces, strict=False)
@@ -100,10 +100,10 @@ def hessian_pieces(
 
 
 def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: bool) -> torch.Tensor:
-    """The factor of averaged momentum on curvature, for the threshold 2 / lr; float64, shape (R,).
+    """Return the factor of averaged momentum on curvature, for the threshold 2 / lr; float64, shape (R,).
 
     (1 - beta1) / (1 + beta1) for SGD. Adam's bias correction of the first moment (``debiased``) divides it by 1 -
-    beta1^t (Bai et al., arXiv 2506.04805); the age t >= 1 counts updates, including this one.
+    beta1^t (Bai et al., arXiv 2506.04805). The age t >= 1 counts updates, including this one.
     """
     beta1_R, age_R = beta1_R.to(torch.float64), age_R.to(torch.float64)
     factor_R = (1 - beta1_R) / (1 + beta1_R)
@@ -112,12 +112,11 @@ def momentum_factor(beta1_R: torch.Tensor, age_R: torch.Tensor, *, debiased: boo
 
 @dataclass(frozen=True, slots=True)
 class Curvature:
-    """Curvature of R members in units of 1 / lr; above 2 / lr a member is beyond the edge of stability.
+    """Curvature of R members in units of 1 / lr; above 2 / lr a member is beyond the threshold of stability.
 
-    ``lambda_grad_R`` = c g.(H D g) / |g|^2 needs one product and is exact, NaN where the gradient is zero. As D H is
-    not symmetric, it may exceed the largest eigenvalue. ``lambda_max_R`` is a lower bound of that eigenvalue, NaN where
-    no direction was left to measure. ``warm_Rn`` is the start of the next measurement: unit vectors, zeros for a fresh
-    start.
+    ``lambda_grad_R`` = c g.(H D g) / |g|^2 takes one product and is exact, NaN for a zero gradient. As D H is not
+    symmetric, it may exceed the largest eigenvalue. ``lambda_max_R`` is a lower bound of that eigenvalue, NaN without a
+    direction to measure. ``warm_Rn`` starts the next measurement: unit vectors, zeros for a fresh start.
     """
 
     lambda_grad_R: torch.Tensor
@@ -128,21 +127,20 @@ class Curvature:
 def measure_curvature(
     graph: Graph, divisor_Rn: torch.Tensor, factor_R: torch.Tensor, warm_Rn: torch.Tensor, num_products: int
 ) -> Curvature:
-    """Curvature along the gradient and the largest eigenvalue, from ``num_products`` products with the Hessian.
+    """Measure the curvature along the gradient and the largest eigenvalue with ``num_products`` Hessian products.
 
-    ``divisor_Rn`` is the optimizer's divisor, sqrt(vhat) + eps > 0, and ``factor_R`` that of the momentum, both for the
-    update that uses this gradient. ``warm_Rn`` comes from the last measurement, or is zeros. The eigenvalue is
-    estimated by Rayleigh-Ritz on the span of the vectors multiplied so far: the gradient, the warm vector, then each
-    time the Hessian's image of the best vector so far; without a warm vector this is Lanczos' method.
+    ``divisor_Rn`` is the optimizer's divisor, sqrt(vhat) + eps > 0, and ``factor_R`` the ``momentum_factor``, both for
+    the update that uses this gradient. ``warm_Rn`` comes from the last measurement, or is zeros. The eigenvalue is
+    estimated by Rayleigh-Ritz on the span of the vectors multiplied so far: the gradient, the warm vector, then
+    repeatedly the Hessian's image of the best vector so far. Without a warm vector this is Lanczos' method.
 
     The number of products needed depends on how much the Hessian changes between measurements. On a full batch
-    (``function_fit``, every 20 steps) two find 0.999 of the eigenvalue in the median. On batches that are new each time
-    (``gpt``, lr 1e-2) two find 0.2, four 0.9 and six 1.00. Two also need an eigenvalue that is the largest in
-    magnitude.
+    (``function_fit``, every 20 steps) two find 0.999 of the eigenvalue in the median. On new batches (``gpt``, lr 1e-2)
+    two find 0.2, four 0.9 and six 1.00. Two also need an eigenvalue that is the largest in magnitude.
 
     A member without a gradient, with a warm vector that adds nothing, or with non-finite numbers gets the result of its
-    remaining subspace, or NaN, and leaves the others unchanged. Its numbers depend on the other members only where its
-    gradient or the products do. Never waits for a GPU. Raises ValueError for no products.
+    remaining subspace, or NaN, and leaves the others unchanged. Its numbers depend on the other members only if its
+    gradient or the products do. Never waits for a GPU. Raises ValueError if ``num_products`` is 0.
     """
     if num_products < 1:
         raise ValueError(f"num_products = {num_products}: the curvature along the gradient alone takes one")
@@ -176,17 +174,17 @@ def measure_curvature(
 
 
 def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest eigenvalue of A within the span of the basis, (R,), and A's image of its eigenvector, (R, n).
+    """Return the largest eigenvalue of A in the span of the basis, (R,), and A's image of its eigenvector, (R, n).
 
     ``image_RPn`` is A's image of the orthonormal basis. Their small matrix, shifted to be positive, is squared
     repeatedly until only the projection on its largest eigenvalue is left: ``torch.linalg.eigh`` would wait for a GPU,
-    and raise if one member has non-finite numbers.
+    and raise for a member with non-finite numbers.
     """
     images = [_dots(image_Rn, basis_RPn) for image_Rn in image_RPn.unbind(1)]
     matrix_RPP = torch.stack(images, dim=2).to(torch.float64)
     matrix_RPP = (matrix_RPP + matrix_RPP.mT) / 2
-    # A basis vector has length 1, or 0 where it added nothing. Adding twice the matrix's norm makes the eigenvalues of
-    # the present vectors positive; the others stay zero.
+    # A basis vector has length 1, or 0 if it added nothing. Adding twice the matrix's norm makes the eigenvalues of
+    # the vectors of length 1 positive; the others stay zero.
     length_RP = torch.linalg.vector_norm(basis_RPn, dim=2).to(torch.float64)
     size_R = torch.linalg.matrix_norm(matrix_RPP)
     power_RPP = matrix_RPP / size_R.masked_fill(size_R == 0, 1.0)[:, None, None] + torch.diag_embed(2 * length_RP)
@@ -201,7 +199,7 @@ def _ritz(basis_RPn: torch.Tensor, image_RPn: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
-    """The part of each vector that is orthogonal to the basis, as a unit vector; zeros where there is none."""
+    """Return the part of each vector that is orthogonal to the basis, as a unit vector; zeros if nothing is left."""
     rest_Rn, _ = _unit(vector_Rn)
     for _ in range(2):  # the second pass removes the rounding error of the first
         rest_Rn = rest_Rn - _combined(_dots(rest_Rn, basis_RPn), basis_RPn)
@@ -211,21 +209,21 @@ def _new_direction(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Te
 
 
 def _dots(vector_Rn: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
-    """Scalar products with each vector of the basis, (R, P).
+    """Return the scalar products with each vector of the basis, (R, P).
 
-    No matrix product: its kernel, and so the order of its sums, would depend on the other members measured.
+    This is not a matrix product: its kernel, and so the order of its sums, would depend on the other members.
     """
     return (basis_RPn * vector_Rn[:, None]).sum(2)
 
 
 def _combined(share_RP: torch.Tensor, basis_RPn: torch.Tensor) -> torch.Tensor:
-    """The sum of the basis vectors, each times its share, (R, n), in sequence for the reason in ``_dots``."""
+    """Return the sum of the basis vectors, each times its share, (R, n); in sequence for the reason in ``_dots``."""
     scaled = (share_R[:, None] * vector_Rn for share_R, vector_Rn in zip(share_RP.T, basis_RPn.unbind(1), strict=True))
     return functools.reduce(torch.add, scaled)
 
 
 def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors scaled to length 1 and their former lengths; a zero vector stays zero."""
+    """Return the vectors scaled to length 1, and their former lengths; a zero vector stays zero."""
     # Squares of very small or large numbers would underflow or overflow.
     largest_R = torch.maximum(vector_Rn.amax(1), -vector_Rn.amin(1))
     unit_Rn = vector_Rn / torch.where(largest_R == 0, 1.0, largest_R)[:, None]
@@ -234,6 +232,6 @@ def _unit(vector_Rn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _finite(vector_Rn: torch.Tensor) -> torch.Tensor:
-    """The vectors, with non-finite ones replaced by zeros."""
+    """Return the vectors, with non-finite ones replaced by zeros."""
     is_finite_R = torch.isfinite(vector_Rn.amax(1) - vector_Rn.amin(1))
     return torch.where(is_finite_R[:, None], vector_Rn, 0.0)

@@ -8,7 +8,7 @@ b. The squared norms for m and for n > m sequences therefore give unbiased estim
 
 and B = tr(Sigma) / |G|^2 is the simple noise scale of McCandlish et al. (arXiv 1812.06162, appendix A.1). A quotient of
 noisy numbers is biased, so both are averaged over steps first. With micro-batches of m sequences in a batch of n,
-|g_m|^2 is the mean over the micro-batches; the cost is one norm for each. One micro-batch alone tells nothing.
+|g_m|^2 is the mean over the micro-batches; the cost is one norm per micro-batch. A single one gives no estimate.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import torch
 
 # Shapes: K members.
 
-DECAY = 0.99  # of the averages, per step: they cover about the last hundred
+DECAY = 0.99  # of the averages, per step: they cover about the last hundred steps
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """What an estimate takes of the m sequences of a piece and the n of a batch: on the device, once for many steps."""
+    """The m sequences of a micro-batch and the n of a batch, as an estimate needs them, on the device."""
 
     piece: int  # m
     size_K: torch.Tensor  # n
@@ -35,7 +35,7 @@ class BatchSizes:
 
     @classmethod
     def of(cls, piece: int, num_pieces: Sequence[int], like: torch.Tensor) -> BatchSizes:
-        """Of members with so many pieces each; ``like`` has the precision and the device."""
+        """Return the sizes for members with so many micro-batches each; ``like`` has the precision and the device."""
         sizes = [piece * num for num in num_pieces]
         return cls(
             piece,
@@ -46,9 +46,9 @@ class BatchSizes:
 
 
 class NoiseScale:
-    """Averages of K members; their state is in ``memory``, tensors of shape (K,), updated in place."""
+    """Averages of K members. Their state is in ``memory``, tensors of shape (K,) that are updated in place."""
 
-    # Exponential averages of |G|^2 and tr(Sigma) that start at zero; both have the same bias, which cancels.
+    # Exponential averages of |G|^2 and tr(Sigma) that start at zero. Their common bias cancels.
     MEMORY = ("squared_gradient", "gradient_variance")
 
     def __init__(self, memory: Mapping[str, torch.Tensor], decay: float = DECAY) -> None:
@@ -56,11 +56,11 @@ class NoiseScale:
         self._decay = decay
 
     def update(self, square_of_pieces_K: torch.Tensor, square_K: torch.Tensor, sizes: BatchSizes) -> None:
-        """Add one step: the mean |g_m|^2 of each member's pieces, and |g_n|^2 of its batch.
+        """Add a step: the mean |g_m|^2 over each member's micro-batches, and |g_n|^2 of its batch.
 
-        A member whose batch is a single piece, or with a non-finite number, keeps its averages.
+        A member with a single micro-batch, or with a non-finite number, keeps its averages.
         """
-        # Divided by zero where there is a single piece: not finite, so the averages are kept.
+        # With a single micro-batch this divides by zero: not finite, so the averages are kept.
         estimates = (
             (sizes.size_K * square_K - sizes.piece * square_of_pieces_K) / sizes.rest_K,
             (square_of_pieces_K - square_K) / sizes.gap_K,
@@ -72,6 +72,6 @@ class NoiseScale:
             )
 
     def estimate(self) -> torch.Tensor:
-        """tr(Sigma) / |G|^2 in sequences, (K,); NaN where either average is not positive."""
+        """Return tr(Sigma) / |G|^2 in sequences, (K,); NaN unless both averages are positive."""
         is_known_K = (self._squared_gradient_K > 0) & (self._variance_K > 0)
         return (self._variance_K / self._squared_gradient_K).masked_fill(~is_known_K, math.nan)

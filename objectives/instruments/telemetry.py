@@ -1,6 +1,6 @@
 """Readings of members besides losses: sizes of gradients, updates and moments by layer group.
 
-All are by-products of a training step: a few passes over buffers that are already in memory.
+All of these are by-products of a training step: a few passes over buffers that are already in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 
 from objectives.stacking.layout import Layout
 
-# Shapes: R members being read, n parameters of one member, T weights, G groups, Q quantities.
+# Shapes: R observed members, n parameters per member, T weights, G groups, Q quantities.
 
 READINGS_OF_GROUPS = (
     "grad_norm", "grad_rms_over_eps", "update_rms", "update_to_weight", "rms_ratio", "v_lag", "share_below_eps",
@@ -19,7 +19,7 @@ _SATURATED = 0.9
 
 
 def norm_per_member(value_Kn: torch.Tensor) -> torch.Tensor:
-    """Euclidean norm of each member's row, shape (K,)."""
+    """Return the Euclidean norm of each member's row, shape (K,)."""
     return torch.linalg.vector_norm(value_Kn, dim=1)
 
 
@@ -32,19 +32,19 @@ def group_readings(
     second_moment_Rn: torch.Tensor | None,
     eps_R: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    """Readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
+    """Return readings named ``reading/group``, (R,) each, for every layer group and for ``all``.
 
-    The gradient g is before clipping and the update u includes the learning rate. The moments m and v are those after
-    the step, bias-corrected, and None where the optimizer has none; then readings that need them are NaN.
+    The gradient g is before clipping and the update u includes the learning rate. The moments m and v are
+    bias-corrected and after the step, or None if the optimizer has none; readings that need them are then NaN.
 
     ``grad_norm`` |g|. ``grad_rms_over_eps`` RMS(g) / eps: near 1, eps rather than v sets the step (Wortsman et al.,
     arXiv 2309.14322, warn below 10). ``update_rms`` RMS(u). ``update_to_weight`` |u| / |weights|. ``rms_ratio``
     sqrt(mean(g^2 / max(v, eps^2))), RMS_t of StableAdamW (Wortsman et al., arXiv 2304.13013). ``v_lag`` |g|^2 / sum(v):
     far below 1 while v only decays, above 1 while v lags behind (Bai et al., arXiv 2506.04805). ``share_below_eps``
     share of coordinates with sqrt(v) < eps. ``direction_rms`` RMS of m / sqrt(v). ``share_saturated`` share of
-    coordinates where |m| / sqrt(v) is above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
+    coordinates with |m| / sqrt(v) above 0.9: 1 is sign descent (Molybog et al., arXiv 2304.09871).
 
-    Of each part of the depth there are ``grad_norm`` and ``update_rms``.
+    Each part of the depth has ``grad_norm`` and ``update_rms``.
     """
     nan_RT = torch.full((len(grad_Rn), len(layout.pieces)), float("nan"), dtype=grad_Rn.dtype, device=grad_Rn.device)
     v_RT = relative_RT = below_RT = direction_RT = saturated_RT = nan_RT
@@ -54,7 +54,7 @@ def group_readings(
         v_RT = layout.sums_per_weight(second_moment_Rn)
         below_RT = layout.sums_per_weight((root_Rn < eps_R1).to(grad_Rn.dtype))
         if first_moment_Rn is not None:
-            # Where v is zero, so is m: a coordinate that has had no gradient yet.
+            # v and m are both zero in a coordinate without a gradient so far.
             direction_Rn = (first_moment_Rn / root_Rn).nan_to_num_(nan=0.0)
             direction_RT = layout.norms_per_weight(direction_Rn).square()
             saturated_RT = layout.sums_per_weight((direction_Rn.abs_() > _SATURATED).to(grad_Rn.dtype))

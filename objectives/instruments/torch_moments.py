@@ -1,7 +1,7 @@
-"""The moments that an optimizer of torch, or one that keeps its state by torch's names, has of one parameter.
+"""The moments of one parameter in an optimizer of torch, or in one that uses torch's names for its state.
 
-``exp_avg`` and ``exp_avg_sq`` are those of Adam and its relatives, ``square_avg`` that of RMSprop, ``momentum_buffer``
-that of SGD. Of an optimizer that keeps none of them nothing is known, and its curvature cannot be told.
+Adam and its relatives have ``exp_avg`` and ``exp_avg_sq``, RMSprop ``square_avg``, and SGD ``momentum_buffer``. For
+other optimizers moments and curvature are unknown.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What is known of one parameter after a step, in the parameter's shape; None of what is not kept.
+    """What is known about one parameter after a step, in the parameter's shape; None for what is unknown.
 
-    The step is lr * ``step_factor`` * m / ``divisor``, with m the averaged gradient ``first``; ``curvature_factor`` is
-    what the averaging does to the curvature, as in ``momentum_factor``. Both moments are debiased. ``eps`` is NaN
-    without one.
+    The step is lr * ``step_factor`` * m / ``divisor``, with m the averaged gradient ``first``. ``curvature_factor`` is
+    the effect of averaging on curvature, as in ``momentum_factor``. Both moments are debiased. ``eps`` is NaN without
+    one.
     """
 
     first: torch.Tensor | None = None
@@ -32,7 +32,7 @@ class Moments:
 
 
 def moments_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, group: Mapping[str, Any]) -> Moments:
-    """The moments of ``parameter``, which is in ``group``, after a step."""
+    """Return the moments of ``parameter``, which is in ``group``, after a step."""
     state = optimizer.state.get(parameter, {})
     if "exp_avg_sq" in state:
         return _of_adam(state, group)
@@ -44,7 +44,7 @@ def moments_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, group:
 
 
 def _of_adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Moments:
-    """m / (1 - beta1^t) over sqrt(v / (1 - beta2^t)) + eps; v is its highest where the optimizer keeps that."""
+    """Return m / (1 - beta1^t) over sqrt(v / (1 - beta2^t)) + eps; with amsgrad, v is its maximum."""
     (beta1, beta2), eps, age = group["betas"], float(group["eps"]), float(state["step"])
     second = state.get("max_exp_avg_sq", state["exp_avg_sq"]) / (1 - float(beta2) ** age)
     left = 1 - float(beta1) ** age
@@ -58,11 +58,11 @@ def _of_adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Moments:
 
 
 def _of_rmsprop(state: Mapping[str, Any], group: Mapping[str, Any]) -> Moments:
-    """The gradient, or its running sum, over sqrt(v) + eps; v is not debiased, and less its mean squared if centred."""
+    """Return the gradient, or its running sum, over sqrt(v) + eps. v is not debiased; if centred, it is a variance."""
     second, momentum, eps = state["square_avg"], float(group["momentum"]), float(group["eps"])
     if "grad_avg" in state:
         second = (second - state["grad_avg"].square()).clamp(min=0.0)
-    # The running sum is of steps that are divided already: of its average nothing can be read.
+    # The running sum is over steps that are already divided, so the averaged gradient is unknown.
     return Moments(
         second=second,
         divisor=second.sqrt() + eps,
@@ -73,9 +73,9 @@ def _of_rmsprop(state: Mapping[str, Any], group: Mapping[str, Any]) -> Moments:
 
 
 def _of_sgd(state: Mapping[str, Any], group: Mapping[str, Any], parameter: torch.Tensor) -> Moments:
-    """torch sums gradients, b = momentum b + (1 - dampening) g: an average times (1 - dampening) / (1 - momentum).
+    """Return the average (1 - momentum) / (1 - dampening) * b of torch's sum b = momentum b + (1 - dampening) g.
 
-    Nesterov's step is read as one without it.
+    Nesterov's step is treated as plain momentum.
     """
     momentum, buffer = float(group["momentum"]), state.get("momentum_buffer")
     factor = (1 - float(group["dampening"])) / (1 - momentum) if momentum else 1.0

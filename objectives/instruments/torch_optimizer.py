@@ -1,6 +1,6 @@
-"""The same telemetry for a user's own training loop: any module, any optimizer with torch's interface.
+"""Telemetry of a user's own training loop: any module, any optimizer with torch's interface.
 
-The optimizer's hooks show each step before and after it.
+The optimizer's hooks read each step before and after it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from objectives.instruments.curvature import hessian_pieces, measure_curvature
 from objectives.instruments.telemetry import group_readings
 from objectives.instruments.torch_moments import Moments, moments_of
+from objectives.stacking.independence import rows_of_blocks
 from objectives.stacking.layout import Layout
-from objectives.stacking.rounding import rows_of_blocks
 
-# Shapes: one member, n parameters zero-padded to whole blocks; a leading axis of 1 where instruments want members.
+# Shapes: one member, n parameters zero-padded to whole blocks, with a leading axis of 1 for the members.
 
 Closure = Callable[[], torch.Tensor]
 Reading = dict[str, float]
 
 
 class ClosureGraph:
-    """The gradient of one loss by the parameters that it was computed with, and its products with the Hessian."""
+    """The gradient of a loss with respect to the parameters, and its products with the Hessian."""
 
     def __init__(self, closure: Closure, parameters: Sequence[torch.Tensor]) -> None:
-        """``closure()`` computes the loss, a tensor of one element, and calls no ``backward``."""
+        """``closure()`` returns the loss, a tensor with one element, and must not call ``backward``."""
         self._parameters = list(parameters)
-        # Fused attention is only once differentiable, on a CPU and on a GPU.
+        # Fused attention is differentiable only once, on a CPU and on a GPU.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             loss = closure()
         self._gradient = torch.autograd.grad(
@@ -38,20 +38,20 @@ class ClosureGraph:
         self.gradient_Rn = _row(self._gradient)
 
     def hessian_product(self, vector_Rn: torch.Tensor) -> torch.Tensor:
-        """The Hessian times ``vector_Rn``, (1, n)."""
+        """Return the Hessian times ``vector_Rn``, (1, n)."""
         sizes = [parameter.numel() for parameter in self._parameters]
         pieces = vector_Rn.split([*sizes, vector_Rn.shape[1] - sum(sizes)], dim=1)
         return _row(hessian_pieces(self._gradient, self._parameters, pieces))
 
 
 class OptimizerReadings:
-    """Reads ``module`` every ``every`` steps of ``optimizer``, with curvature every ``curvature``; None for none.
+    """Read ``module`` every ``every`` steps of ``optimizer``, and its curvature every ``curvature`` steps, if not None.
 
-    ``closure()`` returns the loss of a sample batch, for the curvature alone; None where that is not wanted. Steps
-    count from ``first_step``. ``take`` returns the last reading, once. Reading leaves training as it is: parameters,
-    gradients, buffers and random streams are the same with and without it. ``close`` ends it.
+    ``closure()`` returns the loss of a sample batch for the curvature; None for no curvature. Steps count from
+    ``first_step``. ``take`` returns the last reading, once. Reading leaves training as it is: parameters, gradients,
+    buffers and random streams are the same with and without it. ``close`` ends it.
 
-    Raises ValueError for parameters that the optimizer does not have, or that lie in parts on several machines.
+    Raises ValueError for parameters that the optimizer lacks, or that are sharded over several machines.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class OptimizerReadings:
         if not self._parameters:
             raise ValueError("the optimizer has none of the module's parameters: give the module that it trains")
         if any(hasattr(p, "full_tensor") for p in self._parameters.values()):
-            raise ValueError("the parameters are sharded: readings need whole ones")
+            raise ValueError("the parameters are sharded: readings need whole parameters")
         self._layout = Layout({name: tuple(p.shape) for name, p in self._parameters.items()})
         self._step = first_step
         self._reading: tuple[int, Reading] | None = None
@@ -84,12 +84,12 @@ class OptimizerReadings:
         ]
 
     def take(self) -> tuple[int, Reading] | None:
-        """The step and the numbers of the reading since the last call; None if there was none."""
+        """Return the step and numbers of the reading since the last call, or None."""
         reading, self._reading = self._reading, None
         return reading
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         for hook in self._hooks:
             hook.remove()
 
@@ -127,7 +127,7 @@ class OptimizerReadings:
         self._step += 1
 
     def _measured(self, moments: Sequence[Moments]) -> dict[str, torch.Tensor]:
-        """The curvature at the parameters before this step, with the divisor of its update."""
+        """Return the curvature at the parameters before this step, with the divisor of its update."""
         assert self._before is not None
         assert self._closure is not None
         rates = [
@@ -145,11 +145,11 @@ class OptimizerReadings:
         with _untouched(self._module, list(self._parameters.values()), self._before), torch.enable_grad():
             graph = ClosureGraph(self._closure, list(self._parameters.values()))
             factor_R = torch.tensor([moments[0].curvature_factor], dtype=torch.float64, device=divisor_Rn.device)
-            found = measure_curvature(graph, divisor_Rn, factor_R, self._warm_Rn, self._products)
-        self._warm_Rn = found.warm_Rn
+            result = measure_curvature(graph, divisor_Rn, factor_R, self._warm_Rn, self._products)
+        self._warm_Rn = result.warm_Rn
         return {
-            "lambda_grad": found.lambda_grad_R,
-            "lambda_max": found.lambda_max_R,
+            "lambda_grad": result.lambda_grad_R,
+            "lambda_max": result.lambda_max_R,
             "curvature_threshold": torch.tensor([2 / rate], dtype=torch.float64),
         }
 
@@ -158,12 +158,12 @@ class OptimizerReadings:
 
 
 def _row(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Values of every parameter as one row, (1, n), detached."""
+    """Return the values of every parameter as one row, (1, n), detached."""
     return rows_of_blocks(value.detach()[None] for value in values)
 
 
 def _row_or_none(values: Sequence[torch.Tensor | None], padding: float = 0.0) -> torch.Tensor | None:
-    """The same of moments, with ``padding`` in the columns that no parameter has; None where one is not kept."""
+    """Return moments as one row, with ``padding`` in the padded columns, or None if a parameter lacks its moment."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
@@ -176,7 +176,7 @@ def _row_or_none(values: Sequence[torch.Tensor | None], padding: float = 0.0) ->
 def _untouched(
     module: torch.nn.Module, parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> Iterator[None]:
-    """Give the parameters other ``values`` for a while; put them, the buffers and the random streams back after it."""
+    """Give the parameters other ``values`` for the block, then restore them, the buffers and the random streams."""
     after = [parameter.detach().clone() for parameter in parameters]
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = {parameter.device for parameter in parameters if parameter.device.type == "cuda"}

@@ -1,4 +1,4 @@
-"""Text corpora, the batches that members draw from them, and where a batch came from."""
+"""Text corpora, the batches that members draw from them, and the origin of a batch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pathlib import Path
 import torch
 
 from objectives.base import GptConfig
-from objectives.stacking.seeding import seeded_generator
+from objectives.stacking.independence import seeded_generator
 
 # Shapes: K members, S cohorts, N steps, B sequences, T context length.
 
 _HELD_OUT = 0.1
 _POSITIONS_PER_CHUNK = 256
 _STEPS_PER_DRAW = 32
-# Streams of one seed that must not overlap: which text, which steps are corrupted, and by which bytes.
+# A seed's streams, which must not overlap: for the text, the corrupted steps, and their random bytes.
 _BATCH_PURPOSE, _CORRUPTION_PURPOSE, _RANDOM_BYTES_PURPOSE = 1, 8, 9
-# Tests contain invalid bytes on purpose, and site-packages differ between machines.
+# Tests contain invalid bytes on purpose; site-packages differ between machines.
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 # For the origin of a batch: bytes quoted per sequence, and sequences listed in one line.
-_EXCERPT_BYTES, _SEQUENCES_TOLD = 60, 4
+_EXCERPT_BYTES, _MOST_SEQUENCES = 60, 4
 
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file of a corpus: its ``size`` bytes begin at byte ``start`` of the text and are followed by a line break."""
+    """A file of a corpus: ``size`` bytes of the text, beginning at byte ``start`` and followed by a line break."""
 
     name: str
     start: int
@@ -57,10 +57,9 @@ class Corpus:
 
 @functools.lru_cache(maxsize=4)
 def load_corpus(text: tuple[str, ...]) -> Corpus:
-    """Read ``text`` (files, folders or globs); the source of Python's standard library if empty.
+    """Read ``text`` (files, folders or globs), or the source of Python's standard library if empty.
 
-    The last tenth of the bytes is held out.
-    Raises ValueError when a pattern matches no file or there is too little text.
+    The last tenth of the bytes is held out. Raises ValueError if a pattern matches no file or there is too little text.
     """
     if text:
         named, source = [(str(path), path) for pattern in text for path in _matching_files(pattern)], ", ".join(text)
@@ -69,11 +68,11 @@ def load_corpus(text: tuple[str, ...]) -> Corpus:
     contents = [path.read_bytes() for _, path in named]
     content = b"\n".join(contents)
     if len(content) < 10_000:
-        raise ValueError(f"text {source} holds {len(content)} bytes: at least 10000 are needed to train")
+        raise ValueError(f"text {source} has {len(content)} bytes: training needs at least 10000")
     # torch warns about a read-only buffer; bytearray makes a writable copy.
     tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     split = int(len(tokens) * (1 - _HELD_OUT))
-    sizes = [len(one) for one in contents]
+    sizes = [len(file_content) for file_content in contents]
     starts = itertools.accumulate((size + 1 for size in sizes), initial=0)
     files = tuple(TextFile(name, start, size) for (name, _), start, size in zip(named, starts, sizes, strict=False))
     return Corpus(tokens[:split], tokens[split:], source, hashlib.sha256(content).hexdigest(), files)
@@ -96,13 +95,13 @@ def _standard_library() -> list[tuple[str, Path]]:
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, subfolders, names in os.walk(library):
-        subfolders[:] = [name for name in subfolders if name not in _NOT_LIBRARY]  # not even looked into: thousands
+        subfolders[:] = [name for name in subfolders if name not in _NOT_LIBRARY]  # not searched: they have thousands
         paths += [Path(folder, name) for name in names if name.endswith(".py") and name not in _NOT_LIBRARY]
     return [(path.relative_to(library).as_posix(), path) for path in sorted(paths)]
 
 
 class BatchStream:
-    """Random sequences for cohorts; a cohort's batch depends only on its seed and step."""
+    """Random sequences for cohorts. A cohort's batch depends only on its seed and step."""
 
     def __init__(self, corpus: Corpus, batch_size: int, context: int, device: torch.device):
         self.batch_size, self.context = batch_size, context
@@ -114,7 +113,7 @@ class BatchStream:
         self._drawn_for: list[tuple[int, int]] = []
 
     def batch(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """Bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs, and targets shifted by one."""
+        """Return the bytes for each (seed, step), int64 of shape (S, B, T + 1): inputs, and targets shifted by one."""
         first = cohorts[0][1] - self._drawn_for[0][1] if self._drawn_for else -1
         expected = [(seed, step + first) for seed, step in self._drawn_for]
         if not 0 <= first < _STEPS_PER_DRAW or expected != list(cohorts):
@@ -132,7 +131,7 @@ class BatchStream:
         self._chunk_of = {key: chunk for key, chunk in self._chunk_of.items() if key in current}
 
     def _positions(self, seed: int, step: int) -> torch.Tensor:
-        """Start of each sequence for the steps from ``step`` on, (N, B)."""
+        """Return the start of each sequence for ``step`` and the steps after it, (N, B)."""
         chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
         pieces = [self._chunk(seed, chunk)[offset : offset + _STEPS_PER_DRAW]]
         if len(pieces[0]) < _STEPS_PER_DRAW:
@@ -147,23 +146,23 @@ class BatchStream:
 
 
 def _positions_of_chunk(seed: int, chunk: int, num_starts: int, batch_size: int) -> torch.Tensor:
-    """Start of each sequence for the steps of one chunk, (_POSITIONS_PER_CHUNK, B)."""
+    """Return the start of each sequence for the steps of one chunk, (_POSITIONS_PER_CHUNK, B)."""
     generator = seeded_generator(seed, _BATCH_PURPOSE, chunk)
     return torch.randint(num_starts, (_POSITIONS_PER_CHUNK, batch_size), generator=generator)
 
 
 class Corruption:
-    """Replaces a share of each member's batches, or a burst of them, inputs and targets, by random bytes.
+    """Replace a share of each member's batches, or a burst of batches, by random bytes, both inputs and targets.
 
-    A whole batch is corrupted where u(seed, step) < share, with u uniform on [0, 1), and in the steps of a burst. Of
-    two members with one seed, the one with the smaller share meets a subset of the other's corrupted batches, at the
-    same steps and with the same bytes. No model predicts random bytes with a mean loss below log 256, except by chance,
-    so a trained model shows a spike of known cause. Does nothing where no batch of this step is corrupted, and never
-    waits for the device.
+    A whole batch is corrupted if u(seed, step) < share, with u uniform on [0, 1), and during a burst. Of two members
+    with one seed, the one with the smaller share gets a subset of the other's corrupted batches, at the same steps and
+    with the same bytes. Except by chance, a model cannot predict random bytes with a mean loss below log 256, so a
+    trained model shows a spike of known cause. Does nothing at a step without a corrupted batch, and never waits for
+    the device.
     """
 
     def __init__(self, shares: Sequence[float], device: torch.device, bursts: Sequence[range] = ()) -> None:
-        """``shares``: the fraction of each member's batches to corrupt, 0 to 1; ``bursts``: the steps of its burst."""
+        """``shares`` are the fractions of each member's batches to corrupt; ``bursts`` are the steps of its burst."""
         self._largest_share = max(shares)
         self._share_K = torch.tensor(shares, dtype=torch.float64, device=device)
         bursts = bursts or [range(0)] * len(shares)
@@ -174,7 +173,7 @@ class Corruption:
     def apply(
         self, tokens_KBS: torch.Tensor, cohorts: Sequence[tuple[int, int]], cohort_of_member_K: torch.Tensor
     ) -> torch.Tensor:
-        """The bytes that each member trains on; ``cohorts`` are (seed, step), with S = T + 1 bytes per sequence."""
+        """Return the bytes that each member trains on, with S = T + 1 per sequence; ``cohorts`` are (seed, step)."""
         in_burst = [any(step in burst for burst in self._bursts) for _, step in cohorts]
         if self._largest_share == 0 and not any(in_burst):
             return tokens_KBS
@@ -198,17 +197,17 @@ class Corruption:
 
 
 def burst_of(config: GptConfig) -> range:
-    """The steps of a member's burst of corrupted batches; empty without one."""
+    """Return the steps of a member's burst of corrupted batches; empty without one."""
     return range(0) if config.burst_at is None else range(config.burst_at, config.burst_at + config.burst_length)
 
 
 def text_at(config: GptConfig, step: int) -> tuple[str, ...]:
-    """The text that a member trains on at a data step: ``shift_text`` from ``shift_at`` on."""
+    """Return the text that a member trains on at a data step: ``shift_text`` once ``shift_at`` is reached."""
     return config.text if config.shift_at is None or step < config.shift_at else config.shift_text
 
 
 def corruption_draw(seed: int, step: int) -> float:
-    """u(seed, step), uniform on [0, 1): a member's batch is corrupted where this is below its share."""
+    """Return u(seed, step), uniform on [0, 1): a member's batch is corrupted if this is below its share."""
     chunk, offset = divmod(step, _POSITIONS_PER_CHUNK)
     return _corruption_draws(seed, chunk)[offset]
 
@@ -220,18 +219,18 @@ def _corruption_draws(seed: int, chunk: int) -> tuple[float, ...]:
 
 
 def random_bytes(seed: int, step: int, size: Sequence[int]) -> torch.Tensor:
-    """The bytes of a corrupted batch, uint8 of shape ``size``."""
+    """Return the bytes of a corrupted batch, uint8 of shape ``size``."""
     generator = seeded_generator(seed, _RANDOM_BYTES_PURPOSE, step)
     return torch.randint(256, tuple(size), generator=generator, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceOrigin:
-    """Where a sequence of a batch came from: ``length`` bytes of the training text, starting at byte ``start``.
+    """The origin of a sequence in a batch: ``length`` bytes of the training text, starting at byte ``start``.
 
-    That is byte ``offset`` of ``file``, whose trailing line break counts as part of it. A sequence with
+    This is byte ``offset`` of ``file``, whose trailing line break counts as part of the file. A sequence with
     ``is_cut_short`` crosses the end of the file and continues in the next one. ``excerpt`` is its beginning, on one
-    line. Where ``is_corrupted``, random bytes replaced all of it.
+    line. If ``is_corrupted``, random bytes replaced the whole sequence.
     """
 
     start: int
@@ -244,9 +243,9 @@ class SequenceOrigin:
 
 
 def batch_origin(config: GptConfig, seed: int, step: int) -> list[SequenceOrigin]:
-    """Where each sequence of a batch came from, found without training.
+    """Return the origin of each sequence in a batch, found without training.
 
-    ``step`` counts batches of data; for a member that was rolled back it is ahead of the member's own step
+    ``step`` counts batches of data; after a rollback it is ahead of the member's own step
     (``objectives.base.data_step``). Raises ValueError as ``load_corpus`` does.
     """
     corpus = load_corpus(text_at(config, step))
@@ -265,15 +264,15 @@ def _origin(corpus: Corpus, start: int, length: int, is_corrupted: bool) -> Sequ
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
-    """The origin of a batch in one line: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
+    """Return the origin of a batch in one line: "bytes 10,231-10,263 of json/decoder.py, ... and 4 more sequences".
 
     The bytes are the context and the last target. Raises as ``batch_origin`` does.
     """
     origins = batch_origin(config, seed, step)
-    told = ", ".join(_span(origin) for origin in origins[:_SEQUENCES_TOLD])
-    num_more = len(origins) - _SEQUENCES_TOLD
+    spans = ", ".join(_span(origin) for origin in origins[:_MOST_SEQUENCES])
+    num_more = len(origins) - _MOST_SEQUENCES
     more = f" and {num_more} more sequence{'s' if num_more > 1 else ''}" if num_more > 0 else ""
-    return told + more + (", replaced by random bytes" if origins[0].is_corrupted else "")
+    return spans + more + (", replaced by random bytes" if origins[0].is_corrupted else "")
 
 
 def _span(origin: SequenceOrigin) -> str:
@@ -283,7 +282,7 @@ def _span(origin: SequenceOrigin) -> str:
 
 
 def held_out_batches(corpus: Corpus, num_batches: int, batch_size: int, context: int) -> torch.Tensor:
-    """Evenly spaced held-out sequences, the same for all members: int64 (num_batches, B, T + 1)."""
+    """Return evenly spaced held-out sequences, the same for all members: int64 (num_batches, B, T + 1)."""
     starts = torch.linspace(0, len(corpus.held_out) - context - 1, num_batches * batch_size).long()
     tokens = corpus.held_out[starts[:, None] + torch.arange(context + 1)].long()
     return tokens.view(num_batches, batch_size, context + 1)

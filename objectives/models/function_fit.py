@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import ExecutionPlan, FunctionFitConfig
-from objectives.stacking.seeding import seeded_generator
+from objectives.stacking.independence import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, N points, W hidden units.
@@ -20,7 +20,7 @@ from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 def start(
     configs: Sequence[FunctionFitConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
 ) -> FunctionFitTrainer:
-    """Begin training a pack of small networks."""
+    """Start training a pack of small networks."""
     return FunctionFitTrainer(configs, seeds, device, plan)
 
 
@@ -52,11 +52,11 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
         }
 
     def group_of(self, name: str) -> str:
-        """The two layers."""
+        """Return the layer of a weight, input or output."""
         return "input" if name.startswith("in_") else "output"
 
     def losses(self) -> torch.Tensor:
-        """Mean squared error of each member, shape (K,)."""
+        """Return the mean squared error of each member, shape (K,)."""
         if self.structure.batch_size is None:
             return self._squared_error(self._x_N.expand(self.num_members, -1), self._y_N)
         num_points, size = self.structure.num_points, (self.structure.batch_size,)
@@ -65,7 +65,7 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
-        """Mean squared error at the midpoints between training points, for the members in ``rows``."""
+        """Return the mean squared error at the midpoints between training points, for the members in ``rows``."""
         between_N = (self._x_N[1:] + self._x_N[:-1]) / 2
         target_N = torch.sin(between_N) + torch.sin(4 * between_N)
         return self._squared_error(between_N.expand(self.num_members, -1), target_N)[list(rows)]
@@ -73,8 +73,8 @@ class FunctionFitTrainer(PackedTrainer[FunctionFitConfig]):
     def _squared_error(self, x_KN: torch.Tensor, y_KN: torch.Tensor) -> torch.Tensor:
         weights = self.weights
         if len(x_KN) == 1:
-            # A single member would use another matmul kernel, which gives other bits: duplicate it. All of it is
-            # duplicated, not the product alone, so that second derivatives also add up in the same order.
+            # A single member would use another matmul kernel, with other bits, so it is duplicated. The whole member
+            # is duplicated, not the product alone, so that second derivatives also sum in the same order.
             weights = {name: weight.expand(2, *weight.shape[1:]) for name, weight in weights.items()}
         hidden_KNW = torch.tanh(x_KN[..., None] * weights["in_weight"][:, None] + weights["in_bias"][:, None])
         out_KN = torch.bmm(hidden_KNW, weights["out_weight"]).squeeze(-1) + weights["out_bias"]

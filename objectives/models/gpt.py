@@ -1,4 +1,4 @@
-"""The built-in proxy: a byte-level decoder-only transformer, with K members as one stacked model."""
+"""The built-in transformer: byte-level and decoder-only, with K members as one stacked model."""
 
 from __future__ import annotations
 
@@ -10,36 +10,32 @@ import torch
 
 from objectives.base import ExecutionPlan, GptConfig
 from objectives.models import data
-from objectives.models.curriculum import context_lengths
 from objectives.models.data import BatchStream, Corruption, burst_of, held_out_batches, load_corpus
 from objectives.models.gpt_gradient import losses_and_gradient
 from objectives.models.gpt_init import initial_weights, with_init
-from objectives.models.gpt_knobs import Knobs, dropout_keys
+from objectives.models.gpt_knobs import Knobs, context_lengths, dropout_keys
 from objectives.models.gpt_model import AUTOCAST, cross_entropy, depth_of, forward_readings, group_of
 from objectives.models.micro_batches import MicroBatches
 from objectives.optimizers.packed_optimizer import Rows
 from objectives.stacking.compiling import Compiled
-from objectives.stacking.rounding import rows_of_blocks
-from objectives.stacking.seeding import seeded_generator
+from objectives.stacking.independence import rows_of_blocks, seeded_generator
 from objectives.training.loss_scaling import LossScaler
 from objectives.training.packed import PackedTrainer, Weights
 
-# Shapes: K members, R of them being read, B sequences, T bytes of context, n parameters of one member.
+# Shapes: K members, R observed ones, B sequences, T bytes of context, n parameters per member.
 
-# The dropout stream among the random streams of one seed.
-_DROPOUT_PURPOSE = 10
-_NEVER = 2**62  # the step of a shift that does not come
-# Sequences of a batch used for readings of the forward pass: all of a large batch would take much memory.
-_MOST_SEQUENCES_READ = 2
+_DROPOUT_PURPOSE = 10  # of the random stream, among a seed's streams
+_NEVER = 2**62  # the step of a shift that never comes
+_MOST_SEQUENCES_READ = 2  # of a batch, in the readings of a forward pass: a whole batch would take much memory
 
 
 def start(configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> GptTrainer:
-    """Begin training a pack of transformers."""
+    """Start training a pack of transformers."""
     return GptTrainer(configs, seeds, device, plan)
 
 
 def batch_text(config: GptConfig, seed: int, step: int) -> str:
-    """Where the text of a batch came from, in one line; ``step`` counts batches of data."""
+    """Return one line on the origin of a batch's text; ``step`` counts batches of data."""
     return data.batch_text(config, seed, step)
 
 
@@ -47,54 +43,54 @@ class GptTrainer(PackedTrainer[GptConfig]):
     """A transformer with learned positions, GELU, no biases and an untied head.
 
     The loss is the mean next-byte cross-entropy of the batch in nats, plus z_loss * mean(log^2 Z). With ``accumulate``,
-    loss and gradient are means over that many micro-batches, equal up to rounding, or over fewer of them. In float16 a
-    member's loss is scaled before the backward pass, and a step whose gradient overflows is skipped for that member.
+    loss and gradient are means over that many micro-batches or fewer, equal up to rounding. In float16 a member's loss
+    is scaled before the backward pass, and a step whose gradient overflows is skipped for that member.
     """
 
     def __init__(self, configs: Sequence[GptConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         super().__init__(configs, seeds, device, plan)
         self.corpus = load_corpus(self.structure.text)
         self.batches = BatchStream(self.corpus, self.structure.batch_size, self.structure.context, self.device)
-        self._later_batches: BatchStream | None = None  # of the text after a shift, once a member needs it
+        self._later_batches: BatchStream | None = None  # with the text after a shift, once a member needs it
         is_on_cpu = self.device.type == "cpu"
         if not is_on_cpu:
             torch.set_float32_matmul_precision("high" if self.structure.precision == "tf32" else "highest")
-        # The hand-written passes are for CPUs; a GPU has fused attention, and autocast needs autograd.
+        # The hand-written passes are for CPUs: a GPU has fused attention, and autocast needs autograd.
         self._by_hand = is_on_cpu and self.structure.precision not in AUTOCAST
         self._differentiate: Callable[..., tuple[torch.Tensor, torch.Tensor]] = losses_and_gradient
         self._cross_entropy: Callable[..., torch.Tensor] = functools.partial(cross_entropy, self.structure)
         if plan.compiled and self._by_hand:
             self._differentiate = Compiled(losses_and_gradient)
         elif plan.compiled:
-            # At these sizes a GPU spends more on launching kernels than on running them: record them as a CUDA graph.
+            # At these sizes a GPU spends more time on launching kernels than on running them, so record a CUDA graph.
             mode = None if is_on_cpu else "reduce-overhead"
             self._cross_entropy = Compiled(self._cross_entropy, mode=mode)
 
     def initial_weights(self, seed: int) -> Weights:
-        """One member's weights as drawn from its seed."""
+        """Return one member's weights as drawn from its seed."""
         return initial_weights(self.structure, seed)
 
     def own_weights(self, drawn: Weights, config: GptConfig) -> Weights:
-        """The drawn weights with a member's ``init``."""
+        """Return the drawn weights, scaled by the member's ``init``."""
         return with_init(drawn, config)
 
     def group_of(self, name: str) -> str:
-        """embedding, attention, mlp, norm or head."""
+        """Return embedding, attention, mlp, norm or head."""
         return group_of(name)
 
     def depth_of(self, name: str) -> str | None:
-        """shallow, middle or deep: the third of the blocks; None outside of them."""
+        """Return the third of the blocks (shallow, middle or deep), or None outside blocks."""
         return depth_of(name, self.structure.depth)
 
     def memory_names(self) -> Sequence[str]:
-        """The loss scale in float16, the averages of the noise scale with micro-batches."""
+        """Return the loss scale in float16, and the averages of the noise scale with micro-batches."""
         return (
             *(LossScaler.MEMORY if self.structure.precision == "float16" else ()),
             *(MicroBatches.MEMORY if self.structure.accumulate > 1 else ()),
         )
 
     def members_changed(self) -> None:
-        """Read the hyperparameters of the current members again."""
+        """Read the hyperparameters of the current members."""
         self._fixed = Knobs(
             z_loss_K=self._numbers_of("z_loss", 0.0),
             residual_scale_K=self._numbers_of("residual_scale", 1.0),
@@ -113,20 +109,20 @@ class GptTrainer(PackedTrainer[GptConfig]):
         self._drawn: tuple[int, torch.Tensor, Knobs] | None = None
 
     def numbers_changed(self, acting: Mapping[int, GptConfig]) -> None:
-        """Take over how many micro-batches members train on."""
+        """Update how many micro-batches members train on."""
         if self._parts is not None:
             self._parts.change(acting)
 
     def losses(self) -> torch.Tensor:
-        """Loss of each member on this step's data, shape (K,), in nats."""
+        """Return each member's loss on this step's data, shape (K,), in nats."""
         return self._cross_entropy(self.weights, *self._batch())
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
-        """Loss on this step's data for the members in ``rows``; single precision, eager, twice differentiable.
+        """Return the loss on this step's data for the members in ``rows``: float32, eager, twice differentiable.
 
         The caller must choose an attention backend that is twice differentiable.
         """
-        # Without recomputation: a second derivative would repeat the forward pass each time.
+        # Without recomputation: otherwise each second derivative would repeat the forward pass.
         structure = self.structure.model_copy(update={"precision": "float32", "recompute": False})
         tokens_KBS, knobs = self._batch()
         return cross_entropy(
@@ -134,7 +130,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         )
 
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
+        """Return each member's loss, (K,), and gradient, (K, n), on this step's data."""
         tokens_KBS, knobs = self._batch()
 
         def differentiate(first: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,20 +145,20 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return loss_K, grad_Kn
 
     def own_metrics(self) -> dict[str, torch.Tensor]:
-        """In float16: ``loss_scale`` of the step, and ``is_skipped`` (0 or 1)."""
+        """Return, in float16, the step's ``loss_scale``, and ``is_skipped`` (0 or 1)."""
         if self._scaler is None or self.held_K is None:
             return {}
         return {"loss_scale": self._scaler.used_K, "is_skipped": self.held_K}
 
     def signals(self) -> dict[str, torch.Tensor]:
-        """The noise scale over the batch size and AdaScale's gain; in float16 whether the loss scale fell, 0 or 1."""
+        """Return noise scale over batch size, AdaScale's gain, and in float16 whether the loss scale fell, 0 or 1."""
         noise = {} if self._parts is None else self._parts.signals()
         if self._scaler is None:
             return noise
         return noise | {"loss_scale_falls": self._scaler.scale_K < self._scaler.used_K}
 
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """``attention_logit`` and ``log_z`` of this step's forward pass; ``noise_scale`` of the steps before."""
+        """Return ``attention_logit`` and ``log_z`` of this forward pass, and ``noise_scale`` of the steps before."""
         tokens_KBS, knobs = self._batch()
         tokens_RBS = tokens_KBS[rows, :_MOST_SEQUENCES_READ]
         knobs = knobs.of_rows(rows).of_sequences(0, tokens_RBS.shape[1])
@@ -172,7 +168,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
 
     @torch.no_grad()
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
-        """Mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
+        """Return the mean next-byte cross-entropy on held-out text, in nats, for ``rows``; no dropout, no z-loss."""
         structure, index = self.structure, torch.tensor(rows, device=self.device)
         weights = {name: weight[index] for name, weight in self.weights.items()}
         knobs = self._fixed.of_validation().of_rows(index)
@@ -181,7 +177,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return torch.stack([cross_entropy(structure, weights, tokens_KBS, knobs) for tokens_KBS in tokens]).mean(0)
 
     def describe(self) -> Mapping[str, str]:
-        """Which text was trained on, and why compilation was disabled where it was requested."""
+        """Return the text that was trained on, and why compilation failed, if it did."""
         tried = (self._differentiate, self._cross_entropy)
         failures = [function.failure for function in tried if isinstance(function, Compiled) and function.failure]
         return {
@@ -192,13 +188,13 @@ class GptTrainer(PackedTrainer[GptConfig]):
         }
 
     def _loss_and_gradient(self, tokens_KBS: torch.Tensor, knobs: Knobs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss and gradient on a part of the batch."""
+        """Return loss and gradient on a part of the batch."""
         if self._by_hand:
             weights = {name: weight.detach() for name, weight in self.weights.items()}
             with torch.no_grad():
                 return self._differentiate(weights, tokens_KBS, self.structure, self.plan.kernels, knobs)
         loss_K = self._cross_entropy(self.weights, tokens_KBS, knobs)
-        # Members do not mix, so the gradient of the sum holds each member's own gradient.
+        # Members do not mix, so the gradient of the sum has each member's gradient.
         summed = (loss_K if self._scaler is None else self._scaler.scaled(loss_K)).sum()
         grad_Kn = rows_of_blocks(torch.autograd.grad(summed, list(self.weights.values())))
         if self._scaler is not None:
@@ -207,20 +203,20 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return loss_K.detach().clone(), grad_Kn
 
     def _batch(self) -> tuple[torch.Tensor, Knobs]:
-        """This step's bytes and knobs, even after the optimizer's step counter has advanced."""
+        """Return this step's bytes and knobs, even after the optimizer's step counter has advanced."""
         if self._drawn is None or self._drawn[0] != self.num_steps:
             self._drawn = self.num_steps, self._tokens(), self._knobs()
         _, tokens_KBS, knobs = self._drawn
         return tokens_KBS, knobs
 
     def _tokens(self) -> torch.Tensor:
-        """This step's bytes of each member, (K, B, T + 1)."""
+        """Return this step's bytes of each member, (K, B, T + 1)."""
         cohorts = self.cohorts()
         tokens_KBS = self._text(cohorts)
         return self._corruption.apply(tokens_KBS, cohorts, self.cohort_of_member_K)
 
     def _text(self, cohorts: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """This step's bytes of each member before any corruption: of ``shift_text`` from its ``shift_at`` on."""
+        """Return this step's bytes of each member before corruption, of ``shift_text`` once it is due."""
         steps = [step for _, step in cohorts]
         if max(steps) < min(self._shifts):
             return self.batches.batch(cohorts)[self.cohort_of_member_K]
@@ -235,7 +231,7 @@ class GptTrainer(PackedTrainer[GptConfig]):
         return torch.where(is_later_K11, later_KBS, self.batches.batch(cohorts)[self.cohort_of_member_K])
 
     def _knobs(self) -> Knobs:
-        """This step's knobs of each member."""
+        """Return this step's knobs of each member."""
         knobs = self._fixed
         if knobs.dropout_K is not None:
             keys = [seeded_generator(seed, _DROPOUT_PURPOSE, step).initial_seed() for seed, step in self.cohorts()]

@@ -2,8 +2,8 @@
 
 The same mathematics as ``objectives.models.gpt.cross_entropy`` under autograd, in two thirds of the time at proxy
 sizes: attention over short contexts is a few batched products, the softmax of the loss becomes its own gradient in
-place, residual sums are fused into matrix products, and no graph is recorded and no gradient zeroed. Only plain tensor
-operations, so ``torch.compile`` can fuse all of it.
+place, residual sums are fused into matrix products, no graph is recorded and no gradient zeroed. Only plain tensor
+operations, so ``torch.compile`` can fuse everything.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch.nn.functional as F
 
 from objectives.base import GptConfig, Kernels
 from objectives.models.gpt_knobs import NEUTRAL, Knobs, block_positions, branch_factor, may_attend, with_z_loss
-from objectives.stacking.rounding import rows_of_blocks
+from objectives.models.gpt_model import NORM_EPS
+from objectives.stacking.independence import rows_of_blocks
 
-# Shapes: K members, B sequences, T positions, N = B * T, D width, H heads, C channels of a head, V bytes,
+# Shapes: K members, B sequences, T positions, N = B * T, D width, H heads, C channels per head, V bytes,
 # G = K * B * H groups of attention. d_x is the gradient of the summed losses with respect to x.
 
 Tensors = dict[str, torch.Tensor]
-_EPS = 1e-5  # of both norms; torch's default of layer norm
 
 
 def losses_and_gradient(
     weights: Tensors, tokens_KBS: torch.Tensor, structure: GptConfig, kernels: Kernels, knobs: Knobs = NEUTRAL
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss of each member, (K,), and its gradient, (K, n), in the order of ``weights``, zero-padded.
+    """Return each member's loss, (K,), and gradient, (K, n), in the order of ``weights``, zero-padded.
 
     ``tokens_KBS`` has S = T + 1 bytes per sequence: inputs, and targets shifted by one.
     """
@@ -59,14 +59,14 @@ def losses_and_gradient(
 
 
 def _positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
-    """The position embedding added at each of the first positions, (K, T, D)."""
+    """Return the position embedding added at each of the first positions, (K, T, D)."""
     if knobs.context_K is None:
         return position_KTD[:, :num_positions]
     return position_KTD.reshape(-1, position_KTD.shape[2])[_rows_of_positions(position_KTD, num_positions, knobs)]
 
 
 def _into_positions(d_KTD: torch.Tensor, position_KTD: torch.Tensor, knobs: Knobs) -> torch.Tensor:
-    """The backward pass of ``_positions``."""
+    """Do the backward pass of ``_positions``."""
     num_positions, D = d_KTD.shape[1:]
     if knobs.context_K is None:
         return F.pad(d_KTD, (0, 0, 0, position_KTD.shape[1] - num_positions))
@@ -75,7 +75,7 @@ def _into_positions(d_KTD: torch.Tensor, position_KTD: torch.Tensor, knobs: Knob
 
 
 def _rows_of_positions(position_KTD: torch.Tensor, num_positions: int, knobs: Knobs) -> torch.Tensor:
-    """Row of each position in the flattened position tables of all members; (K, T)."""
+    """Return the row of each position in the flattened position tables of all members, (K, T)."""
     assert knobs.context_K is not None
     K, context = position_KTD.shape[:2]
     members_K1 = torch.arange(K, device=position_KTD.device)[:, None]
@@ -84,7 +84,7 @@ def _rows_of_positions(position_KTD: torch.Tensor, num_positions: int, knobs: Kn
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What the parts of one transformer block have in common."""
+    """What the parts of one transformer block share."""
 
     weights: Tensors
     number: int
@@ -107,7 +107,7 @@ class _Layer:
 
 
 class _Block:
-    """One transformer block: stores what its backward pass needs, or only its input with ``recompute``."""
+    """One transformer block. It keeps what its backward pass needs, or only its input with ``recompute``."""
 
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
@@ -121,7 +121,7 @@ class _Block:
         return out_KND
 
     def backward(self, d_x: torch.Tensor, gradient: Tensors) -> torch.Tensor:
-        """The gradient at the block's input; those of its weights are written to ``gradient``."""
+        """Return the gradient at the block's input and write the weights' gradients to ``gradient``."""
         if isinstance(self.kept, torch.Tensor):
             attention, mlp = _Branch(self.layer, 0), _Branch(self.layer, 1)
             # Repeats the same products of the same numbers, with the same bits.
@@ -202,7 +202,7 @@ class _Attention:
         d_mixed = layer.back(d_out, self.mixed, "attention_out", gradient)
         d_mixed_GTC = d_mixed.view(K * B, T, H, C).transpose(1, 2).reshape(K * B * H, T, C)
         d_v = torch.bmm(self.share_GTT.transpose(1, 2), d_mixed_GTC)
-        # The softmax's derivative: share * (incoming gradient - its mean over the row, weighted by the shares).
+        # The derivative of softmax: share * (incoming gradient - its mean over the row, weighted by the shares).
         row_mean = (d_mixed_GTC * self.mixed_GTC).sum(-1, keepdim=True)
         d_score = torch.bmm(d_mixed_GTC, self.v.transpose(1, 2)).sub_(row_mean).mul_(self.share_GTT)
         d_score = d_score.mul_(1 / math.sqrt(C))
@@ -238,7 +238,7 @@ class _Norm:
 
     def __init__(self, x: torch.Tensor, gain: torch.Tensor) -> None:
         self.x, self.gain = x, gain[:, None]
-        self.normed, self.mean, self.inverse = torch.ops.aten.native_layer_norm(x, x.shape[-1:], None, None, _EPS)
+        self.normed, self.mean, self.inverse = torch.ops.aten.native_layer_norm(x, x.shape[-1:], None, None, NORM_EPS)
         self.out = self.normed * self.gain
 
     def backward(self, d_out: torch.Tensor, name: str, gradient: Tensors) -> torch.Tensor:
@@ -253,26 +253,26 @@ class _RmsNorm(_Norm):
 
     def __init__(self, x: torch.Tensor, gain: torch.Tensor) -> None:
         self.gain = gain[:, None]
-        self.inverse = 1 / (x.square().mean(-1, keepdim=True) + _EPS).sqrt()
+        self.inverse = 1 / (x.square().mean(-1, keepdim=True) + NORM_EPS).sqrt()
         self.normed = x * self.inverse
         self.out = self.normed * self.gain
 
     def backward(self, d_out: torch.Tensor, name: str, gradient: Tensors) -> torch.Tensor:
         gradient[name] = (d_out * self.normed).sum(1)
         d_normed = d_out * self.gain
-        # A change along x only changes its norm, which is divided out.
+        # A change along x changes only its norm, which is divided out.
         along = (d_normed * self.normed).mean(-1, keepdim=True)
         return (d_normed - self.normed * along) * self.inverse
 
 
-# None: of queries and keys in a model without other norms.
+# None is for queries and keys in a model without other norms.
 _NORMS = {"layer": _Norm, "rms": _RmsNorm, None: _RmsNorm}
 
 
 def _cross_entropy(
     logits_KNV: torch.Tensor, target_R1: torch.Tensor, z_loss_K: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean loss of each member, (K,), and the gradient of their sum at the logits."""
+    """Return the mean loss of each member, (K,), and the gradient of their sum at the logits."""
     K, N, V = logits_KNV.shape
     logits_RV = logits_KNV.reshape(K * N, V)
     highest_R1 = logits_RV.amax(1, keepdim=True)
@@ -294,7 +294,7 @@ def _cross_entropy(
 
 
 def _product(x_KNI: torch.Tensor, weight_KIO: torch.Tensor, kernels: Kernels) -> torch.Tensor:
-    """x @ weight for each member, (K, N, O)."""
+    """Return x @ weight for each member, (K, N, O)."""
     if kernels == "default":
         return torch.bmm(x_KNI, weight_KIO)
     return _onednn_products(x_KNI, weight_KIO)
@@ -303,14 +303,14 @@ def _product(x_KNI: torch.Tensor, weight_KIO: torch.Tensor, kernels: Kernels) ->
 def _into_inputs(
     d_out: torch.Tensor, weight: torch.Tensor, x: torch.Tensor, name: str, gradient: Tensors, kernels: Kernels
 ) -> torch.Tensor:
-    """The backward pass of ``_product``: returns the gradient at x and stores that of the weight."""
+    """Do the backward pass of ``_product``: return the gradient at x and store the weight's gradient."""
     gradient[name] = _product(x.transpose(1, 2), d_out, kernels)
     return _product(d_out, weight.transpose(1, 2), kernels)
 
 
 @torch.library.custom_op("sweep::onednn_products", mutates_args=())
 def _onednn_products(x_KNI: torch.Tensor, weight_KIO: torch.Tensor) -> torch.Tensor:
-    """x @ weight by oneDNN, which has no batched product; faster than MKL on some processors, slower on others."""
+    """Return x @ weight by oneDNN, which has no batched product. It is faster than MKL on some processors only."""
     products = [
         torch.ops.mkldnn._linear_pointwise(x_NI, weight_IO.t(), None, "none", [], "")
         for x_NI, weight_IO in zip(x_KNI, weight_KIO, strict=True)

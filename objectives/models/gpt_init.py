@@ -1,7 +1,7 @@
 """Initial weights of the transformer: drawn once per seed, and scaled by the ``init`` of each member.
 
-Every init is normal with mean 0 and uses the same draws, so members of one seed differ only in the scale of each
-matrix. Fans are those of one product: qkv counts as three matrices.
+Every init is normal with mean 0 and uses the same draws, so members with equal seeds differ only in the scale of each
+matrix. Fans are per product: qkv counts as three matrices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from objectives.base import GptConfig
 from objectives.models.gpt_model import NUM_BYTES, group_of
-from objectives.stacking.seeding import seeded_generator
+from objectives.stacking.independence import seeded_generator
 from objectives.training.packed import WEIGHT_PURPOSE, Weights
 
 # Shapes: D width.
@@ -21,7 +21,7 @@ _DEVIATION = 0.02  # as in GPT-2
 
 
 def initial_weights(structure: GptConfig, seed: int) -> Weights:
-    """One member's weights, whatever its ``init``: deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
+    """Return one member's weights for any ``init``: deviation 0.02, residual outputs 0.02 / sqrt(2 depth), gains 1."""
     D, generator = structure.width, seeded_generator(seed, WEIGHT_PURPOSE)
     has_norms = structure.norm is not None
 
@@ -48,7 +48,7 @@ def initial_weights(structure: GptConfig, seed: int) -> Weights:
 
 
 def with_init(drawn: Weights, config: GptConfig) -> Weights:
-    """The weights of ``initial_weights`` with the deviations of a member's ``init``; the same bits by default."""
+    """Scale the weights of ``initial_weights`` to a member's ``init``; by default the bits stay the same."""
     return {
         name: weight if group_of(name) == "norm" else weight * _factor(config, name, weight)
         for name, weight in drawn.items()
@@ -56,24 +56,23 @@ def with_init(drawn: Weights, config: GptConfig) -> Weights:
 
 
 def _factor(config: GptConfig, name: str, drawn: torch.Tensor) -> float:
-    """What a drawn matrix is multiplied by."""
+    """Return the factor on a drawn matrix."""
     if config.init == "gpt2":
         return config.init_deviation / _DEVIATION
     return math.sqrt(_variance(config.init, name, *drawn.shape)) / _drawn_deviation(name, config.depth)
 
 
 def _drawn_deviation(name: str, depth: int) -> float:
-    """Deviation of a matrix as drawn: GPT-2's (Radford et al. 2019), smaller for outputs of the 2 depth sublayers."""
+    """Return the deviation of a drawn matrix: GPT-2's (Radford et al. 2019), smaller for outputs of sublayers."""
     return _DEVIATION / math.sqrt(2 * depth) if name.endswith("_out") else _DEVIATION
 
 
 def _variance(init: str, name: str, num_rows: int, num_columns: int) -> float:
-    """Variance of a matrix for an ``init`` that keeps the scale of activations, whatever the width.
+    """Return the variance of a matrix for an ``init`` that keeps the scale of activations at any width.
 
-    fan_in: 1 / fan_in (LeCun et al., Efficient BackProp, 1998). he: 2 / fan_in for ``mlp_in``, whose outputs a
-    nonlinearity follows, 1 / fan_in for the others (He et al., arXiv 1502.01852; derived for ReLU, here GELU). xavier:
-    2 / (fan_in + fan_out) (Glorot & Bengio, AISTATS 2010, equation 12). Embeddings and positions are looked up and have
-    no fan: 1.
+    fan_in: 1 / fan_in (LeCun et al., Efficient BackProp, 1998). he: 2 / fan_in for ``mlp_in``, which a nonlinearity
+    follows, 1 / fan_in for the others (He et al., arXiv 1502.01852; derived for ReLU, here GELU). xavier: 2 / (fan_in +
+    fan_out) (Glorot & Bengio, AISTATS 2010, equation 12). Embeddings and positions are looked up and have no fan: 1.
     """
     if group_of(name) == "embedding":
         return 1.0

@@ -1,8 +1,8 @@
-"""The transformer as one stacked model, differentiable: from the weights of K members to their losses.
+"""The transformer as one stacked, differentiable model: from the weights of K members to their losses.
 
 A sublayer f adds to the residual stream. ``norm_place`` pre: x + f(norm(x)). post: norm(x + f(x)), with no final norm
-after the last block (Vaswani et al., arXiv 1706.03762). output: x + norm(f(x)) (OLMo 2, arXiv 2501.00656). Without
-a ``norm``: x + f(x), and no final norm. The addition is first multiplied by
+after the last block (Vaswani et al., arXiv 1706.03762). output: x + norm(f(x)) (OLMo 2, arXiv 2501.00656). Without a
+``norm``: x + f(x), and no final norm. The added term is first multiplied by
 ``objectives.models.gpt_knobs.branch_factor``.
 """
 
@@ -26,22 +26,22 @@ from objectives.models.gpt_knobs import (
     mean_of_tokens,
     with_z_loss,
 )
-from objectives.stacking.layer_names import third_of_depth
-from objectives.stacking.rounding import autocast_product, in_blocks
+from objectives.stacking.independence import autocast_product, in_blocks
+from objectives.stacking.layout import third_of_depth
 from objectives.training.packed import Weights
 
-# Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels of a head, V bytes.
+# Shapes: K members, B sequences, T bytes of context, N = B * T, D width, H heads, C channels per head, V bytes.
 
-# The dtype to which autocast rounds the operands of products.
+# The type that autocast rounds the operands of products to.
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 NUM_BYTES = 256
-_EPS = 1e-5  # of both norms; torch's default of layer norm
+NORM_EPS = 1e-5  # of both norms; torch's default for layer norm
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 def group_of(name: str) -> str:
-    """The layer group of the weight ``name``: embedding, attention, mlp, norm or head."""
+    """Return the layer group of the weight ``name``: embedding, attention, mlp, norm or head."""
     part = name.split(".")[-1]
     if part in ("embedding", "position"):
         return "embedding"
@@ -51,7 +51,7 @@ def group_of(name: str) -> str:
 
 
 def depth_of(name: str, depth: int) -> str | None:
-    """The third of the blocks that the weight ``name`` is in, by the middle of its block; None outside of blocks."""
+    """Return the third of the depth with the middle of the block of the weight ``name``, or None outside blocks."""
     block = name.split(".")[0]
     if not block.isdigit():
         return None
@@ -61,7 +61,7 @@ def depth_of(name: str, depth: int) -> str | None:
 def cross_entropy(
     structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
 ) -> torch.Tensor:
-    """Mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
+    """Return mean next-byte cross-entropy plus z-loss of each member, (K,), in nats; S = T + 1 bytes per sequence."""
     dtype, device = AUTOCAST.get(structure.precision), tokens_KBS.device.type
     with torch.autocast(device, dtype, enabled=dtype is not None):
         logits_KNV = _logits(structure, weights, tokens_KBS[..., :-1], knobs, _fused_attention)
@@ -79,10 +79,10 @@ def cross_entropy(
 def forward_readings(
     structure: GptConfig, weights: Weights, tokens_KBS: torch.Tensor, knobs: Knobs = NEUTRAL
 ) -> dict[str, torch.Tensor]:
-    """``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
+    """Return ``attention_logit`` and ``log_z`` of each member on these sequences, (K,) each, without autocast.
 
     ``attention_logit`` is the largest |q.k| / sqrt(C) between a position and one it attends to, over all layers and
-    heads; ``log_z`` is the mean of |log Z| of the logits. Wortsman et al. (arXiv 2309.14322): runs whose attention
+    heads. ``log_z`` is the mean of |log Z| over the logits. Wortsman et al. (arXiv 2309.14322): runs whose attention
     logits exceed 1e4 diverge, and logits far from log Z = 0 precede a late divergence.
     """
     largest_K = []
@@ -107,7 +107,7 @@ def forward_readings(
 def _logits(
     structure: GptConfig, weights: Weights, tokens_KBT: torch.Tensor, knobs: Knobs, attention: Attention
 ) -> torch.Tensor:
-    """Logits of the next byte, (K, N, V)."""
+    """Return the logits of the next byte, (K, N, V)."""
     (K, B, T), D = tokens_KBT.shape, structure.width
     member_K11 = torch.arange(K, device=tokens_KBT.device)[:, None, None]
     embedding = weights["embedding"].reshape(K * NUM_BYTES, D)
@@ -140,7 +140,7 @@ def _block(
     may_attend_1TT: torch.Tensor | None,
     x_KND: torch.Tensor,
 ) -> torch.Tensor:
-    """One transformer block: the residual stream after it."""
+    """Return the residual stream after one transformer block."""
     (K, N, D), B, H, place = x_KND.shape, num_sequences, structure.heads, structure.place_of_norms
     T = N // B
 
@@ -174,23 +174,23 @@ def _block(
 def _fused_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, may_attend_1TT: torch.Tensor | None
 ) -> torch.Tensor:
-    """Causal where no mask is given; on a CPU an explicit causal mask gives the same bits."""
+    """Apply attention, causal without a mask. On a CPU an explicit causal mask gives the same bits."""
     if may_attend_1TT is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=may_attend_1TT)
 
 
 def _norm(structure: GptConfig, x: torch.Tensor) -> torch.Tensor:
-    """Layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last axis; no gain.
+    """Apply layer norm, or x / sqrt(mean(x^2) + eps) (Zhang & Sennrich, arXiv 1910.07467), over the last axis; no gain.
 
-    In a model without a ``norm`` only queries and keys are normed, by the second.
+    In a model without a ``norm``, only queries and keys are normed, by the second.
     """
     if structure.norm == "layer":
         return F.layer_norm(x, x.shape[-1:])
-    return F.rms_norm(x, x.shape[-1:], eps=_EPS)
+    return F.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
 
 
 def _head_norm(structure: GptConfig, z: torch.Tensor, gain_KC: torch.Tensor) -> torch.Tensor:
-    """The norm over the channels of each head; z is (K * B, H, T, C)."""
+    """Apply the norm over the channels of each head; z is (K * B, H, T, C)."""
     normed = _norm(structure, z).reshape(len(gain_KC), -1, *z.shape[1:])
     return (normed * gain_KC[:, None, None, None]).view(z.shape)

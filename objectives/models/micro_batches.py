@@ -1,14 +1,14 @@
-"""The micro-batches of a batch: how many of them each member trains on, their mean, and what they tell about noise.
+"""Micro-batches: how many of a batch's each member trains on, their mean gradient, and the noise that they reveal.
 
-With ``accumulate`` = A a batch is A micro-batches of m sequences, and a member with ``micro_batches`` = p trains on the
-first p of them. So its batch size is a number of its own, which may change in mid-run; in a pack all members compute as
-many micro-batches as any of them uses. The gradients of single micro-batches give the noise scale B
-(objectives/instruments/noise_scale.py), and with it the gain ratio of AdaScale (Johnson et al., arXiv 2007.05105): how
-much longer a step may be with the mean of p micro-batches than with one of them,
+With ``accumulate`` = A a batch consists of A micro-batches of m sequences, and a member with ``micro_batches`` = p
+trains on the first p. Each member thus has its own batch size, which may change during training; in a pack, all members
+compute as many micro-batches as any member uses. The gradients of single micro-batches give the noise scale B
+(objectives/instruments/noise_scale.py), and with it the gain ratio of AdaScale (Johnson et al., arXiv 2007.05105), by
+which a step may be longer with the mean of p micro-batches than with a single one:
 
     gain = (sigma^2 + |G|^2) / (sigma^2 / p + |G|^2) = (B / m + 1) / (B / (p m) + 1)
 
-where sigma^2 is the variance of the gradient of one micro-batch and B = m sigma^2 / |G|^2. It is between 1 and p.
+Here sigma^2 is the variance of a micro-batch's gradient and B = m sigma^2 / |G|^2. The gain is between 1 and p.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from objectives.base import GptConfig
 from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.instruments.telemetry import norm_per_member
 
-# Shapes: K members, A micro-batches of a batch, B sequences, n parameters of one member.
+# Shapes: K members, A micro-batches per batch, B sequences, n parameters per member.
 
 Differentiated = tuple[torch.Tensor, torch.Tensor]  # losses (K,) and gradients (K, n)
 
 
 class MicroBatches:
-    """The micro-batches of K members whose batches have several.
+    """The micro-batches of K members, if a batch has more than one.
 
-    ``share_of_sequence`` is the weight of each sequence in a member's loss, (K, B); None where all use all of them.
+    ``share_of_sequence`` is the weight of each sequence in a member's loss, (K, B); None if all members use all
+    sequences.
     """
 
     MEMORY = NoiseScale.MEMORY
@@ -42,7 +43,7 @@ class MicroBatches:
         self._set_used()
 
     def change(self, acting: Mapping[int, GptConfig]) -> None:
-        """Members, by row, whose numbers have changed."""
+        """Take the new numbers of the members in ``acting``, by row."""
         used = list(self._used)
         for row, config in acting.items():
             used[row] = config.num_micro_batches
@@ -51,7 +52,10 @@ class MicroBatches:
             self._set_used()
 
     def mean(self, differentiate: Callable[[int, int], Differentiated]) -> Differentiated:
-        """Loss and gradient of each member's batch from those of the sequences [first, end); records the noise."""
+        """Return each member's loss and gradient, averaged over its micro-batches; also updates the noise scale.
+
+        ``differentiate(first, end)`` returns losses and gradients of the sequences [first, end).
+        """
         losses, squares = [], []
         sum_Kn = torch.zeros(())
         for number in range(max(self._used)):
@@ -67,22 +71,22 @@ class MicroBatches:
         return self._mean(losses), mean_Kn
 
     def noise_scale(self) -> torch.Tensor:
-        """The gradient noise scale in sequences, (K,)."""
+        """Return the gradient noise scale in sequences, (K,)."""
         return self._noise.estimate()
 
     def signals(self) -> dict[str, torch.Tensor]:
-        """The noise scale over the batch in use, and AdaScale's gain; NaN where there is no estimate."""
+        """Return the noise scale over the batch in use, and AdaScale's gain; NaN without an estimate."""
         noise_K = self.noise_scale()
         over_batch_K = noise_K / self._sizes.size_K
         return {"noise_scale": over_batch_K, "gain": (noise_K / self._size + 1) / (over_batch_K + 1)}
 
     def _mean(self, values: list[torch.Tensor]) -> torch.Tensor:
-        """Over the micro-batches in use; those of a full batch are added up, so that bits do not depend on others."""
+        """Average over the micro-batches in use. Sums have a full batch's length, so bits do not depend on others."""
         values = values + [torch.zeros_like(values[0])] * (self._num_of_batch - len(values))
         return torch.stack(values, dim=1).sum(1) / self._used_K
 
     def _set_used(self) -> None:
-        """Bring what follows from the numbers to the device, where they have changed: not at every step."""
+        """Move the numbers that follow from ``_used`` to the device. Called when they change, not at every step."""
         used_K, number_A = torch.tensor(self._used), torch.arange(self._num_of_batch)
         self._used_K = used_K.to(self._device, torch.float32)
         self._is_used_KA = (number_A < used_K[:, None]).to(self._device)

@@ -1,9 +1,9 @@
-"""The loss curvature * |x|^power / power: an analytic objective whose stability edge is ground truth.
+"""The loss curvature * |x|^power / power: an analytic objective with a known stability edge.
 
 With power 2, the default, and a fixed preconditioner (eps far above the gradients, so that the update is m / eps),
 averaged momentum beta1 is stable exactly while lr / eps < 2 (1 + beta1) / ((1 - beta1) curvature)   (Cohen et al.,
-arXiv 2207.14484; for sgd, eps = 1). With a larger power the curvature grows with the distance from the minimum; where
-Adam spikes there is known too (Tang, Chen and Liu, arXiv 2609.18314).
+arXiv 2207.14484; for sgd, eps = 1). With a larger power the curvature grows with the distance from the minimum; there
+too it is known when Adam spikes (Tang, Chen and Liu, arXiv 2609.18314).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import torch
 
 from objectives.base import ExecutionPlan, QuadraticConfig
-from objectives.stacking.rounding import alike, rows_of_blocks
-from objectives.stacking.seeding import seeded_generator
-from objectives.training.hyperparameters import hyperparameter
+from objectives.stacking.independence import alike, rows_of_blocks, seeded_generator
+from objectives.training.members import hyperparameter
 from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 
 # Shapes: K members, n coordinates.
@@ -25,7 +24,7 @@ from objectives.training.packed import WEIGHT_PURPOSE, PackedTrainer, Weights
 def start(
     configs: Sequence[QuadraticConfig], seeds: Sequence[int], device: str, plan: ExecutionPlan
 ) -> QuadraticTrainer:
-    """Begin training a pack of quadratics."""
+    """Start training a pack of quadratics."""
     return QuadraticTrainer(configs, seeds, device, plan)
 
 
@@ -33,17 +32,17 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
     """Double precision; gradient noise falls with the square root of the batch size."""
 
     def initial_weights(self, seed: int) -> Weights:
-        """A point at distance 1 from the minimum, in a random direction."""
+        """Return a point at distance 1 from the minimum, in a random direction."""
         generator = seeded_generator(seed, WEIGHT_PURPOSE)
         x = torch.randn(self.structure.dimension, generator=generator, dtype=torch.float64)
         return {"x": x / x.norm()}
 
     def losses(self) -> torch.Tensor:
-        """Exact loss of each member, shape (K,)."""
+        """Return the exact loss of each member, shape (K,)."""
         square_K, power = self.weights["x"].square().sum(1), self.structure.power
         if power == 2:
             return self._curvature_K * square_K / 2
-        # At the minimum the second derivative of the power alone is infinite, times zero; clamped it is zero.
+        # At the minimum the second derivative of the power alone is infinite, times zero. Clamped, it is zero.
         above_zero_K = square_K.clamp(min=torch.finfo(square_K.dtype).tiny)
         return self._curvature_K * alike(lambda value: value ** (power / 2), above_zero_K) / power
 
@@ -56,7 +55,7 @@ class QuadraticTrainer(PackedTrainer[QuadraticConfig]):
         return grad_Kn + rows_of_blocks([noise_Kn * self._noise_K[:, None]])
 
     def members_changed(self) -> None:
-        """Read the hyperparameters of the current members again."""
+        """Read the hyperparameters of the current members."""
         self._curvature_K = hyperparameter(self.configs, "curvature", self.device, torch.float64)
         noise_K = hyperparameter(self.configs, "noise", self.device, torch.float64)
         self._noise_K = noise_K / math.sqrt(self.structure.batch_size)

@@ -1,7 +1,7 @@
-"""The optimizers of torch and pytorch_optimizer, one instance for each member.
+"""The optimizers of torch and pytorch_optimizer, one instance per member.
 
 ``optimizer: torch.optim.NAdam`` names a class by its import path. The constructor gets what its signature accepts of
-lr, betas = (beta1, beta2), eps and momentum = beta1; everything else keeps its default, including three betas or an eps
+lr, betas = (beta1, beta2), eps and momentum = beta1. Everything else keeps its default, including three betas or an eps
 that is not one number. Schedule, clipping, weight decay and masking are done by sweep, as for every optimizer: the
 library's own weight decay is set to 0.
 
@@ -23,23 +23,40 @@ from objectives.optimizers.facts.library import LIBRARY
 from objectives.optimizers.libraries import REMEDY, problem_with
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
+from objectives.stacking.independence import seeded_generator
 from objectives.stacking.layout import Layout
-from objectives.stacking.seeding import seeded_generator
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters per member.
 
-# The random stream for a library's optimizer.
-_PURPOSE = 11
+_PURPOSE = 11  # of the random stream, among a seed's streams
 _PLAIN = (bool, int, float, str, type(None))
 _REHEARSED_STEPS = 2
 _CALM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
 
 
+def make_optimizer(
+    params_Kn: torch.Tensor,
+    configs: Sequence[TrainingConfig],
+    layout: Layout,
+    *,
+    compiled: bool,
+    seeds: Sequence[int] | None = None,
+) -> PackedOptimizer:
+    """Return the optimizer that ``configs`` name, for K members with the rows of ``params_Kn`` as parameters.
+
+    A library's optimizer is never ``compiled``. ``seeds`` are for random starts and random updates. Raises ValueError,
+    in one line, if a library's optimizer does not exist, is not installed or needs more than gradients.
+    """
+    if configs[0].can_be_stacked:
+        return PackedOptimizer(params_Kn, configs, layout, compiled=compiled, seeds=seeds)
+    return ForeignOptimizer(params_Kn, configs, layout, seeds=seeds)
+
+
 class ForeignOptimizer(PackedOptimizer):
     """A ``PackedOptimizer`` whose updates and states come from a library.
 
-    Raises ValueError in one line where the library's optimizer needs more than gradients, or does not resume exactly
-    from its saved state.
+    Raises ValueError, in one line, if the library's optimizer needs more than gradients or does not resume exactly from
+    its saved state.
     """
 
     rule: ForeignRule
@@ -72,23 +89,23 @@ class ForeignOptimizer(PackedOptimizer):
         configs: Sequence[TrainingConfig],
         seeds: Sequence[int] | None = None,
     ) -> None:
-        """As for any optimizer; a member that continues keeps its library state."""
+        """Rearrange like any optimizer. A continuing member keeps its library state."""
         super().arrange(rows, params_Kn, configs, seeds)
         self.rule.arrange(rows.tolist(), params_Kn, self.numbers, seeds)
 
     def renew(self, rows: Sequence[int], configs: Sequence[TrainingConfig]) -> None:
-        """As for any optimizer; the library reads them at its next step."""
+        """Renew numbers like any optimizer. The library reads them at its next step."""
         super().renew(rows, configs)
         for row in rows:
             self.rule.members[row].give(_values(self.numbers, row))
 
     def restart(self, row: int, seeds: Sequence[int]) -> None:
-        """As for any optimizer, with a new one of the library."""
+        """Restart a member like any optimizer, with a new instance of the library's."""
         super().restart(row, seeds)
         self.rule.restart(row, self.params_Kn, self.numbers, seeds)
 
     def state_dict(self) -> dict[str, Any]:
-        """As for any optimizer, plus the library's state of each member."""
+        """Return any optimizer's state, plus the library's state of each member."""
         return super().state_dict() | {"library": [member.state_dict() for member in self.rule.members]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -99,25 +116,25 @@ class ForeignOptimizer(PackedOptimizer):
 
 
 class ForeignRule(UpdateRule):
-    """Calls the library for each member in turn; returns None for moments."""
+    """Call the library for each member in turn; moments are None."""
 
     def __init__(self, structure: TrainingConfig, layout: Layout) -> None:
         super().__init__(structure, layout)
         self.members: list[LibraryOptimizer] = []
-        # Members whose state must not change at this step.
+        # Whether each member's state must stay unchanged at this step.
         self.is_held: list[bool] = []
         self._lrs: list[float] = []
         self._ages: list[float] = []
 
     def begin(self, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None) -> None:
-        """Start new members. Raises ValueError where the library's optimizer cannot be used here."""
+        """Start new members. Raises ValueError if the library's optimizer is unusable."""
         _rehearse(self.structure.optimizer, params_Kn[0], self.layout)
         self.arrange([-1] * len(params_Kn), params_Kn, numbers, seeds)
 
     def arrange(
         self, rows: Sequence[int], params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int] | None
     ) -> None:
-        """Members that continue ``rows``, -1 for a new one."""
+        """Rearrange to members that continue ``rows``, -1 for a new member."""
         before = [member.state_dict() for member in self.members]
         self.members = []
         for k, row in enumerate(rows):
@@ -128,23 +145,23 @@ class ForeignRule(UpdateRule):
             self.members.append(member)
 
     def restart(self, row: int, params_Kn: torch.Tensor, numbers: Numbers, seeds: Sequence[int]) -> None:
-        """Begin the member ``row`` afresh, with the parameters that it has."""
+        """Restart the member ``row`` with its current parameters."""
         values = _values(numbers, row)
         self.members[row] = LibraryOptimizer(self.structure.optimizer, params_Kn[row], self.layout, values, seeds[row])
 
     def state_sizes(self) -> Mapping[str, int]:
-        """None: the library keeps its own state."""
+        """Return nothing: the library keeps its own state."""
         return {}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """Not rounded to the parameters' type: libraries compute with numbers in double precision."""
+        """Keep learning rates and ages unrounded: libraries compute with numbers in double precision."""
         self._lrs, self._ages = lr_K.tolist(), age_K.tolist()
         return {}
 
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """What the library's step subtracts from each member's parameters."""
+        """Return what the library's step subtracts from each member's parameters."""
         update_Kn = torch.zeros_like(params_Kn)
         for k, member in enumerate(self.members):
             if not self.is_held[k]:
@@ -168,7 +185,7 @@ class LibraryOptimizer:
             self._optimizer: torch.optim.Optimizer = self._class(self._params, **self._given)
 
     def give(self, values: Mapping[str, float]) -> None:
-        """Change lr, beta1, beta2 and eps in mid-run, as a user would in ``param_groups``."""
+        """Change lr, beta1, beta2 and eps during training, as a user would in ``param_groups``."""
         self._given = _arguments(self._class, values)
         self._write_given()
 
@@ -177,9 +194,9 @@ class LibraryOptimizer:
             group.update({name: value for name, value in self._given.items() if name in group})
 
     def step(self, params_n: torch.Tensor, grad_n: torch.Tensor, lr: float, age: int) -> torch.Tensor:
-        """The amount to subtract from ``params_n`` at the member's update number ``age``, (n,).
+        """Return what to subtract from ``params_n`` at the member's update number ``age``, (n,).
 
-        All NaN where the library raises an error that a diverging member causes.
+        All NaN if the library raises an error that a diverging member causes.
         """
         weights = self._weights(params_n)
         with torch.no_grad():
@@ -193,14 +210,14 @@ class LibraryOptimizer:
             with self._randomness(age):
                 self._optimizer.step()
         except (RuntimeError, OverflowError) as error:
-            if not _is_of_numbers(error):
+            if not _is_numeric(error):
                 raise
             return torch.full_like(params_n, torch.nan)
         moved = [weight - parameter.detach() for weight, parameter in zip(weights, self._params, strict=True)]
-        return torch.nn.functional.pad(torch.cat([one.flatten() for one in moved]), (0, self._filling))
+        return torch.nn.functional.pad(torch.cat([weight.flatten() for weight in moved]), (0, self._filling))
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the library's saved state: tensors, numbers, strings, and lists and dictionaries of them.
+        """Return a copy of the library's state: tensors, numbers and strings, also in nested lists and dictionaries.
 
         Raises ValueError for anything else.
         """
@@ -210,7 +227,7 @@ class LibraryOptimizer:
         """Resume from a ``state_dict``, with the hyperparameters that this member was created with."""
         state = _plain_copy(state)
         self._optimizer.load_state_dict(_plain_copy(state))
-        # Libraries change the types of what they load.
+        # Libraries change types when they load a state.
         states, groups = self._optimizer.state, self._optimizer.param_groups
         for number, parameter in enumerate(parameter for group in groups for parameter in group["params"]):
             if number in state["state"]:
@@ -226,7 +243,7 @@ class LibraryOptimizer:
 
     @contextlib.contextmanager
     def _randomness(self, age: int) -> Iterator[None]:
-        """Makes random draws a function of seed and age, whatever else draws in this process."""
+        """Make random draws a function of seed and age, whatever else draws in this process."""
         device = self._params[0].device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seeded_generator(self._seed, _PURPOSE, age).initial_seed())
@@ -234,12 +251,12 @@ class LibraryOptimizer:
 
 
 def _values(numbers: Numbers, k: int) -> dict[str, float]:
-    """Hyperparameters of member k."""
+    """Return the hyperparameters of member k."""
     return {name: float(numbers[name][k]) for name in ("lr", *LIBRARY.numbers)}
 
 
 def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers that the constructor accepts: arguments whose defaults are numbers of the same kind."""
+    """Return the arguments that the constructor accepts: those whose defaults are numbers of the same kind."""
     numbers = {
         "lr": values["lr"],
         "beta1": values["beta1"],
@@ -248,7 +265,7 @@ def _arguments(optimizer_class: type, values: Mapping[str, float]) -> dict[str, 
         "momentum": values["beta1"],
         "weight_decay": 0.0,
     }
-    defaults = {name: one.default for name, one in inspect.signature(optimizer_class).parameters.items()}
+    defaults = {name: argument.default for name, argument in inspect.signature(optimizer_class).parameters.items()}
     taken: dict[str, Any] = {
         name: value
         for name, value in numbers.items()
@@ -285,11 +302,11 @@ def _rehearse(name: str, params_n: torch.Tensor, layout: Layout) -> None:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{name} cannot be used here: {cause}; {REMEDY}") from error
     if not is_exact:
-        raise ValueError(f"{name} does not go on exactly from what it saves; {REMEDY}")
+        raise ValueError(f"{name} does not resume exactly from its saved state; {REMEDY}")
 
 
 def _plain_copy(value: Any) -> Any:
-    """A deep copy of what a checkpoint can hold. Raises ValueError for anything else."""
+    """Return a deep copy of what a checkpoint can hold. Raises ValueError for anything else."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, Mapping):
@@ -297,17 +314,17 @@ def _plain_copy(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_plain_copy(inner) for inner in value)
     if type(value) not in _PLAIN:
-        raise ValueError(f"it keeps a {type(value).__name__}, which no checkpoint can hold")
+        raise ValueError(f"it keeps a {type(value).__name__}, which a checkpoint cannot hold")
     return value
 
 
-def _is_of_numbers(error: Exception) -> bool:
-    """Whether ``error`` comes from numbers too large for their type or a matrix that is not finite."""
+def _is_numeric(error: Exception) -> bool:
+    """Return whether ``error`` comes from numbers too large for their type or from a non-finite matrix."""
     return isinstance(error, (OverflowError, torch.linalg.LinAlgError)) or "without overflow" in str(error)
 
 
 def _as_saved(loaded: Any, saved: Any) -> Any:
-    """The saved state, with tensors in their saved type, on the device where the library has them."""
+    """Return the saved state, with tensors in their saved type, on the device that the library uses."""
     if isinstance(loaded, torch.Tensor) and isinstance(saved, torch.Tensor):
         return saved.to(loaded.device)
     if isinstance(loaded, Mapping) and isinstance(saved, Mapping):

@@ -1,6 +1,6 @@
 """The optimizers of torch and pytorch_optimizer on this machine, read from their source, free of torch.
 
-Planning a sweep is instant because it imports neither library; errors in a name are reported all the same.
+Planning a sweep imports neither library, so it is instant, and still reports errors in a name.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-# Where each library lists its optimizers, and what to install for it.
+# The package in which each library lists its optimizers, and what to install for it.
 _LISTS = {"torch": "optim", "pytorch_optimizer": "optimizer"}
 _INSTALL = {"torch": "torch", "pytorch_optimizer": "sweep-stability[optimizers]"}
 _BASES = ("Optimizer", "BaseOptimizer")
-# Arguments of a constructor that sweep has values for.
+# Constructor arguments that sweep has values for.
 _GIVEN = ("params", "lr", "betas", "eps", "momentum", "weight_decay")
-REMEDY = "name another one, or train with it in a trainer of your own"
+REMEDY = "choose another one, or use it in a custom trainer"
 
 
 @cache
 def problem_with(name: str) -> tuple[str, str] | None:
-    """The problem with the optimizer ``library.NAME`` and a remedy; None if no problem is known.
+    """Return the problem with the optimizer ``library.NAME`` and a remedy, or None if no problem is known.
 
     It must be installed, be a class, need only parameters to construct, and step without a closure.
     """
     library, class_name = name.split(".")[0], name.split(".")[-1]
-    found = importlib.util.find_spec(library)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(library)
+    if spec is None or spec.origin is None:
         return f"{library} is not installed", f"pip install '{_INSTALL[library]}'"
-    package = Path(found.origin).parent
+    package = Path(spec.origin).parent
     classes = _imported_classes(package / _LISTS[library] / "__init__.py", library)
     if class_name not in classes:
-        return f"{name} is no optimizer of {library}", f"there are: {', '.join(_nearest(class_name, classes))}"
+        return f"{library} has no optimizer {name}", f"there are: {', '.join(_nearest(class_name, classes))}"
     source = package.joinpath(*classes[class_name].split(".")[1:])
     methods = _methods(source.with_suffix(".py"), class_name)
     needed = [argument for argument in _required(methods.get("__init__")) if argument not in _GIVEN]
@@ -46,13 +46,13 @@ def problem_with(name: str) -> tuple[str, str] | None:
 
 
 def _nearest(name: str, names: Iterable[str]) -> list[str]:
-    """The closest spellings among ``names``, ignoring case."""
+    """Return the closest spellings among ``names``, ignoring case."""
     spelt = {other.lower(): other for other in names}
     return [spelt[other] for other in get_close_matches(name.lower(), spelt, n=5, cutoff=0.0)]
 
 
 def _imported_classes(path: Path, library: str) -> dict[str, str]:
-    """Names of the classes that a package imports from its own modules, and those modules."""
+    """Return the classes that a package imports from its own modules, and those modules."""
     tree = ast.parse(path.read_bytes())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {
@@ -67,7 +67,7 @@ def _imported_classes(path: Path, library: str) -> dict[str, str]:
 
 
 def _methods(path: Path, class_name: str) -> dict[str, ast.FunctionDef]:
-    """The functions of a class as written in the source; none where the class is elsewhere."""
+    """Return the functions of a class as written in its source; empty if the class is elsewhere."""
     if not path.is_file():
         return {}
     for node in ast.walk(ast.parse(path.read_bytes())):
@@ -77,11 +77,11 @@ def _methods(path: Path, class_name: str) -> dict[str, ast.FunctionDef]:
 
 
 def _required(function: ast.FunctionDef | None) -> list[str]:
-    """Arguments without a default, but for ``self``."""
+    """Return the arguments without a default, except ``self``."""
     if function is None:
         return []
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     without = positional[1 : len(positional) - len(arguments.defaults)]
     keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [argument.arg for argument in [*without, *(one for one, default in keywords if default is None)]]
+    return [argument.arg for argument in [*without, *(keyword for keyword, default in keywords if default is None)]]

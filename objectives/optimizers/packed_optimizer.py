@@ -1,7 +1,7 @@
-"""Packed optimizers: one fused pass over flat (K, n) buffers, every hyperparameter a (K,) tensor.
+"""Packed optimizers: one fused pass over flat (K, n) buffers, with every hyperparameter a (K,) tensor.
 
-All parameters of member k are row k of one (K, n) tensor, so clipping, masking and the update are a few elementwise
-operations for any number of layers and members, with no host synchronisation.
+All parameters of member k are row k of one (K, n) tensor. Clipping, masking and the update are therefore a few
+elementwise operations for any number of layers and members, without host synchronisation.
 
 A step: multiply the gradient by ``embedding_grad`` and the like, clip it, add coupled weight decay; apply the rule;
 multiply its update by ``embedding_lr`` and the like; apply any other weight decay; subtract the update.
@@ -25,20 +25,20 @@ from objectives.optimizers.second_moment import SecondMomentStart
 from objectives.stacking.compiling import Compiled
 from objectives.stacking.layout import Layout
 
-# Shapes: K members, R of them being observed, n parameters of one member, T weights.
+# Shapes: K members, R observed ones, n parameters per member, T weights.
 
 _COMMON_FIELDS = ("lr", "warmup", "weight_decay", *Clipping.fields, *SecondMomentStart.fields)
 
 
-Rows = torch.Tensor | slice  # an index of members: their numbers, or all of them
+Rows = torch.Tensor | slice  # an index of members, or a slice for all
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one step did to some members, (R, n) each, to be read before the next step: for telemetry.
+    """What one step did to some members, (R, n) each, for telemetry. Read it before the next step.
 
-    The gradient is before clipping. The update includes the learning rate and coupled weight decay, but no other.
-    ``clip_factor_R`` is the share of the gradient's norm that clipping left.
+    The gradient is before clipping. The update includes the learning rate and coupled weight decay, but no other weight
+    decay. ``clip_factor_R`` is the share of the gradient's norm that clipping left.
     """
 
     params_Rn: torch.Tensor
@@ -49,13 +49,13 @@ class Observed:
 
 @dataclass(frozen=True)
 class _Stages:
-    """What a gradient passes through on the way to the parameters."""
+    """The stages between a gradient and the parameters."""
 
     layout: Layout
     clipping: Clipping
     start: SecondMomentStart
     rule: UpdateRule
-    # Whether reading a flag is cheaper than a pass over memory that changes nothing.
+    # Whether reading a flag is cheaper than a useless pass over memory.
     may_look: bool
 
 
@@ -68,7 +68,7 @@ class _StepNumbers:
     start_K1: Numbers
     rule_K1: Numbers
     lr_factor_KT: torch.Tensor | None
-    kept_K1: torch.Tensor | None  # share of the parameters that weight decay leaves, (K, T) if it differs by weight
+    kept_K1: torch.Tensor | None  # factor of weight decay on the parameters, (K, T) if it differs by weight
 
 
 class PackedOptimizer:
@@ -93,7 +93,7 @@ class PackedOptimizer:
         compiled: bool,
         seeds: Sequence[int] | None = None,
     ) -> None:
-        """``seeds`` are for a random start of the second moment: without them it raises ValueError."""
+        """``seeds`` are for a random start of the second moment, which raises ValueError without them."""
         self.structure, self.layout = configs[0], layout
         self.rule = self._make_rule()
         self.start = SecondMomentStart(self.structure.second_moment_start, layout)
@@ -101,14 +101,14 @@ class PackedOptimizer:
         self._read_numbers(configs)
         device = params_Kn.device
         self.alive_K = torch.ones(len(configs), dtype=torch.bool, device=device)
-        # Each member's updates and steps so far; a step for which it was held counts as a step only. A member may join
-        # a pack that has already started.
+        # Each member's updates and steps so far; a held member's step is not an update. A member may join a pack that
+        # has already started.
         self.age_K = torch.zeros(len(configs), dtype=torch.float64, device=device)
         self.step_K = torch.zeros_like(self.age_K)
         self.states = self._empty_states()
         self.start.begin(self.states, range(len(configs)), self.numbers, seeds)
         self._advance = Compiled(_advance) if compiled else _advance
-        # On a CPU, reading a flag costs nothing and saves passes over memory that change nothing.
+        # On a CPU, reading a flag costs nothing and saves useless passes over memory.
         self._may_look = device.type == "cpu" and not compiled
         self.lr_K = self.numbers["lr"]
 
@@ -116,8 +116,8 @@ class PackedOptimizer:
         return rule_of(self.structure.optimizer)(self.structure, self.layout)
 
     def _read_numbers(self, configs: Sequence[TrainingConfig]) -> None:
-        # Hyperparameters are kept in double precision: 1 - 0.9999 in single precision is off by 6e-4. They are rounded
-        # only where they meet the parameters.
+        # Hyperparameters are in double precision: 1 - 0.9999 in single precision is off by 6e-4. They are rounded only
+        # when they meet the parameters.
         fields = (*_COMMON_FIELDS, *self.structure.optimizer_facts.numbers)
         self.numbers = {name: self._tensor([_number(config, name) for config in configs]) for name in fields}
         self.clipping = Clipping(configs, self.layout)
@@ -128,16 +128,16 @@ class PackedOptimizer:
         return torch.tensor(values, dtype=torch.float64, device=self.params_Kn.device)
 
     def _factors(self, configs: Sequence[TrainingConfig], purpose: str) -> torch.Tensor | None:
-        """The field of every weight's group, (K, T); None if all are 1."""
+        """Return the field of every weight's group, (K, T), or None if all are 1."""
         names = [f"{piece.group}_{purpose}" for piece in self.layout.pieces]
         values = [[getattr(config, name, 1.0) for name in names] for config in configs]
         return None if all(value == 1 for row in values for value in row) else self._tensor(values)
 
     def renew(self, rows: Sequence[int], configs: Sequence[TrainingConfig]) -> None:
-        """In mid-run, give the members ``rows`` the numbers of their ``configs``; the others keep theirs."""
+        """Give the members ``rows`` the numbers of their new ``configs``; the others keep theirs."""
         index = torch.tensor(rows, device=self.params_Kn.device)
         values_FR = self._tensor([[_number(config, name) for config in configs] for name in self.numbers])
-        # Not in place: readings and the last learning rates may share memory with these.
+        # Not in place: readings and the last learning rates may share their memory.
         self.numbers = {
             name: value_K.index_copy(0, index, new_R)
             for (name, value_K), new_R in zip(self.numbers.items(), values_FR, strict=True)
@@ -158,9 +158,9 @@ class PackedOptimizer:
         return factor_KT.index_copy(0, index, new_RT)
 
     def restart(self, row: int, seeds: Sequence[int]) -> None:
-        """In mid-run, let the member ``row`` have the states of a new one; its schedule and its clipping go on.
+        """Give the member ``row`` the states of a new member. Its schedule and clipping continue.
 
-        Its bias correction starts again too, as if its optimizer had been made afresh.
+        Its bias correction restarts too, as for a new optimizer.
         """
         for name in (*self.rule.state_sizes(), *self.start.states(self.params_Kn)):
             self.states[name][row] = 0
@@ -168,13 +168,13 @@ class PackedOptimizer:
         self.start.begin(self.states, [row], self.numbers, seeds)
 
     def rescale(self, row: int, names: Sequence[str], factor: float) -> None:
-        """In mid-run, multiply the states ``names`` of the member ``row``; their bias correction goes on."""
+        """Multiply the states ``names`` of the member ``row``. Their bias correction continues."""
         for name in set(names) & self.states.keys():
-            # Not a product with zero, which would keep what is not finite.
+            # Zero is assigned: a product with zero would keep non-finite numbers.
             self.states[name][row] = self.states[name][row] * factor if factor else 0
 
     def _empty_states(self) -> States:
-        """All zeros."""
+        """Return states of zeros."""
         dtypes, params_Kn = self.rule.state_types, self.params_Kn
         of_rule = {
             name: params_Kn.new_zeros(len(params_Kn), size, dtype=dtypes.get(name, params_Kn.dtype))
@@ -183,7 +183,7 @@ class PackedOptimizer:
         return of_rule | self.clipping.states(params_Kn) | self.start.states(params_Kn)
 
     def take_hessian(self, rows: torch.Tensor, hessian_Rn: torch.Tensor) -> None:
-        """Before a step, for a rule that ``needs_hessian``: estimates of the Hessian's diagonal for members ``rows``.
+        """Pass estimates of the Hessian's diagonal to a rule that ``needs_hessian``, before a step.
 
         ``rows`` are the members for which ``rule.hessian_is_due``. The estimates, (R, n), are at the parameters and
         data of the next step: u (H u) with u normal, a function of seed and step (Hutchinson).
@@ -193,10 +193,10 @@ class PackedOptimizer:
     def step(
         self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, *, held_K: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """One update in place, which overwrites ``grad_Kn``; the step's metrics, shape (K,) each.
+        """Update in place, overwriting ``grad_Kn``, and return the step's metrics, shape (K,) each.
 
-        A member whose loss or gradient norm is not finite is masked from this update on: its parameters stay, and from
-        the next step on its metrics are NaN.
+        A member with a non-finite loss or gradient norm is masked, starting with this update: its parameters stay, and
+        from the next step its metrics are NaN.
 
         Members in ``held_K`` are not updated at this step; only their schedule advances. A non-finite loss masks them,
         a non-finite gradient does not.
@@ -211,15 +211,15 @@ class PackedOptimizer:
         *,
         held_K: torch.Tensor | None = None,
     ) -> tuple[dict[str, torch.Tensor], Observed]:
-        """A ``step``, and what it did to the members in ``rows``."""
+        """Do a ``step`` and also return what it did to the members in ``rows``."""
         before = (self.params_Kn[rows], self._weighted(grad_Kn)[rows])
-        # For a slice of all members these are views of what the step overwrites.
+        # For a slice these are views of buffers that the step overwrites.
         params_Rn, grad_Rn = (value.clone() for value in before) if isinstance(rows, slice) else before
         metrics, update_Kn, clip_factor_K = self._step(loss_K, grad_Kn, held_K)
         return metrics, Observed(params_Rn, grad_Rn, update_Kn[rows], clip_factor_K[rows])
 
     def _weighted(self, grad_Kn: torch.Tensor) -> torch.Tensor:
-        """The gradient times the factors of its layer groups, in place."""
+        """Multiply the gradient by the factors of its layer groups, in place."""
         if self._grad_factor_KT is not None:
             self.layout.scale(grad_Kn, self._grad_factor_KT.to(grad_Kn.dtype))
         return grad_Kn
@@ -227,7 +227,7 @@ class PackedOptimizer:
     def _step(
         self, loss_K: torch.Tensor, grad_Kn: torch.Tensor, held_K: torch.Tensor | None
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-        """Metrics, the update, and the share of the gradient's norm that clipping left."""
+        """Return metrics, the update, and the share of the gradient's norm that clipping left."""
         was_alive_K = self.alive_K
         schedule_K = schedule_factor(self.structure, self.step_K, self.numbers["warmup"])
         self.lr_K = lr_K = self.numbers["lr"] * schedule_K
@@ -250,7 +250,7 @@ class PackedOptimizer:
         return metrics, update_Kn, clip_factor_K
 
     def _step_numbers(self, schedule_K: torch.Tensor, lr_K: torch.Tensor, age_K: torch.Tensor) -> _StepNumbers:
-        """The numbers of a step, computed in double precision and rounded to that of the parameters."""
+        """Return the numbers of a step, computed in double precision and rounded to the parameters' type."""
         dtype, number, kind = self.params_Kn.dtype, self.numbers, self.structure.weight_decay_kind
 
         def rows(values_K: Numbers) -> Numbers:
@@ -293,16 +293,16 @@ class PackedOptimizer:
         self.step_K = self.step_K[source].masked_fill(fresh_K, 0.0)
         self.lr_K = self.lr_K[source]
         kept = {name: state[source].masked_fill(fresh_K[:, None], 0) for name, state in self.states.items()}
-        # A method that was off for all members had no state.
+        # A method that was off for all members has no state to continue.
         self.states = {name: kept.get(name, empty) for name, empty in self._empty_states().items()}
         self.start.begin(self.states, [k for k, row in enumerate(rows.tolist()) if row < 0], self.numbers, seeds)
 
     def live(self) -> dict[str, torch.Tensor]:
-        """The state from which members continue, (K, ...) each, read and written in place: counts, mask and states."""
+        """Return the state from which members continue, (K, ...) each, which is read and written in place."""
         return {"age": self.age_K, "step": self.step_K, "alive": self.alive_K, **self.states}
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, mask and ages; the hyperparameters come from the configs."""
+        """Return moments, mask and ages. Hyperparameters come from the configs."""
         states = {name: state.clone() for name, state in self.states.items()}
         counts = {"age": self.age_K.clone(), "step": self.step_K.clone()}
         return counts | {"alive": self.alive_K.clone(), "states": states}
@@ -314,14 +314,14 @@ class PackedOptimizer:
             value.copy_(state["states"].get(name, torch.zeros_like(value)))
 
     def of_rows(self, rows: Rows) -> tuple[States, Numbers, torch.Tensor]:
-        """States, numbers and ages of the members in ``rows``: the arguments of a rule's readings."""
+        """Return the states, numbers and ages of the members in ``rows``: the arguments of a rule's readings."""
         states = {name: state[rows] for name, state in self.states.items()}
         return states, {name: value[rows] for name, value in self.numbers.items()}, self.age_K[rows]
 
     def divisor(self, rows: torch.Tensor) -> torch.Tensor | None:
-        """The divisor of lr times the first moment at the last step, (R, n); None where it is not diagonal.
+        """Return the divisor of lr times the first moment at the last step, (R, n), or None if it is not diagonal.
 
-        It is the rule's divisor over the learning rates of the layer groups; infinite where these are zero.
+        It is the rule's divisor over the learning-rate factors of the layer groups; infinite if a factor is zero.
         """
         divisor_Rn = self.rule.divisor(*self.of_rows(rows))
         if divisor_Rn is None or self._lr_factor_KT is None:
@@ -330,7 +330,7 @@ class PackedOptimizer:
 
 
 def _number(config: TrainingConfig, name: str) -> float:
-    """A field as a number, with infinity for null."""
+    """Return a field as a number, with infinity for null."""
     value = config.second_moment_decay if name == "beta2" else getattr(config, name)
     return float("inf") if value is None else value
 
@@ -345,7 +345,7 @@ def _advance(
     alive_K: torch.Tensor,
     held_K: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One step in place: the mask, norms of gradient and update, the update, the share that clipping left."""
+    """Do one step in place; return the mask, both norms, the update, and the share that clipping left."""
     may_look = stages.may_look
     norm_K = norm_per_member(grad_Kn)
     is_sound_K = torch.isfinite(norm_K)
@@ -372,13 +372,13 @@ def _advance(
             params_Kn.mul_(kept_K1)
     params_Kn.sub_(update_Kn)
     for name, state in before.items():
-        assert held_K is not None  # `before` is empty without
+        assert held_K is not None  # without it, `before` is empty
         states[name][held_rows] = torch.where(held_K[held_rows][:, None], state, states[name][held_rows])
     return alive_K, norm_K, norm_per_member(update_Kn), update_Kn, clip_factor_K
 
 
 def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) -> tuple[torch.Tensor | slice, States]:
-    """Rows with held members, or all rows where checking costs more, and the states to restore for them."""
+    """Return the rows with held members, or all rows if checking costs more, and the states to restore."""
     if held_K is None or (may_look and not bool(held_K.any())):
         return slice(None), {}
     rows = held_K.nonzero()[:, 0] if may_look else slice(None)
@@ -386,8 +386,8 @@ def _of_the_held(states: States, held_K: torch.Tensor | None, may_look: bool) ->
 
 
 def _masked(values_Kn: torch.Tensor, kept_K: torch.Tensor, may_look: bool) -> torch.Tensor:
-    """``values_Kn`` with zeros in the rows of members not in ``kept_K``, in place."""
+    """Put zeros into the rows of members that are not in ``kept_K``, in place."""
     if may_look and bool(kept_K.all()):
         return values_Kn
-    # A masked fill, not a product: 0 * nan would be nan.
+    # Filled, not multiplied: 0 * nan is nan.
     return values_Kn.masked_fill_(~kept_K[:, None], 0.0)

@@ -1,21 +1,20 @@
 """The initial value of a rule's second moment: zero, or one of three published choices.
 
 Adam's divisor has almost no history at first, so its first step is lr in every coordinate. A nonzero v0 makes the first
-steps smaller. The bias correction stays the usual one, 1 / (1 - beta2^t). With
-s = ``second_moment_scale``:
+steps smaller. The bias correction stays the usual one, 1 / (1 - beta2^t). With s = ``second_moment_scale``:
 
 ``random``          v0 = s / (fan in + fan out) times a chi-square with one degree of freedom for every entry of a
                     matrix, 0 for vectors (Abduweili & Liu, arXiv 2412.02153; their code has twice that)
 ``data``            v0 = s E[g^2], E over some gradients of the training data (the same paper)
 ``first_gradient``  v0 = s g^2 of the first gradient (GI-Adam, Kalra & Barkeshli, arXiv 2406.09405, has s = 1)
 
-For ``data`` the paper measures gradients at the initial parameters before training starts. Here they are the first 8
-training gradients, so that no other data are used: v0 is the mean square of those known so far, so the first step is
-that of ``first_gradient``. In v, v0 has decayed by beta2^t after t steps; when another gradient changes v0, v changes
-by what remains of it.
+For ``data`` the paper measures gradients at the initial parameters before training. Here they are the first 8 training
+gradients, so that no other data are used. v0 is the mean square of the gradients so far, and the first step is the same
+as with ``first_gradient``. In v, v0 has decayed by beta2^t after t steps; when another gradient changes v0, v changes
+by the part of it that remains.
 
-Gradients are those that the rule sees, after clipping. Rules without a full second moment for each parameter (SGD,
-Lion, Adafactor, Sophia, 8-bit Adam) have nothing to initialise, and the configuration rejects the setting.
+Gradients are as the rule sees them, after clipping. Rules without a full second moment for each parameter (SGD, Lion,
+Adafactor, Sophia, 8-bit Adam) have nothing to initialise, and the configuration rejects the setting.
 """
 
 from __future__ import annotations
@@ -25,20 +24,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from objectives.stacking.independence import alike, seeded_generator
 from objectives.stacking.layout import Layout, Piece
-from objectives.stacking.rounding import alike
-from objectives.stacking.seeding import seeded_generator
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters per member.
 
 _NUM_GRADIENTS = 8
-_PURPOSE = 10  # of the random stream, among those of one seed
+_PURPOSE = 10  # of the random stream, among a seed's streams
 
 Numbers = Mapping[str, torch.Tensor]
 
 
 class SecondMomentStart:
-    """Initialises the state ``second_moment`` of a rule, n numbers per member, according to ``kind``.
+    """Initialise the state ``second_moment`` of a rule, n numbers per member, according to ``kind``.
 
     ``kind`` is a value of the field ``second_moment_start``.
     """
@@ -49,13 +47,13 @@ class SecondMomentStart:
         self.kind, self.layout = kind, layout
 
     def states(self, params_Kn: torch.Tensor) -> dict[str, torch.Tensor]:
-        """All zeros: for ``data``, the mean square of the gradients so far."""
+        """Return states of zeros: for ``data``, the mean square of the gradients so far."""
         return {"mean_square": torch.zeros_like(params_Kn)} if self.kind == "data" else {}
 
     def begin(
         self, states: Mapping[str, torch.Tensor], rows: Sequence[int], numbers_K: Numbers, seeds: Sequence[int] | None
     ) -> None:
-        """Initialise what needs no gradient, for the new members in ``rows``; ``seeds`` are those of all members.
+        """Initialise the new members in ``rows`` as far as it needs no gradient; ``seeds`` has all members' seeds.
 
         Raises ValueError for a random start without seeds.
         """
@@ -69,7 +67,7 @@ class SecondMomentStart:
             second_Kn[row] = start_n.to(second_Kn.dtype)
 
     def scalars(self, numbers_K: Numbers, age_K: torch.Tensor) -> Numbers:
-        """Weights of this step's gradient in v0, (K,) in double precision; ``age_K`` includes this step."""
+        """Return the weights of this step's gradient in v0, (K,) in double precision; ``age_K`` includes this step."""
         if self.kind not in ("data", "first_gradient"):
             return {}
         num_gradients = _NUM_GRADIENTS if self.kind == "data" else 1
@@ -81,19 +79,19 @@ class SecondMomentStart:
     def learn(
         self, states: Mapping[str, torch.Tensor], grad_Kn: torch.Tensor, scalars_K1: Numbers, may_look: bool
     ) -> None:
-        """Before an update: change v by the contribution of ``grad_Kn`` to v0, in place."""
+        """Change v by the contribution of ``grad_Kn`` to v0, in place; called before an update."""
         if not scalars_K1 or (may_look and not bool(scalars_K1["share"].any())):
             return
         square_Kn = grad_Kn.square()
         if self.kind == "data":
             square_Kn.sub_(states["mean_square"])
             states["mean_square"].add_(_times(square_Kn, scalars_K1["share"]))
-        # Not below zero: SPAM may have reset what a smaller mean square subtracts.
+        # Clamped at zero: SPAM may have reset the part that a smaller mean square subtracts.
         states["second_moment"].add_(_times(square_Kn, scalars_K1["weight"])).clamp_(min=0.0)
 
 
 def random_start(layout: Layout, seed: int) -> torch.Tensor:
-    """Chi-square numbers over fan in + fan out for matrices, zeros for vectors, (n,) in double precision."""
+    """Return chi-square numbers over fan in + fan out for matrices, zeros for vectors, (n,) in double precision."""
     start_n = torch.randn(layout.size, generator=seeded_generator(seed, _PURPOSE), dtype=torch.float64).square_()
     for piece in layout.pieces:
         start_n[piece.start : piece.end] *= _per_fan(piece)
@@ -102,12 +100,12 @@ def random_start(layout: Layout, seed: int) -> torch.Tensor:
 
 
 def _per_fan(piece: Piece) -> float:
-    """1 / (fan in + fan out) of a weight, with torch's definition; 0 for anything but a matrix."""
+    """Return 1 / (fan in + fan out) of a weight, with torch's definition; 0 for anything but a matrix."""
     if len(piece.shape) < 2:
         return 0.0
     return 1 / ((piece.shape[0] + piece.shape[1]) * math.prod(piece.shape[2:]))
 
 
 def _times(value_Kn: torch.Tensor, weight_K1: torch.Tensor) -> torch.Tensor:
-    """The product; zero where the weight is zero, even if the value is not finite."""
+    """Return the product; zero if the weight is zero, even if the value is not finite."""
     return (value_Kn * weight_K1).masked_fill_(weight_K1 == 0, 0.0)

@@ -1,4 +1,4 @@
-"""torch.compile for packs: fixed shapes, a cache that outlives the process, and a fallback to eager."""
+"""torch.compile for packs: fixed shapes, a cache that outlives the process, and a fallback to eager code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LARGEST_NUMBER_OF_SHAPES = 64
 
 
 class Compiled:
-    """``function``, compiled at its first call; if compilation fails, eager from then on.
+    """Compile ``function`` at its first call, or run it eagerly if compilation fails.
 
-    ``failure`` is one line that says why, empty if there was none.
+    ``failure`` is one line that says why compilation failed, or "".
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -25,7 +25,7 @@ class Compiled:
         self.failure = ""
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function's value."""
+        """Return the function's value."""
         if self._compiled is not None:
             return self._compiled(*arguments)
         if self.failure:

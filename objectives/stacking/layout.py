@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from objectives.stacking.rounding import BLOCK
+from objectives.stacking.independence import BLOCK
 
-# Shapes: K members, n parameters of one member (zero-padded to whole blocks), T weights, G groups.
+# Shapes: K members, n parameters per member (zero-padded to whole blocks), T weights, G groups.
 
 ALL = "all"
 
@@ -34,8 +34,8 @@ class Piece:
 class Layout:
     """The weights of one member in column order; ``groups`` are their layer groups in order.
 
-    ``shapes`` are those of one member; ``group_of`` names the group of each weight (``all`` if there is only one), and
-    ``depth_of`` the part of the depth that it is in, where it is in one.
+    ``shapes`` has one member's shapes. ``group_of`` names the group of each weight (``all`` if there is only one), and
+    ``depth_of`` its part of the depth, if any.
     """
 
     def __init__(
@@ -55,34 +55,34 @@ class Layout:
         self._depth_of = dict(depth_of or {})
 
     def sums_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
-        """Sum over the columns of each weight, (K, T)."""
+        """Return the sum over each weight's columns, (K, T)."""
         return torch.stack([value_Kn[:, piece.start : piece.end].sum(1) for piece in self.pieces], dim=1)
 
     def norms_per_weight(self, value_Kn: torch.Tensor) -> torch.Tensor:
-        """Euclidean norm of each weight's columns, (K, T)."""
+        """Return the Euclidean norm of each weight's columns, (K, T)."""
         columns = (value_Kn[:, piece.start : piece.end] for piece in self.pieces)
         return torch.stack([torch.linalg.vector_norm(value_Ks, dim=1) for value_Ks in columns], dim=1)
 
     def scale(self, value_Kn: torch.Tensor, factor_KT: torch.Tensor) -> None:
-        """Multiply the columns of each weight by that weight's number, in place."""
+        """Multiply each weight's columns by its factor, in place."""
         for t, piece in enumerate(self.pieces):
             value_Kn[:, piece.start : piece.end].mul_(factor_KT[:, t : t + 1])
 
     def weights_of_groups(self) -> dict[str, list[int]]:
-        """The indices of the weights in each layer group; ``all`` comes last."""
-        found = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
-        return found | {ALL: list(range(len(self.pieces)))}
+        """Return the indices of the weights in each layer group; ``all`` comes last."""
+        indices = {group: [t for t, piece in enumerate(self.pieces) if piece.group == group] for group in self.groups}
+        return indices | {ALL: list(range(len(self.pieces)))}
 
     def weights_of_depths(self) -> dict[str, list[int]]:
-        """The indices of the weights in each part of the depth, in order; empty for a model without parts."""
-        found: dict[str, list[int]] = {}
+        """Return the indices of the weights in each part of the depth, in order; empty for a model without parts."""
+        indices: dict[str, list[int]] = {}
         for t, piece in enumerate(self.pieces):
             if piece.name in self._depth_of:
-                found.setdefault(self._depth_of[piece.name], []).append(t)
-        return found
+                indices.setdefault(self._depth_of[piece.name], []).append(t)
+        return indices
 
     def spread(self, value_KT: torch.Tensor) -> torch.Tensor:
-        """Each weight's number repeated over its columns, (K, n); the padding gets that of the last weight."""
+        """Repeat each weight's number over its columns, (K, n); the padding gets the last weight's number."""
         return value_KT[:, self._weight_of_column(value_KT.device)]
 
     def _weight_of_column(self, device: torch.device) -> torch.Tensor:
@@ -91,3 +91,25 @@ class Layout:
         sizes_T = torch.tensor(sizes, device=device)
         # Passing the total size avoids waiting for a GPU.
         return torch.arange(len(sizes), device=device).repeat_interleave(sizes_T, output_size=self.size)
+
+
+def longest_prefix(name: str, prefixes: Iterable[str]) -> str | None:
+    """Return the longest of ``prefixes`` that ``name`` starts with, or None: block10 is not in block1."""
+    return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
+
+
+def third_of_depth(block: int, depth: int) -> str:
+    """Return the third of the depth with the middle of a block: ``shallow``, ``middle`` or ``deep``.
+
+    Blocks count from 0.
+    """
+    middle = 3 * (2 * block + 1)  # of the block, in sixths of a block
+    return "shallow" if middle < 2 * depth else "middle" if middle <= 4 * depth else "deep"
+
+
+def check_prefixes(groups: Collection[str], blocks: Collection[str], names: Collection[str]) -> None:
+    """Raise ValueError if no name starts with a prefix in ``groups`` or ``blocks``: it is misspelt."""
+    for kind, prefixes in (("groups", groups), ("blocks", blocks)):
+        for prefix in prefixes:
+            if not any(name.startswith(prefix) for name in names):
+                raise ValueError(f"{kind}: no weight starts with {prefix!r}; there are {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""Which members of a pack change before which step, by their interventions, and how."""
+"""When interventions change the members of a pack, and how."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from objectives.training_config import TrainingConfig
 
 
 class Changes:
-    """The steps of a pack before which members change; a step without changes costs one comparison.
+    """The steps of a pack before which members change. A step without changes costs one comparison.
 
-    ``ages`` are the steps that each member has completed; steps of the pack count from there. ``configs`` are read when
-    something is due: those of members that ``wake`` names may have been replaced.
+    ``ages`` are the members' completed steps; steps of the pack count from there. ``configs`` is read when a change is
+    due, after the rows that ``wake`` names may have been replaced.
     """
 
     def __init__(self, configs: Sequence[TrainingConfig], ages: Sequence[int]) -> None:
         self._configs, self._ages = configs, ages
-        # At the first step all of them read their numbers, which depend on nothing but the step: so a pack that was
-        # resumed or rearranged within a ramp goes on as it was.
+        # At the first step, all members with interventions read their numbers, which depend on the step alone. So a
+        # pack that is resumed or rearranged within a ramp continues unchanged.
         self._next = {row: 0 for row, config in enumerate(configs) if config.interventions}
         self._soonest: float = 0 if self._next else math.inf
 
@@ -29,7 +29,7 @@ class Changes:
     ) -> dict[int, TrainingConfig]:
         """Change numbers and states of the members that are due before the pack's step ``num_steps``.
 
-        Returns their rows, with what is in force from then on.
+        Returns the configuration in force for each changed row.
         """
         if num_steps < self._soonest:
             return {}
@@ -47,7 +47,7 @@ class Changes:
         return dict(zip(rows, acting, strict=True))
 
     def wake(self, rows: Iterable[int], num_steps: int) -> None:
-        """The members ``rows`` have got other interventions, of which the first act before the step ``num_steps``."""
+        """Note that the members ``rows`` have new interventions, which begin before the step ``num_steps``."""
         for row in rows:
             self._next[row] = num_steps
             self._soonest = min(self._soonest, num_steps)
@@ -71,7 +71,7 @@ def _change_states(
 def batches_of(
     configs: Sequence[TrainingConfig], seeds: Sequence[int], ages: Sequence[int], skipped: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """(seed, data step) of each member's batch at the step ``ages``, after ``skipped`` batches for other reasons."""
+    """Return (seed, data step) of each member's batch at the steps ``ages``, after ``skipped`` other batches."""
     return [
         (data_seed(config, seed, age), age + left_out + num_skipped(config, age))
         for config, seed, age, left_out in zip(configs, seeds, ages, skipped, strict=True)

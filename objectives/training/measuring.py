@@ -1,4 +1,4 @@
-"""Curvature of some members of a pack at one step, for telemetry and for control."""
+"""Curvature of members of a pack at one step, for telemetry and for control."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import torch
 from objectives.instruments.curvature import Curvature, GradientGraph, measure_curvature, momentum_factor
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 
-# Shapes: K members, R of them being read, C whose curvature is measured, n parameters of one member.
+# Shapes: K members, R observed ones, C with curvature, n parameters per member.
 
 Weights = Mapping[str, torch.Tensor]
 
 
 class Pack(Protocol):
-    """What is read here of a pack."""
+    """The part of a pack that is read here."""
 
     optimizer: PackedOptimizer
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The weights of one member."""
+        """The shapes of one member's weights, by name."""
 
     def losses_of(self, weights: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-        """Loss on this step's data of the members ``rows``."""
+        """Return the loss on this step's data for the members ``rows``."""
 
 
 def curvature_of(
     pack: Pack, rows: torch.Tensor, params_Cn: torch.Tensor, warm_Cn: torch.Tensor, num_products: int
 ) -> tuple[Curvature, torch.Tensor] | None:
-    """Curvature at ``params_Cn``, those of ``rows`` before this step's update, and the threshold 2 / lr, (C,).
+    """Return the curvature at ``params_Cn``, the parameters of ``rows`` before this update, and 2 / lr, (C,).
 
-    With the preconditioner of the update, so after it. None where that is not diagonal.
+    Call it after the update, whose preconditioner it uses. None if the preconditioner is not diagonal.
     """
     divisor_Cn = pack.optimizer.divisor(rows)
     if divisor_Cn is None:
@@ -43,8 +43,8 @@ def curvature_of(
     graph = GradientGraph(lambda weights: pack.losses_of(weights, rows), params_Cn, pack.weight_shapes)
     beta1_C = numbers.get("beta1", torch.zeros_like(age_C))
     factor_C = momentum_factor(beta1_C, age_C, debiased=pack.optimizer.rule.is_debiased)
-    found = measure_curvature(graph, divisor_Cn, factor_C, warm_Cn, num_products)
-    return found, 2 / pack.optimizer.lr_K[rows]
+    curvature = measure_curvature(graph, divisor_Cn, factor_C, warm_Cn, num_products)
+    return curvature, 2 / pack.optimizer.lr_K[rows]
 
 
 def curvature_readings(
@@ -55,17 +55,21 @@ def curvature_readings(
     warm_Kn: torch.Tensor,
     num_products: int,
 ) -> dict[str, torch.Tensor]:
-    """Readings of the members ``rows``, (R,) each, NaN but for those in ``curved``; none without a diagonal divisor.
+    """Return readings of ``rows``, (R,) each, NaN except in ``curved``; empty without a diagonal preconditioner.
 
-    ``params_Rn`` are as in ``curvature_of``. ``warm_Kn`` is where measurements start, and is renewed in place.
+    ``params_Rn`` as in ``curvature_of``. ``warm_Kn`` has the start vectors of the measurement, and is updated in place.
     """
     is_curved_R = torch.tensor([row in curved for row in rows], device=warm_Kn.device)
     chosen = torch.tensor(rows, device=warm_Kn.device)[is_curved_R]
     measured = curvature_of(pack, chosen, params_Rn[is_curved_R], warm_Kn[chosen], num_products)
     if measured is None:
         return {}
-    found, threshold_C = measured
-    warm_Kn[chosen] = found.warm_Rn
-    values = {"lambda_grad": found.lambda_grad_R, "lambda_max": found.lambda_max_R, "curvature_threshold": threshold_C}
+    result, threshold_C = measured
+    warm_Kn[chosen] = result.warm_Rn
+    values = {
+        "lambda_grad": result.lambda_grad_R,
+        "lambda_max": result.lambda_max_R,
+        "curvature_threshold": threshold_C,
+    }
     nan_R = torch.full((len(rows),), math.nan, dtype=torch.float64, device=warm_Kn.device)
     return {name: nan_R.masked_scatter(is_curved_R, value.to(torch.float64)) for name, value in values.items()}

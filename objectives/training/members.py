@@ -1,12 +1,16 @@
-"""Refuses a subclass of PackedTrainer whose tensors of the members would go stale when members come and go."""
+"""Per-member tensors of a PackedTrainer, and a check that its subclasses renew them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from objectives.base import ExecutionPlan
+import torch
 
-# What PackedTrainer itself keeps, and renews.
+from objectives.base import ExecutionPlan
+from objectives.training_config import TrainingConfig
+
+# Attributes that PackedTrainer itself renews.
 OWN = frozenset({
     "device", "plan", "structure", "_shapes", "configs", "seeds", "_ages", "num_steps", "_skipped", "_cohorts",
     "cohort_of_member_K", "_params_Kn", "weights", "layout", "optimizer", "memory", "held_K", "_warm_Kn", "_rollback",
@@ -15,10 +19,17 @@ OWN = frozenset({
 _checked: set[type] = set()
 
 
-def refuse_stale_members(trainer: Any) -> None:
-    """Raise ValueError where an attribute has a row for each member and ``members_changed`` does not renew it.
+def hyperparameter(
+    configs: Sequence[TrainingConfig], name: str, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the field ``name`` of every config as a tensor of shape (K,)."""
+    return torch.tensor([getattr(config, name) for config in configs], dtype=dtype, device=device)
 
-    Two packs of one and of two members show which attributes these are. Each class is checked once in a process.
+
+def check_members_renewed(trainer: Any) -> None:
+    """Raise ValueError if an attribute has a row per member but ``members_changed`` does not renew it.
+
+    Two packs, with one and two members, show which attributes these are. Each class is checked once per process.
     """
     kind = type(trainer)
     if kind in _checked:
@@ -31,7 +42,7 @@ def refuse_stale_members(trainer: Any) -> None:
             kind([trainer.configs[0]] * size, [trainer.seeds[0]] * size, str(trainer.device), ExecutionPlan(size))
             for size in (1, 2)
         )
-    except Exception:  # its constructor takes something else, so there is nothing to compare
+    except Exception:  # its constructor has other arguments, so there is nothing to compare
         return
     names = [name for name in set(vars(one)) - OWN if (_rows(vars(one)[name]), _rows(vars(two).get(name))) == (1, 2)]
     before = {name: vars(two)[name] for name in sorted(names)}
@@ -48,7 +59,7 @@ def refuse_stale_members(trainer: Any) -> None:
 
 
 def _empty(value: Any) -> None:
-    """Take the content of a tensor, an array or a list, to see whether it is written again in place."""
+    """Clear a tensor, an array or a list, to see whether it is filled again in place."""
     if isinstance(value, list):
         value.clear()
     elif hasattr(value, "fill_"):
@@ -62,7 +73,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _rows(value: Any) -> int | None:
-    """The length of a tensor, an array or a list along its first axis."""
+    """Return the length of a tensor, an array or a list along its first axis."""
     shape = getattr(value, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None

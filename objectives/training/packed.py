@@ -1,4 +1,4 @@
-"""The training loop that the built-in objectives share: one stacked model, one flat buffer."""
+"""The training loop that the built-in objectives share: one stacked model in one flat buffer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ import torch
 from objectives.base import ExecutionPlan, RowSpec
 from objectives.instruments.curvature import GradientGraph
 from objectives.instruments.telemetry import group_readings
-from objectives.optimizers.named import make_optimizer
+from objectives.optimizers.foreign import make_optimizer
 from objectives.optimizers.packed_optimizer import Rows
-from objectives.stacking.layer_names import longest_beginning, refuse_idle_beginnings, third_of_depth
-from objectives.stacking.layout import ALL, Layout
-from objectives.stacking.rounding import rows_of_blocks
-from objectives.stacking.seeding import seeded_generator
+from objectives.stacking.independence import rows_of_blocks, seeded_generator
+from objectives.stacking.layout import ALL, Layout, check_prefixes, longest_prefix, third_of_depth
 from objectives.training.changes import Changes, batches_of
 from objectives.training.controller import Controller
-from objectives.training.hyperparameters import hyperparameter
 from objectives.training.measuring import curvature_readings
-from objectives.training.members import refuse_stale_members
+from objectives.training.members import check_members_renewed, hyperparameter
 from objectives.training.rollback import begin_rollback
 from objectives.training_config import TrainingConfig
 
-# Shapes: K members, R of them being read, C of those with curvature; S cohorts; n parameters of one member, padded with
-# zeros to whole blocks.
+# Shapes: K members, R observed ones, C observed ones with curvature; S cohorts; n parameters per member, zero-padded to
+# whole blocks.
 
-Config = TypeVar("Config", bound=TrainingConfig)  # of the objective
+Config = TypeVar("Config", bound=TrainingConfig)
 Weights = dict[str, torch.Tensor]
 # Random streams of one seed that must not overlap.
 WEIGHT_PURPOSE, DATA_PURPOSE, _HESSIAN_PURPOSE = 0, 1, 12
@@ -39,86 +36,86 @@ WEIGHT_PURPOSE, DATA_PURPOSE, _HESSIAN_PURPOSE = 0, 1, 12
 class PackedTrainer(ABC, Generic[Config]):
     """A pack of K members whose parameters are rows of one (K, n) buffer.
 
-    A subclass provides ``initial_weights`` of one member and ``losses``, a differentiable function of ``self.weights``
-    (name -> tensor of shape (K, ...), views into the buffer) that does not mix members. A function written for one
-    member is applied to all by ``of_each_member``. Data and noise come from ``draw``. A cohort is the members of equal
-    seed and age, which see the same data and noise. A member with ``rollback`` returns to a snapshot on a spike and
-    skips data (objectives/training/rollback.py); then its data step is ahead of its age. So may one with interventions
-    be, which change its numbers, its states and its data before given steps (objectives/interventions.py).
+    A subclass provides the ``initial_weights`` of one member, and ``losses``, a differentiable function of
+    ``self.weights`` (name -> tensor of shape (K, ...), views into the buffer) that does not mix members.
+    ``of_each_member`` applies a function written for one member to all. Data and noise come from ``draw``. A cohort
+    consists of members with equal seed and age, which see the same data and noise. A member with ``rollback`` returns
+    to a snapshot on a spike and skips data (objectives/training/rollback.py), so its data step is ahead of its age.
+    Interventions change numbers, states and data before given steps (objectives/interventions.py) and may do the same.
     """
 
     weights: Weights
-    # The layer group of weights, by the beginning of their names. One that no beginning fits is in no group.
+    # Layer groups of weights, by prefixes of their names. A weight without a matching prefix has no group.
     groups: Mapping[str, str] = MappingProxyType({})
-    # The beginnings of the names of each block's weights, from the input to the output; none for no parts by depth.
+    # Prefixes of the names of each block's weights, from the input to the output; empty for no parts by depth.
     blocks: Sequence[str] = ()
     takes_interventions = takes_control = True
 
     def __init__(self, configs: Sequence[Config], seeds: Sequence[int], device: str, plan: ExecutionPlan) -> None:
         self.device, self.plan = torch.device(device), plan
-        self.structure = configs[0]  # for its structural fields, which are equal in all members
+        self.structure = configs[0]  # for its structural fields, which all members share
         self._shapes = {name: tuple(weight.shape) for name, weight in self.initial_weights(seeds[0]).items()}
         zeros = [0] * len(seeds)
         self._set_members(configs, seeds, zeros, zeros, Controller(configs, zeros, self.device))
         self._bind(self._initial_rows(self.configs, self.seeds))
-        refuse_idle_beginnings(self.groups, self.blocks, self._shapes)
+        check_prefixes(self.groups, self.blocks, self._shapes)
         groups = {name: self.group_of(name) for name in self._shapes}
         depths = {name: depth for name in self._shapes if (depth := self.depth_of(name)) is not None}
         self.layout = Layout(self._shapes, groups, depths)
         self.optimizer = make_optimizer(
             self._params_Kn, self.configs, self.layout, seeds=self.seeds, compiled=plan.compiled
         )
-        # A subclass's state for each member, (K,) each, updated in place; zeros for a new member.
+        # A subclass's state per member, (K,) each, updated in place; zeros for a new member.
         self.memory = {name: self._params_Kn.new_zeros(self.num_members) for name in self.memory_names()}
-        # Members that the optimizer leaves unchanged at this step, bool (K,); None for no member.
+        # Members that the optimizer skips at this step, bool (K,); None for none.
         self.held_K: torch.Tensor | None = None
-        # Start vector of the next curvature measurement, zeros before a member's first; None before any.
+        # Start vectors of the next curvature measurement, zeros for a member without one; None before the first.
         self._warm_Kn: torch.Tensor | None = None
         self._rollback = begin_rollback(self.configs, self._ages, self._live())
         self.members_changed()
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The weights of one member."""
+        """The shapes of one member's weights, by name."""
         return self._shapes
 
     @property
     def num_members(self) -> int:
-        """How many members are still in the pack."""
+        """Number of members in the pack."""
         return len(self.seeds)
 
     @abstractmethod
     def initial_weights(self, seed: int) -> Weights:
-        """One member's weights, a function only of the seed and ``self.structure``."""
+        """Return one member's weights, a function of the seed and ``self.structure`` alone."""
 
     def own_weights(self, drawn: Weights, config: Config) -> Weights:
-        """A member's initial weights: the weights drawn from its seed, adjusted by its config."""
+        """Return a member's initial weights: the weights drawn for its seed, adjusted by its config."""
         return drawn
 
     @abstractmethod
     def losses(self) -> torch.Tensor:
-        """Loss of each member on this step's data, shape (K,)."""
+        """Return each member's loss on this step's data, shape (K,)."""
 
     def group_of(self, name: str) -> str:
-        """The layer group of the weight ``name`` in telemetry: that of ``groups``, or ``all`` where it has none."""
-        start = longest_beginning(name, self.groups)
-        return ALL if start is None else self.groups[start]
+        """Return the layer group of the weight ``name`` in telemetry, by ``groups``, or ``all`` without an entry."""
+        prefix = longest_prefix(name, self.groups)
+        return ALL if prefix is None else self.groups[prefix]
 
     def depth_of(self, name: str) -> str | None:
-        """The third of ``blocks`` that the weight ``name`` is in: shallow, middle or deep; None outside of them."""
-        start = longest_beginning(name, self.blocks)
-        return None if start is None else third_of_depth(list(self.blocks).index(start), len(self.blocks))
+        """Return the third of ``blocks`` with the weight ``name`` (shallow, middle or deep), or None outside blocks."""
+        prefix = longest_prefix(name, self.blocks)
+        return None if prefix is None else third_of_depth(list(self.blocks).index(prefix), len(self.blocks))
 
     def memory_names(self) -> Sequence[str]:
-        """Names of the state that a subclass keeps per member in ``self.memory``; none by default."""
+        """Return the names of the state that a subclass keeps per member in ``self.memory``; none by default."""
         return ()
 
     def field(self, name: str) -> torch.Tensor:
-        """The field ``name`` of each member that is now in the pack, (K,), in the precision of the weights."""
+        """Return the field ``name`` of each current member, (K,), in the precision of the weights."""
         return hyperparameter(self.configs, name, self.device, self._params_Kn.dtype)
 
     def draw(self, sample: Callable[[torch.Generator], torch.Tensor], purpose: int = DATA_PURPOSE) -> torch.Tensor:
-        """``sample(generator)`` with each member's generator for this step, (K, ...) on the device.
+        """Return ``sample(generator)`` with each member's generator for this step, (K, ...) on the device.
 
         A second draw in one step needs another ``purpose``; otherwise it gets the same numbers.
         """
@@ -126,16 +123,16 @@ class PackedTrainer(ABC, Generic[Config]):
         return torch.stack(by_cohort).to(self.device)[self.cohort_of_member_K]
 
     def of_each_member(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """``function(weights, *values)``, written for one member, applied to all by ``torch.func.vmap``.
+        """Apply ``function(weights, *values)``, written for one member, to all members by ``torch.func.vmap``.
 
-        The first axis of ``values`` is the members. Bits may depend on the other members of the pack, depending on the
-        kernel: a product of two matrices per member keeps its bits if they fill whole blocks of 16 bytes; ``conv2d``
-        does not.
+        The first axis of ``values`` is the members. Whether bits depend on the other members depends on the kernel: a
+        product of two matrices per member keeps its bits if the matrices fill whole blocks of 16 bytes; ``conv2d`` does
+        not.
         """
         if self.num_members > 1:
             return torch.func.vmap(function)(self.weights, *values)
 
-        # A single member would use other kernels: duplicate it.
+        # A single member would use other kernels, so it is duplicated.
         def doubled(value_K: torch.Tensor) -> torch.Tensor:
             return value_K.expand(2, *value_K.shape[1:])
 
@@ -143,19 +140,19 @@ class PackedTrainer(ABC, Generic[Config]):
         return torch.func.vmap(function)(weights, *(doubled(value) for value in values))[:1]
 
     def losses_and_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss of each member, (K,), and its gradient, (K, n), on this step's data."""
+        """Return each member's loss, (K,), and gradient, (K, n), on this step's data."""
         loss_K = self.losses()
-        # Members do not mix, so the gradient of the sum holds each member's own gradient.
+        # Members do not mix, so the gradient of the sum has each member's gradient.
         grads = torch.autograd.grad(loss_K.sum(), list(self.weights.values()))
         # A recorded CUDA graph overwrites this loss with the next step's.
         return loss_K.detach().clone(), rows_of_blocks(grads)
 
     def gradient_noise(self, grad_Kn: torch.Tensor) -> torch.Tensor:
-        """The gradient that the optimizer sees; override to add noise."""
+        """Return the gradient that the optimizer sees; override it to add noise."""
         return grad_Kn
 
     def step(self) -> dict[str, torch.Tensor]:
-        """Train one step; returns metrics of shape (K,), still on the device."""
+        """Train one step; return metrics of shape (K,), still on the device."""
         self._begin_step()
         self._estimate_hessian()
         loss_K, grad_Kn = self.losses_and_gradient()
@@ -166,7 +163,7 @@ class PackedTrainer(ABC, Generic[Config]):
     def observed_step(
         self, rows: Sequence[int], curved: Sequence[int], num_products: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """A ``step`` plus readings of the members in ``rows`` during it, shape (R,) each, on the device.
+        """Do a ``step`` and also return readings of the members in ``rows``, shape (R,) each, on the device.
 
         Members of ``rows`` that are in ``curved`` get curvature from ``num_products`` Hessian-vector products; the
         others get NaN. Reading does not change training.
@@ -200,8 +197,8 @@ class PackedTrainer(ABC, Generic[Config]):
         return self._after_step(metrics | self._own_metrics(was_alive_K)), readings
 
     def _begin_step(self) -> None:
-        """Change the members whose interventions are due."""
-        refuse_stale_members(self)
+        """Apply the interventions that are due."""
+        check_members_renewed(self)
         if changed := self._changes.before_step(self.num_steps, self.optimizer, self.seeds):
             self._set_cohorts()
             self.numbers_changed(changed)
@@ -225,33 +222,33 @@ class PackedTrainer(ABC, Generic[Config]):
         self.optimizer.take_hessian(index, direction_Rn * graph.hessian_product(direction_Rn))
 
     def losses_of(self, weights: Weights, rows: torch.Tensor) -> torch.Tensor:
-        """Loss on this step's data of the members in ``rows``, with ``weights`` of shape (R, ...).
+        """Return the loss on this step's data for the members in ``rows``, with ``weights`` of shape (R, ...).
 
-        Eager and twice differentiable. By default it computes the losses of all members; a subclass may do better.
+        Eager and twice differentiable. The default computes the losses of all members; a subclass may do better.
         """
-        own, every = self.weights, dict(self.weights)
+        own, replaced = self.weights, dict(self.weights)
         for name, weight in weights.items():
-            every[name] = self.weights[name].detach().index_copy(0, rows, weight)
-        self.weights = every
+            replaced[name] = self.weights[name].detach().index_copy(0, rows, weight)
+        self.weights = replaced
         try:
             return self.losses()[rows]
         finally:
             self.weights = own
 
     def own_readings(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """Readings that an objective takes of ``rows`` before a step, (R,) each; none by default."""
+        """Return the objective's readings of ``rows`` before a step, (R,) each; none by default."""
         return {}
 
     def own_metrics(self) -> dict[str, torch.Tensor]:
-        """Metrics that an objective adds to every step, (K,) each; none by default."""
+        """Return the objective's additional metrics of a step, (K,) each; none by default."""
         return {}
 
     def signals(self) -> dict[str, torch.Tensor]:
-        """Signals of a step that an objective has for rules besides its metrics, (K,) each; none by default."""
+        """Return the objective's signals for control rules besides its metrics, (K,) each; none by default."""
         return {}
 
     def fired(self, row: int) -> list[dict[str, Any]]:
-        """What the rules of the member ``row`` have done so far, in order."""
+        """Return what the rules of the member ``row`` have done so far, in order."""
         return list(self._control.fired[row])
 
     def _own_metrics(self, was_alive_K: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -259,7 +256,7 @@ class PackedTrainer(ABC, Generic[Config]):
         return {name: v_K.to(dtype).masked_fill(~was_alive_K, math.nan) for name, v_K in self.own_metrics().items()}
 
     def _after_step(self, metrics: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Read what rules read, count the step, roll back members that spiked; with ``rolled_back``, 0 or 1."""
+        """Read the signals of rules, count the step and roll back members that spiked; adds ``rolled_back``, 0 or 1."""
         changed = self._control.after_step(self, metrics | self.signals()) if self._control.has_rules else []
         self.num_steps += 1
         self._changes.wake(changed, self.num_steps)
@@ -275,19 +272,19 @@ class PackedTrainer(ABC, Generic[Config]):
         return metrics | {"rolled_back": rolled_back_K}
 
     def _live(self) -> dict[str, torch.Tensor]:
-        """The state from which members continue, (K, ...) each, read and written in place."""
+        """Return the state from which members continue, (K, ...) each, which is read and written in place."""
         return {"params": self._params_Kn, **self.optimizer.live(), **self.memory}
 
     def cohorts(self) -> list[tuple[int, int]]:
-        """(seed, data step) of each current cohort; ``cohort_of_member_K`` maps members to cohorts."""
+        """Return (seed, data step) of each current cohort; ``cohort_of_member_K`` maps members to cohorts."""
         return [(seed, step + self.num_steps) for seed, step in self._cohorts]
 
     def arrange(self, rows: Sequence[RowSpec]) -> None:
-        """Make a pack of ``rows``: members that continue, that fork in two, or that start fresh."""
+        """Rearrange the pack into ``rows``: members that continue, fork or start fresh."""
         sources = [-1 if row.source is None else row.source for row in rows]
         ages = [0 if row < 0 else self._ages[row] + self.num_steps for row in sources]
         skipped = [0 if row < 0 else self._skipped[row] for row in sources]
-        configs: list[Any] = [row.config for row in rows]  # all of one objective
+        configs: list[Any] = [row.config for row in rows]  # of one objective
         control = Controller(configs, ages, self.device, self._control, sources)
         self._set_members(configs, [row.seed for row in rows], ages, skipped, control)
         index = torch.tensor(sources, device=self.device)
@@ -308,24 +305,24 @@ class PackedTrainer(ABC, Generic[Config]):
         self.members_changed()
 
     def members_changed(self) -> None:
-        """Called by ``__init__`` and when members are added or dropped; make a subclass's per-member tensors here.
+        """Create a subclass's per-member tensors; called by ``__init__`` and when members are added or dropped.
 
-        One that is made elsewhere would belong to members that are gone, and is refused at the first step.
+        A tensor that is created elsewhere would belong to members that are gone, so the first step raises an error.
         """
 
     def numbers_changed(self, acting: Mapping[int, Any]) -> None:
-        """Called with what is in force, by row, before a step at which members change, and their first step here."""
+        """Take the configurations in force, by row; called before a step that changes members, and at their first."""
 
     def validate(self, rows: Sequence[int]) -> torch.Tensor:
-        """Held-out loss of the members in ``rows``; NaN without held-out data."""
+        """Return the held-out loss of the members in ``rows``; NaN without held-out data."""
         return torch.full((len(rows),), math.nan)
 
     def describe(self) -> Mapping[str, str]:
-        """Facts about the data that are not in the configuration."""
+        """Return facts about the data that the configuration lacks."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimizer, ages and snapshots; data and noise are functions of seed, age and skipped batches."""
+        """Return parameters, optimizer, ages and snapshots. Data and noise follow from seed, age and skips."""
         return {
             "ages": torch.tensor(self._ages) + self.num_steps,
             "skipped": torch.tensor(self._skipped),
@@ -353,7 +350,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.members_changed()
 
     def close(self) -> None:
-        """Nothing to release beyond memory."""
+        """Do nothing: there is only memory to release."""
 
     def _set_members(
         self,
@@ -363,14 +360,14 @@ class PackedTrainer(ABC, Generic[Config]):
         skipped: Sequence[int],
         control: Controller,
     ) -> None:
-        """``ages``: steps each member has completed, counted from now on; ``skipped``: its skipped batches."""
+        """Set the members, with their completed steps ``ages``, counted anew from here, and ``skipped`` batches."""
         self.configs, self.seeds, self._ages, self.num_steps = list(configs), list(seeds), list(ages), 0
         self._skipped, self._control = list(skipped), control
         self._changes = Changes(control.acting, self._ages)
         self._set_cohorts()
 
     def _set_cohorts(self) -> None:
-        """Group members that see the same data, by seed and by data step minus ``num_steps``."""
+        """Group the members that see the same data, by seed and by data step minus ``num_steps``."""
         ages = [age + self.num_steps for age in self._ages]
         batches = batches_of(self._control.acting, self.seeds, ages, self._skipped)
         members = [(seed, step - self.num_steps) for seed, step in batches]
@@ -379,7 +376,7 @@ class PackedTrainer(ABC, Generic[Config]):
         self.cohort_of_member_K = torch.tensor([number[member] for member in members], device=self.device)
 
     def _initial_rows(self, configs: Sequence[Config], seeds: Sequence[int]) -> torch.Tensor:
-        """Initial parameters of members with these configs and seeds, (K, n)."""
+        """Return the initial parameters of members with these configs and seeds, (K, n)."""
         drawn = {seed: self.initial_weights(seed) for seed in dict.fromkeys(seeds)}
         rows = [
             rows_of_blocks(weight[None] for weight in self.own_weights(drawn[seed], config).values())

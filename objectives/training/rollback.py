@@ -4,23 +4,23 @@ PaLM (Chowdhery et al., arXiv 2204.02311, section 5.1) restarted from a checkpoi
 20 spikes and skipped 200 to 500 batches; the same batches did no harm from another checkpoint. Here each member does
 this automatically, at the step of the spike:
 
-- A *spike* is a loss above the mean of the previous 128 by more than 6 of their standard deviations: the rule and
-  the numbers by which OLMo-core's ``SkipStepOptimizer`` skips an update. The loss itself is not among the 128, the
-  deviation is the sample deviation, and nothing is judged before there are 64 losses. A loss or gradient that is
-  not finite is a spike at any time.
+- A *spike* is a loss more than 6 standard deviations above the mean of the previous 128 losses, the rule and numbers
+  by which OLMo-core's ``SkipStepOptimizer`` skips an update. The loss itself is not among the 128, the deviation is
+  the sample deviation, and nothing is judged before there are 64 losses. A non-finite loss or gradient is a spike at
+  any time.
 - A *snapshot* is the full state of a member: parameters, optimizer states, its mask, its counts of steps and
-  updates, and its window of losses. One is taken every ``rollback_every`` steps of the member. It becomes good when
-  no spike has come by the time the next is due; the start counts as good. So a rollback goes back one to two times
+  updates, and its window of losses. One is taken every ``rollback_every`` steps of the member. It becomes good if no
+  spike comes before the next one is due; the start counts as good. So a rollback goes back one to two times
   ``rollback_every`` steps if no spike came before: with 50, PaLM's 100.
 - The member's step count continues: a rolled-back step stays a step of the run, with its loss in the curve. The
   schedule, curriculum and bias correction return to the snapshot, as in a restart from a checkpoint, so a run
   with a rollback ends before its schedule does.
-- Data continue from the batch of the spike, after skipping ``rollback`` more batches. The batches between snapshot
+- Data continue with the batch of the spike, after skipping ``rollback`` more batches. The batches between snapshot
   and spike are not seen again.
-- The window is that of the snapshot, without the losses since. So a spike right after a rollback is
-  detected as any other.
-- After ``MOST_IN_A_ROW`` rollbacks to one snapshot (our number) spikes are let pass until another snapshot is good:
-  a member that cannot be rescued trains on, and a non-finite one stays masked.
+- The window returns to the snapshot's, without the losses since. So a spike right after a rollback is detected like
+  any other.
+- After ``MOST_IN_A_ROW`` rollbacks to one snapshot (our number), spikes pass until another snapshot is good: a
+  member that cannot be rescued trains on, and a non-finite one stays masked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 
 from objectives.training_config import TrainingConfig
 
-# Shapes: K members, R of them with rollback, W losses of a window.
+# Shapes: K members, R of them with rollback, W losses per window.
 
 WINDOW, LEAST_HISTORY, DEVIATIONS = 128, 64, 6.0
 MOST_IN_A_ROW = 5
@@ -42,7 +42,7 @@ Live = Mapping[str, torch.Tensor]
 class Rollback:
     """Windows and snapshots of the R members of a pack with rollback.
 
-    ``live`` is the state from which members continue, tensors of shape (K, ...) that are read and, on a rollback,
+    ``live`` is the state from which members continue: tensors of shape (K, ...) that are read and, on a rollback,
     written in place. Whether a member rolls back is a function of its own losses, independent of the other members. The
     device holds two snapshots for each of the R members, none for the others.
 
@@ -65,9 +65,9 @@ class Rollback:
         self._pending = {name: torch.zeros_like(value) for name, value in self._good.items()}
 
     def after_step(self, loss_K: torch.Tensor, is_alive_K: torch.Tensor, live: Live) -> list[int]:
-        """Add the losses of a step and which members are alive after it; returns the rows that rolled back."""
+        """Add the losses of a step and which members are alive after it; return the rows that rolled back."""
         loss_R = loss_K[self._rows_R].double()
-        # A member with a non-finite loss or gradient is masked.
+        # Members with a non-finite loss or gradient are no longer alive.
         is_spike_R = ~is_alive_K[self._rows_R] | is_above_window(loss_R, self._window_RW, self._num_seen_R)
         self._is_pending_R &= ~is_spike_R
         self._window_RW.scatter_(1, (self._num_seen_R % WINDOW)[:, None], loss_R[:, None])
@@ -83,22 +83,22 @@ class Rollback:
         return self._rows_R[back].tolist()
 
     def hand_over(self, successor: Rollback, sources: Sequence[int]) -> None:
-        """Pass the state of the members that continue to ``successor``, which was started on the present pack.
+        """Pass the state of continuing members to ``successor``, which was started on the current pack.
 
         ``sources`` are the rows that its K members had here, -1 for a new one.
         """
-        place = {row: r for r, row in enumerate(self._rows_R.tolist())}
+        index = {row: r for r, row in enumerate(self._rows_R.tolist())}
         new_rows = successor._rows_R.tolist()
-        new = [r for r, row in enumerate(new_rows) if sources[row] in place]
-        old = [place[sources[new_rows[r]]] for r in new]
+        new = [r for r, row in enumerate(new_rows) if sources[row] in index]
+        old = [index[sources[new_rows[r]]] for r in new]
         known = self._tensors()
         for name, value in successor._tensors().items():
-            # State that the optimizer has not used yet is empty, in snapshots as in ``live``.
+            # State that the optimizer does not use yet is missing in snapshots, as in ``live``.
             if name in known:
                 value[new] = known[name][old]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Windows and snapshots."""
+        """Return windows and snapshots."""
         return {name: value.clone() for name, value in self._tensors().items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -107,7 +107,7 @@ class Rollback:
             value.copy_(state[name])
 
     def _take(self, live: Live, due: torch.Tensor) -> None:
-        """Where due, mark the last snapshot as good (no spike followed it) and take a new one of ``live``."""
+        """For the ``due`` members, mark the last snapshot as good if no spike followed it, and take a new one."""
         passed = due[self._is_pending_R[due]]
         taken = self._snapshot(live, due)
         for name, value in self._pending.items():
@@ -127,7 +127,7 @@ class Rollback:
         self._num_seen_R[which] = self._good["num_seen"][which]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """The whole state, (R, ...) each."""
+        """Return the whole state, (R, ...) each."""
         return {
             "age": self._age_R,
             "window": self._window_RW,
@@ -140,17 +140,17 @@ class Rollback:
 
 
 def begin_rollback(configs: Sequence[TrainingConfig], ages: Sequence[int], live: Live) -> Rollback | None:
-    """Snapshots of the members of a pack; None without rollback."""
+    """Return the rollback state of a pack, or None if no member has rollback."""
     return Rollback(configs, ages, live) if rows_with_rollback(configs) else None
 
 
 def rows_with_rollback(configs: Sequence[TrainingConfig]) -> list[int]:
-    """The members with rollback."""
+    """Return the rows of the members with rollback."""
     return [row for row, config in enumerate(configs) if config.rollback is not None]
 
 
 def is_above_window(loss_R: torch.Tensor, window_RW: torch.Tensor, num_seen_R: torch.Tensor) -> torch.Tensor:
-    """Whether each loss is a spike relative to the losses before it, (R,); False for fewer than ``LEAST_HISTORY``.
+    """Return whether each loss is a spike relative to the losses before it, (R,); False below ``LEAST_HISTORY`` losses.
 
     A window holds the last of ``num_seen_R`` losses, in any order; entries not yet written do not count.
     """

@@ -42,7 +42,7 @@ class TestGpt(ObjectiveConformance):
         "head_lr": [0.0, 0.1, 10.0],
         "micro_batches": [1.0, 3.0, None],
     }
-    beside = {
+    needs = {
         "burst_length": {"burst_at": 2},
         "context_start": {"context_steps": 6},
         "context_steps": {"context_start": 2},
@@ -60,8 +60,8 @@ class TestGptWithoutNorms(ObjectiveConformance):
     objective = OBJECTIVES["gpt"]
     small = {**TestGpt.small, "norm": None, "init": "fan_in"}
     values = TestGpt.values
-    beside = {
-        **TestGpt.beside,
+    needs = {
+        **TestGpt.needs,
         "init_deviation": {"init": "gpt2"},
         "norm_lr": {"qk_norm": True},
         "zclip": {"zclip_warmup": 2, "lr": 3.0},

@@ -60,7 +60,7 @@ class Optimizer:
     v_follows_from_norms: bool = False
     # For tests: three values per field that give three different runs, and other settings that this needs.
     examples: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    beside: Mapping[str, Settings] = field(default_factory=dict)
+    needs: Mapping[str, Settings] = field(default_factory=dict)
 
     @property
     def numbers(self) -> tuple[str, ...]:

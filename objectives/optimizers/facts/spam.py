@@ -44,7 +44,7 @@ SPAM = Optimizer(
         "spam_warmup": (0, 2, 20),
         "spam_grace": (2, 4, 20),
     },
-    beside={
+    needs={
         "spam_threshold": {"spam_grace": 2},
         "spam_warmup": {"spam_interval": 4},
         "spam_grace": {"spam_threshold": 1e-2},

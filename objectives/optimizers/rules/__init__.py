@@ -9,7 +9,7 @@ from objectives.optimizers.rules.rule import UpdateRule
 
 
 def rule_of(optimizer: str) -> type[UpdateRule]:
-    """The update rule of an optimizer in the table."""
+    """Return the update rule of an optimizer in the table."""
     module, _, name = OPTIMIZERS[optimizer].rule.partition(":")
     rule: type[UpdateRule] = getattr(importlib.import_module(module), name)
     return rule

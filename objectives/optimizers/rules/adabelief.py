@@ -6,13 +6,13 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking.rounding import alike
+from objectives.stacking.independence import alike
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters per member.
 
 
 class AdaBelief(AdamW):
-    """The second moment s is that of g - m:
+    """Adam with the second moment s of g - m:
 
         s = beta2 s + (1 - beta2) (g - m)^2 + eps
         lr * mhat / (sqrt(s / (1 - beta2^t)) + eps)
@@ -22,7 +22,7 @@ class AdaBelief(AdamW):
     """
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """Moves the root of the bias correction out of the divisor, as in AdamW."""
+        """Move the root of the bias correction out of the divisor, as in AdamW."""
         beta1_K, beta2_K, eps_K = numbers["beta1"], numbers["beta2"], numbers["adabelief_eps"]
         root_K = (1 - alike(torch.pow, beta2_K, age_K)).sqrt()
         return {
@@ -36,7 +36,7 @@ class AdaBelief(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Reuses the memory of the gradient."""
+        """Return the update in the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         surprise_Kn = grad_Kn.sub_(first_Kn).square_()
@@ -45,6 +45,6 @@ class AdaBelief(AdamW):
         return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """sqrt(s / (1 - beta2^t)) + eps."""
+        """Return sqrt(s / (1 - beta2^t)) + eps."""
         second_Kn = self.second_moment(states, numbers, age_K)
         return second_Kn.sqrt().add_(numbers["adabelief_eps"].to(second_Kn.dtype)[:, None])

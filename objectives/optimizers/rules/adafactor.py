@@ -1,4 +1,4 @@
-"""Adafactor: a second moment from row and column means, not single entries (Shazeer & Stern, arXiv 1804.04235)."""
+"""Adafactor: a second moment from row and column means instead of entries (Shazeer & Stern, arXiv 1804.04235)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 
 from objectives.base import TrainingConfig
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
+from objectives.stacking.independence import BLOCK, alike
 from objectives.stacking.layout import Layout
-from objectives.stacking.rounding import BLOCK, alike
 
-# Shapes: K members, n parameters of one member, T weights, L matrices of I x J in one weight, w columns of a weight.
+# Shapes: K members, n parameters per member, T weights, L matrices of I x J in one weight, w columns of a weight.
 
 ROWS, COLUMNS, ENTRIES = "row_moment", "column_moment", "entry_moment"
 
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A weight's columns in the parameters, and in the states that hold its second moment.
+    """A weight's columns in the parameters, and in the states of its second moment.
 
     ``matrices`` are L, I and J of a weight of two or more dimensions, None for a vector or a number.
     """
@@ -38,7 +38,7 @@ class Adafactor(UpdateRule):
         V = R C / max(mean(R), eps), U = g / max(sqrt(V), eps), eps = adafactor_eps
         min(lr, 1 / sqrt(t)) * max(adafactor_smallest, RMS(W)) * U / max(1, RMS(U) / adafactor_clip)
 
-    V is the averaged g^2 itself where W is a vector. There is no momentum. Equal to ``torch.optim.Adafactor``, whose
+    V is the averaged g^2 itself if W is a vector. There is no momentum. Equal to ``torch.optim.Adafactor``, whose
     documentation uses eps and lr in this way; the paper adds 1e-30 to g^2 instead and uses lr 0.01. The default of
     ``adafactor_eps`` is the root of the paper's; torch's is the rounding unit of the type.
     """
@@ -54,9 +54,9 @@ class Adafactor(UpdateRule):
                 matrices = (math.prod(leading), num_rows, num_columns)
                 needed = {ROWS: matrices[0] * num_rows, COLUMNS: matrices[0] * num_columns}
             states = {name: slice(sizes[name], sizes[name] + size) for name, size in needed.items()}
-            sizes.update({name: found.stop for name, found in states.items()})
+            sizes.update({name: columns.stop for name, columns in states.items()})
             self._weights.append(_Weight(piece.start, piece.end, matrices, states))
-        # Whole blocks, so that a number's rounding does not depend on its position in the state.
+        # Whole blocks, so that a number's rounding does not depend on its position.
         self._sizes = {name: size + -size % BLOCK for name, size in sizes.items()}
 
     def state_sizes(self) -> Mapping[str, int]:
@@ -77,7 +77,7 @@ class Adafactor(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """One weight at a time, reusing the memory of the gradient."""
+        """Return the update in the memory of the gradient, one weight at a time."""
         for t, weight in enumerate(self._weights):
             grad_Kw = grad_Kn[:, weight.start : weight.end]
             _average(states, weight, grad_Kw.square(), scalars_K1["weight"])
@@ -91,7 +91,7 @@ class Adafactor(UpdateRule):
         return grad_Kn
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """max(sqrt(V), eps) over the factor on each weight's U at the last step, in units of lr."""
+        """Return max(sqrt(V), eps) over the factor on each weight's U at the last step, in units of lr."""
         eps_K1 = numbers["adafactor_eps"].to(states["step"].dtype)[:, None]
         divisor_Kn = self.second_moment(states, numbers, age_K).sqrt_().maximum(_floor(eps_K1))
         for t, weight in enumerate(self._weights):
@@ -99,7 +99,7 @@ class Adafactor(UpdateRule):
         return divisor_Kn
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """V, which has no bias: it starts as the square of the first gradient."""
+        """Return V, which has no bias: it starts as the square of the first gradient."""
         eps_K1 = numbers["adafactor_eps"].to(states["step"].dtype)[:, None]
         second_Kn = states["step"].new_ones(len(eps_K1), self.layout.size)  # ones in the padding, which is divided too
         for weight in self._weights:
@@ -119,7 +119,7 @@ def _average(states: States, weight: _Weight, squared_Kw: torch.Tensor, weight_K
 
 
 def _second_moment(states: States, weight: _Weight, eps_K1: torch.Tensor) -> torch.Tensor:
-    """V of one weight, (K, w)."""
+    """Return V of one weight, (K, w)."""
     kept = {name: states[name][:, columns] for name, columns in weight.states.items()}
     if weight.matrices is None:
         return kept[ENTRIES].clone()
@@ -135,5 +135,5 @@ def _root_mean_square(value_Kw: torch.Tensor) -> torch.Tensor:
 
 
 def _floor(eps_K1: torch.Tensor) -> torch.Tensor:
-    """eps, or the smallest positive number of the type if larger: it avoids 0 / 0."""
+    """Return eps, or the smallest positive number of the type if larger, which avoids 0 / 0."""
     return eps_K1.clamp(min=torch.finfo(eps_K1.dtype).tiny)

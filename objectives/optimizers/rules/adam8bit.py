@@ -11,10 +11,10 @@ from objectives.base import TrainingConfig
 from objectives.optimizers.facts.adam8bit import Adam8bitFields
 from objectives.optimizers.rules.adamw import AdamW, debiased
 from objectives.optimizers.rules.rule import Numbers, States
+from objectives.stacking.independence import BLOCK
 from objectives.stacking.layout import Layout, Piece
-from objectives.stacking.rounding import BLOCK
 
-# Shapes: K members, n parameters of one member, c columns of coded weights in whole blocks, B blocks,
+# Shapes: K members, n parameters per member, c columns of coded weights in whole blocks, B blocks,
 # p columns of plain weights.
 
 _DECADES = 7
@@ -24,7 +24,7 @@ MOMENTS = ("first", "second")
 class Tables(NamedTuple):
     """Values of codes, borders between them, and the lowest code of numbers with the same first 16 bits.
 
-    No two borders have the same first 16 bits, so the code of a number is that one or the next.
+    No two borders have the same first 16 bits, so a number's code is that one or the next.
     """
 
     values: torch.Tensor
@@ -52,7 +52,7 @@ class Adam8bit(AdamW):
         self._block = fields.adam8bit_block
         self._coded = [piece for piece in layout.pieces if piece.size >= fields.adam8bit_smallest]
         self._plain = [piece for piece in layout.pieces if piece.size < fields.adam8bit_smallest]
-        # For each moment; created on the device of the parameters once known, and not within a compiled update.
+        # Per moment; created outside a compiled update, once the parameters' device is known.
         self._tables: dict[str, Tables] = {}
 
     def state_sizes(self) -> Mapping[str, int]:
@@ -63,14 +63,14 @@ class Adam8bit(AdamW):
         return {f"{moment}_{name}": size for moment in MOMENTS for name, size in sizes.items() if size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """Those of AdamW."""
+        """Prepare the tables and return AdamW's scalars."""
         self._prepare(lr_K.device)
         return super().scalars(numbers, lr_K, age_K)
 
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Large and small weights in separate buffers."""
+        """Return the update, with large and small weights in separate buffers."""
         plain_Kp = coded_Kc = None
         if self._plain:
             grad_Kp = _gathered(grad_Kn, [self._plain], BLOCK)
@@ -85,11 +85,11 @@ class Adam8bit(AdamW):
         return self._scattered(plain_Kp, coded_Kc)
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """v / (1 - beta2^t), as stored."""
+        """Return v / (1 - beta2^t), as stored."""
         return debiased(self._kept(states, "second"), numbers["beta2"], age_K)
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m / (1 - beta1^t), as stored."""
+        """Return m / (1 - beta1^t), as stored."""
         return debiased(self._kept(states, "first"), numbers["beta1"], age_K)
 
     def _prepare(self, device: torch.device) -> None:
@@ -97,21 +97,21 @@ class Adam8bit(AdamW):
             self._tables = {moment: make_tables(signed=moment == "first", device=device) for moment in MOMENTS}
 
     def _kept(self, states: States, moment: str) -> torch.Tensor:
-        """A moment of all weights, (K, n)."""
+        """Return a moment of all weights, (K, n)."""
         self._prepare(next(iter(states.values())).device)
         return self._scattered(
             states[f"{moment}_plain"] if self._plain else None, self._decoded(states, moment) if self._coded else None
         )
 
     def _decoded(self, states: States, moment: str) -> torch.Tensor:
-        """Code times scale, (K, c)."""
+        """Return code times scale, (K, c)."""
         codes_Kc, scales_KB = states[f"{moment}_codes"], states[f"{moment}_scales"]
         values = self._tables[moment].values
-        found_Kc = values.index_select(0, codes_Kc.flatten().to(torch.int32)).view_as(codes_Kc).to(scales_KB.dtype)
-        return (found_Kc.unflatten(1, (-1, self._block)) * scales_KB[:, :, None]).flatten(1)
+        share_Kc = values.index_select(0, codes_Kc.flatten().to(torch.int32)).view_as(codes_Kc).to(scales_KB.dtype)
+        return (share_Kc.unflatten(1, (-1, self._block)) * scales_KB[:, :, None]).flatten(1)
 
     def _encode(self, states: States, moment: str, value_Kc: torch.Tensor) -> None:
-        """The nearest code of each value, and the scale of each block."""
+        """Store the nearest code of each value, and the scale of each block."""
         blocks_KBb = value_Kc.unflatten(1, (-1, self._block))
         scales_KB = blocks_KBb.abs().amax(2)
         states[f"{moment}_scales"].copy_(scales_KB)
@@ -119,7 +119,7 @@ class Adam8bit(AdamW):
         states[f"{moment}_codes"].copy_(nearest_codes(share_KBb.flatten(1), self._tables[moment]))
 
     def _scattered(self, plain_Kp: torch.Tensor | None, coded_Kc: torch.Tensor | None) -> torch.Tensor:
-        """All weights back at their columns, (K, n), with zeros in the padding."""
+        """Return all weights at their columns, (K, n), with zeros in the padding."""
         columns: dict[int, torch.Tensor] = {}
         plain_at = coded_at = 0
         for piece in self._plain:
@@ -136,7 +136,7 @@ class Adam8bit(AdamW):
 
 
 def code_values(*, signed: bool) -> torch.Tensor:
-    """The 256 values of the codes, ascending, in single precision; the largest is 1.
+    """Return the 256 values of the codes, ascending, in single precision; the largest is 1.
 
     Each decade below 1 is divided into equal parts and the values are their midpoints: one part in the seventh decade,
     twice as many in each next one, and twice as many again without a sign. Zero and one are values too.
@@ -151,27 +151,27 @@ def code_values(*, signed: bool) -> torch.Tensor:
 
 
 def make_tables(*, signed: bool, device: torch.device) -> Tables:
-    """Lookup tables for a moment with or without a sign."""
+    """Return lookup tables for a moment with or without a sign."""
     values = code_values(signed=signed)
     borders = torch.cat([(values[:-1] + values[1:]) / 2, torch.tensor([torch.inf])])
     starts = torch.arange(2**16, dtype=torch.int32) << 16
-    # Positive numbers grow with their bits and negative ones fall: the lowest of these has the highest bits.
+    # Positive numbers grow with their bits, negative ones fall: the lowest negative number has the highest bits.
     lowest = torch.where(starts < 0, starts | 0xFFFF, starts).view(torch.float32)
     first_codes = torch.bucketize(lowest.nan_to_num(0.0), borders[:-1], out_int32=True)
     return Tables(values.to(device), borders.to(device), first_codes.to(device))
 
 
 def nearest_codes(share_Kc: torch.Tensor, tables: Tables) -> torch.Tensor:
-    """The code nearest to each number in [-1, 1], the lower one of a tie; uint8."""
+    """Return the code nearest to each number in [-1, 1], the lower one for a tie; uint8."""
     share = share_Kc.to(torch.float32).flatten()
-    # A search in 255 borders takes twenty times as long as a lookup of the number's first 16 bits.
+    # A search in 255 borders takes twenty times as long as looking up the number's first 16 bits.
     code = tables.first_codes.index_select(0, (share.view(torch.int32) >> 16) & 0xFFFF)
     code = code + (share > tables.borders.index_select(0, code))
     return code.to(torch.uint8).view_as(share_Kc)
 
 
 def _gathered(value_Kn: torch.Tensor, groups: Iterable[Sequence[Piece]], multiple: int) -> torch.Tensor:
-    """Columns of weights, concatenated, each group zero-padded to a multiple."""
+    """Concatenate columns of weights, each group zero-padded to a multiple."""
     columns = []
     for pieces in groups:
         columns += [value_Kn[:, piece.start : piece.end] for piece in pieces]

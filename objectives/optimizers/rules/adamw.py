@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
-from objectives.stacking.rounding import alike
+from objectives.stacking.independence import alike
 
 
 class AdamW(UpdateRule):
@@ -20,7 +20,7 @@ class AdamW(UpdateRule):
         return {"first_moment": self.layout.size, "second_moment": self.layout.size}
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """The root of the bias correction of v is moved out of the divisor, which saves a pass:
+        """Move the root of v's bias correction out of the divisor, which saves a pass:
 
         m / (sqrt(v) / root + eps) = root * m / (sqrt(v) + root * eps).
         """
@@ -36,7 +36,7 @@ class AdamW(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """lr * m / (sqrt(v) + eps), reusing the memory of the gradient."""
+        """Return lr * m / (sqrt(v) + eps) in the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
@@ -44,19 +44,19 @@ class AdamW(UpdateRule):
         return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """sqrt(v) + eps with v bias-corrected."""
+        """Return sqrt(v) + eps with v bias-corrected."""
         second_Kn = self.second_moment(states, numbers, age_K)
         return second_Kn.sqrt().add_(numbers["eps"].to(second_Kn.dtype)[:, None])
 
     def second_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """v / (1 - beta2^t)."""
+        """Return v / (1 - beta2^t)."""
         return debiased(states["second_moment"], numbers["beta2"], age_K)
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m / (1 - beta1^t)."""
+        """Return m / (1 - beta1^t)."""
         return debiased(states["first_moment"], numbers["beta1"], age_K)
 
 
 def debiased(moment_Kn: torch.Tensor, beta_K: torch.Tensor, age_K: torch.Tensor) -> torch.Tensor:
-    """A moving average that started at zero, corrected for its bias: moment / (1 - beta^t)."""
+    """Correct a moving average that started at zero for its bias: moment / (1 - beta^t)."""
     return moment_Kn / (1 - alike(torch.pow, beta_K, age_K)).to(moment_Kn.dtype)[:, None]

@@ -9,11 +9,11 @@ import torch
 from objectives.optimizers.rules.adamw import debiased
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters per member.
 
 
 class Lion(UpdateRule):
-    """Every coordinate moves by +-lr, or not at all where the sign is that of zero:
+    """Move every coordinate by +-lr, or not at all if the sign is zero:
 
         lr * sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g
 
@@ -32,12 +32,12 @@ class Lion(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """lr, 0 or -lr."""
+        """Return lr, 0 or -lr."""
         first_Kn = states["first_moment"]
         update_Kn = torch.lerp(first_Kn, grad_Kn, scalars_K1["step_weight"]).sign_().mul_(scalars_K1["lr"])
         first_Kn.lerp_(grad_Kn, scalars_K1["memory_weight"])
         return update_Kn
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m / (1 - beta2^t); the step uses only its sign and so needs no correction."""
+        """Return m / (1 - beta2^t). The step uses only its sign, so it needs no correction."""
         return debiased(states["first_moment"], numbers["beta2"], age_K)

@@ -6,13 +6,13 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking.rounding import alike
+from objectives.stacking.independence import alike
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters per member.
 
 
 class RAdam(AdamW):
-    """AdamW times a rectification r_t, or plain averaged momentum where r_t is undefined.
+    """AdamW times a rectification r_t, or plain averaged momentum while r_t is undefined.
 
     With rho = 2 / (1 - beta2) - 1 and rho_t = rho - 2 t beta2^t / (1 - beta2^t), the length of the simple average that
     is equivalent to the second moment:
@@ -40,7 +40,7 @@ class RAdam(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Reuses the memory of the gradient."""
+        """Return the update in the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
@@ -49,7 +49,7 @@ class RAdam(AdamW):
         return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """(sqrt(v) + eps) / (r_t sqrt(1 - beta2^t)), or 1."""
+        """Return (sqrt(v) + eps) / (r_t sqrt(1 - beta2^t)), or 1."""
         second_Kn = states["second_moment"]
         is_rectified_K, factor_K = _rectification(numbers, age_K)
         root_Kn = second_Kn.sqrt().add_(numbers["eps"].to(second_Kn.dtype)[:, None])
@@ -57,7 +57,7 @@ class RAdam(AdamW):
 
 
 def _rectification(numbers: Numbers, age_K: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whether each member divides by the root of v, and r_t sqrt(1 - beta2^t) where it does, else 1."""
+    """Return whether each member divides by the root of v, and r_t sqrt(1 - beta2^t) if it does, else 1."""
     power_K = alike(torch.pow, numbers["beta2"], age_K)
     longest_K = 2 / (1 - numbers["beta2"]) - 1
     length_K = longest_K - 2 * age_K * power_K / (1 - power_K)

@@ -1,4 +1,4 @@
-"""SGD on an average of the gradients: ``torch.optim.SGD`` with momentum = dampening = beta1."""
+"""SGD with momentum, as an average of the gradients: ``torch.optim.SGD`` with momentum = dampening = beta1."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Sgd(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """lr * m."""
+        """Return lr * m."""
         return states["first_moment"].lerp_(grad_Kn, scalars_K1["weight"]) * scalars_K1["lr"]
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """Ones: nothing is divided."""
+        """Return ones: SGD does not divide."""
         return torch.ones_like(states["first_moment"])
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m, which has no bias."""
+        """Return m, which has no bias."""
         return states["first_moment"]

@@ -9,9 +9,9 @@ import torch
 
 from objectives.optimizers.facts.sophia import SophiaFields
 from objectives.optimizers.rules.rule import Numbers, States, UpdateRule
-from objectives.stacking.rounding import alike
+from objectives.stacking.independence import alike
 
-# Shapes: K members, R of them with a new Hessian, n parameters of one member.
+# Shapes: K members, R of them with a new Hessian, n parameters per member.
 
 
 class Sophia(UpdateRule):
@@ -23,7 +23,7 @@ class Sophia(UpdateRule):
 
     The paper writes clip(m / max(gamma h, eps), -1, 1): the same with sophia_clip = gamma, an lr that is 1 / gamma of
     this one and eps / gamma. It uses gamma 0.01, beta1 0.96 and beta2 0.99. Neither average is bias-corrected.
-    ``beta2_half_life`` is that of h, counted over all tokens. Equal to ``pytorch_optimizer.SophiaH`` with the same
+    ``beta2_half_life`` applies to h, counted over all tokens. Equal to ``pytorch_optimizer.SophiaH`` with the same
     estimates.
     """
 
@@ -38,12 +38,12 @@ class Sophia(UpdateRule):
         return cast(SophiaFields, self.structure).sophia_interval
 
     def hessian_is_due(self, num_steps: int) -> bool:
-        """At a member's first step, and then every ``sophia_interval``."""
+        """Return True at a member's first step, and then every ``sophia_interval``."""
         return num_steps % self._interval == 0
 
     def take_hessian(self, states: States, rows: torch.Tensor, hessian_Rn: torch.Tensor, numbers: Numbers) -> None:
         """Average the estimates into the Hessian state of ``rows``."""
-        # A half-life is in tokens, and so in steps; there are several between two estimates.
+        # A half-life counts steps (by their tokens), and there are several between two estimates.
         has_half_life_K = torch.isfinite(numbers["beta2_half_life"])
         decay_K = alike(torch.pow, numbers["beta2"], torch.where(has_half_life_K, self._interval, 1.0))
         known_Rn, weight_R1 = states["hessian"][rows], (1 - decay_K[rows]).to(hessian_Rn.dtype)[:, None]
@@ -51,7 +51,7 @@ class Sophia(UpdateRule):
         states["hessian"][rows] = torch.where(is_sound_R1, known_Rn.lerp(hessian_Rn, weight_R1), known_Rn)
 
     def scalars(self, numbers: Numbers, lr_K: torch.Tensor, age_K: torch.Tensor) -> Numbers:
-        """Without beta2, which is for ``take_hessian``."""
+        """Return the scalars without beta2, which is for ``take_hessian``."""
         return {
             "first_weight": 1 - numbers["beta1"],
             "clip": numbers["sophia_clip"],
@@ -62,7 +62,7 @@ class Sophia(UpdateRule):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Reuses the memory of the gradient."""
+        """Return the update in the memory of the gradient."""
         first_Kn, clip_K1 = states["first_moment"], scalars_K1["clip"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         denominator_Kn = torch.maximum(states["hessian"], scalars_K1["eps"], out=grad_Kn)
@@ -70,11 +70,11 @@ class Sophia(UpdateRule):
         return step_Kn.clamp_(min=-clip_K1, max=clip_K1).mul_(scalars_K1["lr"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """max(h, sophia_eps), or |m| / sophia_clip where clipping acts."""
+        """Return max(h, sophia_eps), or |m| / sophia_clip if clipping acts."""
         dtype = states["hessian"].dtype
         clip_K1, eps_K1 = numbers["sophia_clip"].to(dtype)[:, None], numbers["sophia_eps"].to(dtype)[:, None]
         return torch.maximum(torch.maximum(states["hessian"], eps_K1), states["first_moment"].abs() / clip_K1)
 
     def first_moment(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """m, which the step uses without bias correction."""
+        """Return m, which the step uses without bias correction."""
         return states["first_moment"]

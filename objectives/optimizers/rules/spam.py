@@ -8,12 +8,11 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
-from objectives.stacking.rounding import alike
+from objectives.stacking.independence import alike
 
-# Shapes: K members, n parameters of one member.
+# Shapes: K members, n parameters per member.
 
-# The share of the learning rate at the step of a reset.
-_WARMUP_START = 0.01
+_WARMUP_START = 0.01  # of the learning rate, at the step of a reset
 
 
 class Spam(AdamW):
@@ -25,7 +24,7 @@ class Spam(AdamW):
         w * lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)
 
     w = 1 - 0.99 (1 + cos(pi c / (spam_warmup + 1))) / 2 while c = t mod spam_interval < spam_warmup after a reset, else
-    1. All this follows the authors' code, in which t of the bias correction is not reset either: without the warmup the
+    1. All this follows the authors' code, which does not reset t in the bias correction either: without the warmup, the
     first step after a reset would be (1 - beta1) / sqrt(1 - beta2) times Adam's first step. Clipping at the first step
     would clip to zero there and ever after, so spam_grace is 2 or more.
 
@@ -52,7 +51,7 @@ class Spam(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Reuses the memory of the gradient."""
+        """Return the update in the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.mul_(scalars_K1["memory"])
         second_Kn.mul_(scalars_K1["memory"])
@@ -64,14 +63,14 @@ class Spam(AdamW):
         return torch.div(first_Kn, denominator_Kn, out=grad_Kn).mul_(scalars_K1["step_size"])
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """(sqrt(v) + eps) / (w sqrt(1 - beta2^t))."""
+        """Return (sqrt(v) + eps) / (w sqrt(1 - beta2^t))."""
         second_Kn = states["second_moment"]
         root_Kn = second_Kn.sqrt().add_(numbers["eps"].to(second_Kn.dtype)[:, None])
         return root_Kn.div_(_step_share(numbers, age_K).to(second_Kn.dtype)[:, None])
 
 
 def _step_share(numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-    """w sqrt(1 - beta2^t)."""
+    """Return w sqrt(1 - beta2^t)."""
     interval_K, warmup_K = numbers["spam_interval"], numbers["spam_warmup"]
     since_reset_K = alike(torch.remainder, age_K, interval_K)
     falling_K = (1 + alike(torch.cos, math.pi * since_reset_K / (warmup_K + 1))) / 2

@@ -1,4 +1,4 @@
-"""StableAdamW: AdamW with a shorter step where the second moment is too small (Wortsman et al., arXiv 2304.13013)."""
+"""StableAdamW: AdamW with a shorter step if the second moment is too small (Wortsman et al., arXiv 2304.13013)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 from objectives.optimizers.rules.adamw import AdamW
 from objectives.optimizers.rules.rule import Numbers, States
+from objectives.stacking.independence import alike
 from objectives.stacking.layout import Layout
-from objectives.stacking.rounding import alike
 
-# Shapes: K members, n parameters of one member, T weights.
+# Shapes: K members, n parameters per member, T weights.
 
 
 class StableAdamW(AdamW):
@@ -20,7 +20,7 @@ class StableAdamW(AdamW):
         RMS_t = sqrt(mean(g^2 / max(vhat, eps^2))), with this step's g in vhat
         lr / max(1, RMS_t / stableadamw_clip) * mhat / (sqrt(vhat) + eps)
 
-    Equal to ``pytorch_optimizer.StableAdamW``, which fixes the paper's threshold of 1; without a threshold it is AdamW.
+    Equal to ``pytorch_optimizer.StableAdamW``, which fixes the paper's threshold of 1. Without a threshold it is AdamW.
     Weight decay here is the optimizer's, by the full lr; there and in the paper it uses the reduced lr.
     """
 
@@ -41,7 +41,7 @@ class StableAdamW(AdamW):
     def update(
         self, states: States, grad_Kn: torch.Tensor, params_Kn: torch.Tensor, scalars_K1: Numbers
     ) -> torch.Tensor:
-        """Reuses the memory of the gradient."""
+        """Return the update in the memory of the gradient."""
         first_Kn, second_Kn = states["first_moment"], states["second_moment"]
         first_Kn.lerp_(grad_Kn, scalars_K1["first_weight"])
         second_Kn.lerp_(grad_Kn.square_(), scalars_K1["second_weight"])
@@ -57,7 +57,7 @@ class StableAdamW(AdamW):
         return update_Kn
 
     def divisor(self, states: States, numbers: Numbers, age_K: torch.Tensor) -> torch.Tensor:
-        """(sqrt(vhat) + eps) * max(1, RMS_t / stableadamw_clip)."""
+        """Return (sqrt(vhat) + eps) * max(1, RMS_t / stableadamw_clip)."""
         clip_K1 = numbers["stableadamw_clip"].to(states["rms"].dtype)[:, None]
         divisor_Kn = super().divisor(states, numbers, age_K)
         self.layout.scale(divisor_Kn, _excess(states["rms"], clip_K1))
@@ -65,10 +65,10 @@ class StableAdamW(AdamW):
 
 
 def _mean_of_weights(layout: Layout, value_Kn: torch.Tensor) -> torch.Tensor:
-    """Mean over the columns of each weight, (K, T)."""
+    """Return the mean over each weight's columns, (K, T)."""
     return torch.stack([value_Kn[:, piece.start : piece.end].mean(1) for piece in layout.pieces], dim=1)
 
 
 def _excess(rms_KT: torch.Tensor, clip_K1: torch.Tensor) -> torch.Tensor:
-    """The factor by which each weight's step would be too large, at least 1."""
+    """Return the factor by which each weight's step is too large, at least 1."""
     return (rms_KT / clip_K1).clamp(min=1.0)

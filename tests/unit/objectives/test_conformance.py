@@ -110,7 +110,7 @@ def test_members_that_touch_each_other_are_found(case) -> None:
 def test_random_numbers_that_are_not_the_members_own_are_found(case) -> None:
     with pytest.raises(AssertionError, match="another pack"):
         case(GloballyRandom).test_equal_seeds_train_alike_and_different_seeds_do_not()
-    with pytest.raises(AssertionError, match="three seeds begin with the same gradient"):
+    with pytest.raises(AssertionError, match="three seeds start with the same gradient"):
         case(Seedless).test_equal_seeds_train_alike_and_different_seeds_do_not()
 
 
@@ -145,12 +145,12 @@ def test_a_field_that_acts_beside_another_alone_is_tried_beside_it(case) -> None
     mine.values = VALUES | {"gate": [0.0, 1.0, 2.0], "height": [0.0, 1.0, 4.0]}
     with pytest.raises(AssertionError, match="height does not act on the updates"):
         mine.test_a_member_of_a_pack_trains_as_it_would_alone("height")
-    mine.beside = {"height": {"gate": 1.0}}
+    mine.needs = {"height": {"gate": 1.0}}
     mine.test_a_member_of_a_pack_trains_as_it_would_alone("height")
 
 
 def test_what_is_reported_of_the_lost_is_found(case) -> None:
-    with pytest.raises(AssertionError, match="lr is reported of it afterwards"):
+    with pytest.raises(AssertionError, match="lr is still reported after"):
         case(Unmasked).test_a_member_that_blows_up_is_masked_and_touches_nobody("sgd")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from field_cases import VALUES, beside_of
+from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from tiers import thinned
 
@@ -31,11 +31,11 @@ DRAWN = {"lr", "clip", "warmup", "schedule", "qk_norm", "text"}
 
 
 def sweep_over(objective: str, field: str) -> str:
-    beside = beside_of(field)
+    needs = needs_of(field)
     small = {key: value for key, value in SMALL[objective].items() if key not in ("optimizer", "beta1", field)}
     data = {
         "name": "every", "objective": objective, "steps": 3, "axes": {field: {"values": VALUES[field]}},
-        "fixed": {**small, **beside}, "resources": {"pack": 2}, "telemetry": {"every": None},
+        "fixed": {**small, **needs}, "resources": {"pack": 2}, "telemetry": {"every": None},
         "tracking": {"enabled": False},
     }  # fmt: skip
     return yaml.safe_dump(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from field_cases import VALUES, beside_of
+from field_cases import VALUES, needs_of
 from pack_cases import SMALL
 from sweep_cases import BASE, sweep_of
 
@@ -117,7 +117,7 @@ def test_every_feature_that_is_off_by_default_acts_when_it_is_switched_on() -> N
     for name in features:
         assert not {name} & acting(GptConfig(steps=9)).keys()
         assert condition_of(GptConfig.model_fields[name]).holds(
-            GptConfig.model_validate({"steps": 9, **beside_of(name)}, strict=False).model_dump()
+            GptConfig.model_validate({"steps": 9, **needs_of(name)}, strict=False).model_dump()
         )
 
 

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import get_args
 
 import pytest
-from field_cases import beside_of
+from field_cases import needs_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_cases import BASE, sweep_of
@@ -164,8 +164,8 @@ def test_every_field_of_an_objective_can_be_an_axis(name: str, tmp_path: Path, m
                 values = [0.25, 0.5]
         written = str(values).replace("'", "").replace("True", "true").replace("False", "false").replace("None", "none")
         text = BASE.replace("quadratic", name) + f"axes: {{{field}: {{values: {written}}}}}\n"
-        if beside := beside_of(field):
-            text += f"fixed: {json.dumps(beside)}\n"
+        if needs := needs_of(field):
+            text += f"fixed: {json.dumps(needs)}\n"
         sweep = build_sweep(parse_document(text, "case.yaml"))
         assert [trial.cell[field] for trial in sweep.trials] == values
         assert len(set(ids(sweep))) == len(values), field

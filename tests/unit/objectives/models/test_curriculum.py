@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 
 from objectives.base import GptConfig
-from objectives.models.curriculum import context_lengths
+from objectives.models.gpt_knobs import context_lengths
 
 
 def lengths(start: int, steps: int, context: int, num_ages: int) -> list[int]:

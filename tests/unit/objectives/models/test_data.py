@@ -68,7 +68,7 @@ def test_folders_are_read_to_the_bottom_and_in_a_fixed_order(tmp_path) -> None:
         ("missing-*.txt", r"missing-\*\.txt' matches no file"),
         ("missing.txt", r"missing\.txt' matches no file"),
         ("empty", "empty' matches no file"),
-        ("short.txt", r"short\.txt holds 5 bytes"),
+        ("short.txt", r"short\.txt has 5 bytes"),
     ],
 )
 def test_text_that_cannot_be_trained_on_is_named(tmp_path, name: str, says: str) -> None:

@@ -15,7 +15,7 @@ from objectives.instruments.noise_scale import BatchSizes, NoiseScale
 from objectives.interventions import Intervention
 from objectives.models.gpt_model import cross_entropy
 from objectives.models.micro_batches import MicroBatches
-from objectives.stacking.rounding import rows_of_blocks
+from objectives.stacking.independence import rows_of_blocks
 from objectives.training.packed import PackedTrainer
 
 STEPS = 24

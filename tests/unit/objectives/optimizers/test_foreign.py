@@ -8,9 +8,8 @@ import torch
 from sweep_cases import sweep_of
 
 from objectives.base import OBJECTIVES, ExecutionPlan, TrainingConfig
-from objectives.optimizers.foreign import ForeignOptimizer
+from objectives.optimizers.foreign import ForeignOptimizer, make_optimizer
 from objectives.optimizers.libraries import problem_with
-from objectives.optimizers.named import make_optimizer
 from objectives.optimizers.packed_optimizer import PackedOptimizer
 from objectives.stacking.layout import Layout
 from orchestrator.base.errors import InputError
@@ -258,19 +257,19 @@ def test_what_a_library_draws_is_a_function_of_seed_and_age(monkeypatch) -> None
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("torch.optim.Nadam", "torch.optim.Nadam is no optimizer of torch; there are: NAdam, "),
-    ("torch.optim.Optimizer", "torch.optim.Optimizer is no optimizer of torch; "),
-    ("pytorch_optimizer.BCELoss", "pytorch_optimizer.BCELoss is no optimizer of pytorch_optimizer; "),
-    ("torch.optim.LBFGS", "torch.optim.LBFGS needs a closure that computes the loss again; name another"),
-    ("pytorch_optimizer.SAM", "SAM cannot be made from parameters alone: it needs base_optimizer; name another"),
+    ("torch.optim.Nadam", "torch has no optimizer torch.optim.Nadam; there are: NAdam, "),
+    ("torch.optim.Optimizer", "torch has no optimizer torch.optim.Optimizer; "),
+    ("pytorch_optimizer.BCELoss", "pytorch_optimizer has no optimizer pytorch_optimizer.BCELoss; "),
+    ("torch.optim.LBFGS", "torch.optim.LBFGS needs a closure that computes the loss again; choose another"),
+    ("pytorch_optimizer.SAM", "SAM cannot be made from parameters alone: it needs base_optimizer; choose another"),
     ("pytorch_optimizer.AliG", "AliG cannot be used here: AliG requires closure"),
     ("pytorch_optimizer.SophiaH", "SophiaH cannot be used here: element 0 of tensors does not require grad"),
     ("torch.optim.SparseAdam", "SparseAdam cannot be used here: SparseAdam does not support dense gradients"),
     ("torch.optim.Muon", "Muon cannot be used here: Muon only supports 2D parameters"),
-    ("pytorch_optimizer.AdaShift", "AdaShift cannot be used here: it keeps a deque, which no checkpoint can hold"),
+    ("pytorch_optimizer.AdaShift", "AdaShift cannot be used here: it keeps a deque, which a checkpoint cannot hold"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_told_in_one_line_with_a_remedy(name, message) -> None:
-    with pytest.raises(ValueError, match=r"; (name another one|there are)") as caught:
+    with pytest.raises(ValueError, match=r"; (choose another one|there are)") as caught:
         optimizer_of(members(name), start_of())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -287,7 +286,7 @@ def test_an_optimizer_that_does_not_resume_exactly_is_refused(monkeypatch) -> No
 
     monkeypatch.setattr(pytorch_optimizer, "Forgetful", Forgetful, raising=False)
     monkeypatch.setattr("objectives.optimizers.foreign.problem_with", lambda name: None)
-    with pytest.raises(ValueError, match="does not go on exactly from what it saves"):
+    with pytest.raises(ValueError, match="does not resume exactly from its saved state"):
         optimizer_of(members("pytorch_optimizer.Forgetful"), start_of())
 
 
@@ -341,7 +340,7 @@ def test_only_one_member_at_a_time_is_timed() -> None:
 def test_a_sweep_that_names_what_there_is_not_is_refused_when_it_is_planned(tmp_path) -> None:
     sweep = sweep_of(NADAM.replace("NAdam", "Nadam"))
     for refuses in (lambda: list(plan(sweep, tmp_path)), lambda: check_optimizers(sweep)):
-        with pytest.raises(InputError, match=r"torch.optim.Nadam is no optimizer of torch\n.*there are: NAdam"):
+        with pytest.raises(InputError, match=r"torch has no optimizer torch.optim.Nadam\n.*there are: NAdam"):
             refuses()
 
 

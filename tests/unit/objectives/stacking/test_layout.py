@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectives.stacking.layout import ALL, Layout
-from objectives.stacking.rounding import BLOCK
+from objectives.models.gpt_model import depth_of
+from objectives.stacking.independence import BLOCK
+from objectives.stacking.layout import ALL, Layout, check_prefixes, longest_prefix, third_of_depth
 
 SHAPES = {"embedding": (5, 3), "gain": (3,), "matrix": (3, 4), "offset": (), "last": (2, 2)}
 GROUP_OF = {"embedding": "embedding", "gain": "norm", "matrix": "mlp", "offset": "norm", "last": "mlp"}
@@ -65,3 +66,26 @@ def test_norms_and_factors_of_a_member_do_not_depend_on_who_shares_the_pack(size
     layout.scale(alone, norms_KT[[row]])
     layout.scale(value_Kn, norms_KT)
     assert torch.equal(alone, value_Kn[[row]])
+
+
+def test_the_longest_prefix_counts_in_whatever_order_they_are_given() -> None:
+    for prefixes in (("block1", "block10"), ("block10", "block1")):
+        assert longest_prefix("block10.weight", prefixes) == "block10"
+        assert longest_prefix("block1.weight", prefixes) == "block1"
+        assert longest_prefix("head", prefixes) is None
+
+
+@pytest.mark.parametrize("depth", range(1, 13))
+def test_the_thirds_mirror_each_other_and_only_one_block_has_no_shallow_and_no_deep_part(depth: int) -> None:
+    parts = [third_of_depth(block, depth) for block in range(depth)]
+    mirrored = {"shallow": "deep", "middle": "middle", "deep": "shallow"}
+    assert [mirrored[part] for part in reversed(parts)] == parts
+    assert ("shallow" in parts) == (depth > 1)
+    assert parts == [depth_of(f"{block}.mlp_in", depth) for block in range(depth)]
+
+
+@pytest.mark.parametrize(("groups", "blocks"), [(["inn"], []), ([], ["block0", "blok1"])])
+def test_a_prefix_without_a_weight_is_refused_with_the_names_that_there_are(groups, blocks) -> None:
+    check_prefixes(["in"], ["block0"], ["in", "block0.weight"])
+    with pytest.raises(ValueError, match=r"no weight starts with '(inn|blok1)'; there are in, block0.weight"):
+        check_prefixes(groups, blocks, ["in", "block0.weight"])

@@ -7,8 +7,7 @@ import torch
 
 from objectives.base import OBJECTIVES, ExecutionPlan, RowSpec
 from objectives.models.quadratic import QuadraticTrainer
-from objectives.training.hyperparameters import hyperparameter
-from objectives.training.members import OWN
+from objectives.training.members import OWN, hyperparameter
 
 CONFIG = OBJECTIVES["quadratic"].config_class(steps=20, lr=0.1)
 
