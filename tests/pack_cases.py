@@ -17,7 +17,7 @@ from orchestrator.worker.packed_run import Pace
 
 STOPPING = StoppingConfig(patience=20).resolved(2.0, 1)
 COLUMNS = ("step", "loss", "grad_norm", "update_norm", "lr")
-REPORT_EACH_LOOK = Pace(report_s=0.0)
+REPORT_EACH_UPDATE = Pace(report_s=0.0)
 # Small enough to be quick.
 SMALL = {
     "gpt": {"width": 8, "heads": 2, "context": 8, "batch_size": 2, "validation_batches": 2, "depth": 1},
@@ -84,7 +84,7 @@ def whole(reports: list[Report]) -> tuple[dict, dict]:
 def interrupted(pack: Pack, num_reports: int) -> tuple[list[Report], Pack]:
     """A pack that dies after some reports, at least one checkpoint among them: what is left, and who goes on."""
     seen, last = [], None
-    for report in worker.run_pack(pack, pace=REPORT_EACH_LOOK):
+    for report in worker.run_pack(pack, pace=REPORT_EACH_UPDATE):
         assert report.error is None, report.error
         last = report.checkpoint or last
         seen.append(report)

@@ -22,7 +22,7 @@ from orchestrator.driver.words import format_seconds
 from orchestrator.sweepfile.custom_trainer import CustomTrainer
 from orchestrator.sweepfile.spec import Sweep
 from orchestrator.worker.custom_run import CustomRun
-from orchestrator.worker.forked import close_server
+from orchestrator.worker.trial_process import close_server
 
 _SHOWN = 3  # first and last points
 _REPORT_S = 0.2

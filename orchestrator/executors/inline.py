@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from orchestrator.base.packs import Pack
 from orchestrator.base.reports import Event, PackLost, PackStarted, Report
 from orchestrator.executors import INLINE
-from orchestrator.worker.forked import close_server
 from orchestrator.worker.packed_run import Pace
 from orchestrator.worker.run import run_pack
+from orchestrator.worker.trial_process import close_server
 
 
 class InlineExecutor:

@@ -14,8 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.base.errors import StorageError
 from orchestrator.base.files import make_folder
-from orchestrator.worker.child import CannotStart, Child
-from orchestrator.worker.ranks import Process, free_port, torchrun_environments
+from orchestrator.worker.launcher import CannotStart, Child, Process, free_port, torchrun_environments
 
 ANSWER_S = 60.0  # time for an actor to answer
 

@@ -17,8 +17,7 @@ from orchestrator.base.packs import LaunchedPack
 from orchestrator.base.processes import MARK, new_mark
 from orchestrator.base.reports import Failed, Lost, Report
 from orchestrator.executors.report_files import to_json
-from orchestrator.worker.child import CannotStart, Child
-from orchestrator.worker.ranks import LocalLauncher, Process
+from orchestrator.worker.launcher import CannotStart, Child, LocalLauncher, Process
 from orchestrator.worker.run import run_pack
 
 REPORTS = "reports"

@@ -1,1 +1,1 @@
-"""Trains one pack, or one trial of a custom trainer, and sends reports."""
+"""Train one pack, or one trial of a custom trainer, and report on it."""

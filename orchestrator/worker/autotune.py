@@ -120,7 +120,7 @@ def explain(
     eager: Measurement,
     compiled: Measurement | None,
 ) -> str:
-    """Describe the choice, and after a colon the measured speeds and the steps from which compiling would pay off."""
+    """Describe the choice, and after a colon the measured speeds and how many steps would make compiling pay."""
     curve = ", ".join(
         f"{_name(m.plan)}: {m.member_steps_per_second:,.0f}" for m in sorted(known, key=lambda m: astuple(m.plan))
     )

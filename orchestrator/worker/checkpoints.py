@@ -1,4 +1,4 @@
-"""Checkpoints of a running pack, as bytes: what they hold, when to write one, and how without pausing training.
+"""Checkpoints of a running pack as bytes: their format, their schedule, and writing them without pausing training.
 
 A checkpoint is tensors, numbers and strings in torch's format. It is read with ``weights_only=True`` after its checksum
 is verified, so a foreign checkpoint cannot execute code.
@@ -22,16 +22,16 @@ from orchestrator.worker.machine import is_out_of_memory
 _SCHEMA = 7
 # The first checkpoints come early, so that even a run that is killed every minute makes progress.
 _FIRST_S = 3.0
-# A checkpoint may take this share of the time since the previous one.
+# Checkpoints may take this share of the time.
 _LARGEST_SHARE = 0.01
 
 
 class BadCheckpoint(ValueError):
-    """A checkpoint that cannot be read, or that belongs to other trials."""
+    """A checkpoint cannot be read, or belongs to other trials."""
 
 
 def to_bytes(state: Mapping[str, Any], trial_ids: list[str], schema: int = _SCHEMA) -> bytes:
-    """``state`` (dictionaries, lists, tensors, arrays, numbers, strings) of a pack of ``trial_ids``."""
+    """Serialize the ``state`` of a pack of ``trial_ids``: dictionaries, lists, tensors, arrays, numbers and strings."""
     import torch
 
     buffer = io.BytesIO()
@@ -40,19 +40,19 @@ def to_bytes(state: Mapping[str, Any], trial_ids: list[str], schema: int = _SCHE
 
 
 def from_bytes(content: bytes, trial_ids: list[str]) -> dict[str, Any]:
-    """The state in ``content``, with tensors in place of arrays.
+    """Return the state in ``content``, with tensors for arrays.
 
-    Raises BadCheckpoint when it is damaged, has another version, or does not match ``trial_ids`` in this order.
+    Raises BadCheckpoint if it is damaged, has another version, or does not match ``trial_ids`` in this order.
     """
     import torch
 
     try:
-        # torch does not verify the checksums of the archive's members, so a changed byte would go unnoticed.
+        # torch does not verify the archive's checksums, so a changed byte would go unnoticed.
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if (damaged := archive.testzip()) is not None:
                 raise BadCheckpoint(f"{damaged} is damaged")
-        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        schema, owners, state = found["schema"], found["trial_ids"], found["state"]
+        stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        schema, owners, state = stored["schema"], stored["trial_ids"], stored["state"]
     except Exception as error:  # torch's reader may raise anything
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadCheckpoint(f"the checkpoint cannot be read: {cause}") from error
@@ -64,7 +64,7 @@ def from_bytes(content: bytes, trial_ids: list[str]) -> dict[str, Any]:
 
 
 def random_states() -> dict[str, Any]:
-    """The global generators of a process. The built-in objectives draw from none of them."""
+    """Return the states of the global random generators, which the built-in objectives do not use."""
     import torch
 
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
@@ -97,7 +97,7 @@ class CheckpointWriter:
         every_steps: int | None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """At least every ``every_s`` seconds and ``every_steps`` steps; None for no such limit."""
+        """Write a checkpoint at least every ``every_s`` seconds and ``every_steps`` steps; None sets no limit."""
         self._clock = clock
         self._trial_ids, self._every_s, self._every_steps = trial_ids, every_s, every_steps
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -106,7 +106,7 @@ class CheckpointWriter:
         self._steps, self._cost_s = 0, 0.0
 
     def is_due(self, num_steps: int) -> bool:
-        """Whether to ``begin`` one now, after ``num_steps`` more steps."""
+        """Whether to ``begin`` a checkpoint now, after ``num_steps`` more steps."""
         self._steps += num_steps
         if self._pending is not None:
             return False
@@ -119,7 +119,7 @@ class CheckpointWriter:
         return now - self._last >= max(wait_s, self._cost_s / _LARGEST_SHARE)
 
     def begin(self, make_state: Callable[[], Mapping[str, Any]], ages: Mapping[str, int]) -> None:
-        """Copy the state now, and write it while training continues. Skipped if memory does not suffice."""
+        """Copy the state now, and write it while training continues; does nothing if memory is short."""
         began = self._clock()
         self._steps, self._last = 0, began
         try:
@@ -134,11 +134,11 @@ class CheckpointWriter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether ``take`` has one now."""
+        """Whether ``take`` returns a checkpoint now."""
         return self._pending is not None and self._pending.done()
 
     def take(self, *, wait: bool = False) -> Checkpoint | None:
-        """The checkpoint that was begun, once it is complete."""
+        """Return the checkpoint that was begun if it is complete, or after waiting for it; else None."""
         if self._pending is None or not (wait or self.is_ready):
             return None
         pending, self._pending = self._pending, None
@@ -163,7 +163,7 @@ class CheckpointWriter:
 
 
 def _recorded(state: Any) -> Any:
-    """An event after the copies on a GPU, so that training need not wait for them; None without a GPU."""
+    """Return an event after the copies on a GPU, for which training need not wait, or None without a GPU."""
     import torch
 
     if not any(value.is_cuda for value in _tensors(state)):
@@ -174,7 +174,7 @@ def _recorded(state: Any) -> Any:
 
 
 def _on_host(state: Any, copied: Any) -> Any:
-    """``state`` with its tensors in host memory, copied on a stream of their own behind the training."""
+    """Return ``state`` with its tensors in host memory, copied on a separate stream while training continues."""
     import torch
 
     if copied is None:

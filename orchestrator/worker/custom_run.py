@@ -1,4 +1,4 @@
-"""Runs one trial of a custom trainer: its processes, their output, and its ending."""
+"""Run one trial of a custom trainer: start its processes, read their output, and determine its ending."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ from orchestrator.detection.validations import Validations
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.streams import VALIDATION, Point, Reading
 from orchestrator.sweepfile.custom_trainer import GIVEN, command_of, render
-from orchestrator.worker.child import CannotStart
-from orchestrator.worker.points import Curve, Readings, Source, known_points, known_readings
-from orchestrator.worker.ranks import LocalLauncher, Process, RankLauncher
+from orchestrator.worker.launcher import CannotStart, LocalLauncher, Process, RankLauncher
+from orchestrator.worker.points import Curve, Readings, Source, WatchReadings, recorded_points, recorded_readings
 from orchestrator.worker.trial_folder import TrialFolder
-from orchestrator.worker.watch_readings import WatchReadings
 
-# A stopped run must end before the driver stops waiting for its last report.
-_LONGEST_PAUSE_S = 8.0
+# A paused trial must end before the driver stops waiting for its last report.
+_MAX_PAUSE_S = 8.0
 _SHOWN_LINES = 20
-# Signals from outside that end a healthy process: another attempt may succeed. A shell reports 128 plus the signal's
-# number.
+# Signals from outside that end a healthy process, so another attempt may succeed. A shell reports 128 plus the
+# signal's number.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 
 
 def _changed(path: str) -> float:
-    """When a file was changed, in seconds since 1970; 0 where it is gone or a link to nothing."""
+    """Return when a file was changed, in seconds since 1970; 0 if it is missing or a dangling link."""
     try:
         return os.path.getmtime(path)
     except OSError:
@@ -51,15 +49,15 @@ class CustomRun:
 
     at_a_time = 1
     waited: tuple[str, ...] = ()  # it is the only member
-    seconds_per_look = 0.05
-    skips_existing = False  # whether the file of its metrics may start with the lines of another run
+    poll_s = 0.05
+    skips_existing = False  # whether the metrics file may start with lines of another run
 
     def __init__(self, pack: LaunchedPack, launcher: RankLauncher | None) -> None:
         self.pack, self.launch = pack, pack.launch
         (self.member,) = pack.members
         self.stopping = StoppingConfig(**pack.stopping)
         self.is_audited = is_audited(self.member.trial_id, self.stopping.audit)
-        # What an earlier attempt was not pruned for, this one is not.
+        # An earlier attempt was not pruned at these rungs, so neither is its repetition.
         open_bars = [replace(bar, loss=math.inf) for bar in pack.rung_thresholds]
         self.monitor = RunMonitor(self.stopping, [self.is_audited], rung_thresholds=open_bars)
         self.folder = TrialFolder(Path(self.launch.trials_folder) / self.member.trial_id)
@@ -76,7 +74,7 @@ class CustomRun:
 
     @property
     def source(self) -> Source:
-        """Where its losses come from, once the run has started."""
+        """The source of its losses; only after the run has started."""
         assert self._source is not None
         return self._source
 
@@ -86,7 +84,7 @@ class CustomRun:
         return self.is_over and self.monitor.rung_progress().is_pruned
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """A report every ``launch.report_s`` seconds, and a last one with the result or the reason for its absence."""
+        """Yield a report every ``launch.report_s`` seconds, and a last one with the result or the reason for none."""
         try:
             self._start()
         except CannotStart as error:
@@ -94,7 +92,7 @@ class CustomRun:
             return
         last_report = last_news = time.monotonic()
         while True:
-            if self._look():
+            if self._poll():
                 last_news = time.monotonic()
             if self.is_over or self._has_ended():
                 break
@@ -106,27 +104,27 @@ class CustomRun:
                 last_report = now
                 yield self.report(started)
                 if wants_pause():
-                    yield from self._until_ended(started, min(self.launch.grace_s, _LONGEST_PAUSE_S))
-                    # Output from before it saved belongs to the curve that resumes there.
+                    yield from self._wait_for_end(started, min(self.launch.grace_s, _MAX_PAUSE_S))
+                    # Output from before its checkpoint belongs to the curve that resumes there.
                     self._take(self.source.finish(self._children[0]))
                     if not self.is_over:
                         yield self.report(started, Paused())
                         return
         if self.is_over:
-            # A `Watch` learns of a verdict, but not of other trials.
-            is_told = self.source.is_told and not self.is_pruned
-            yield from self._until_ended(started, self.launch.grace_s, is_told=is_told)
+            # A `Watch` reaches a verdict itself, but knows no other trials, so not that this one is slow.
+            is_informed = self.source.uses_watch and not self.is_pruned
+            yield from self._wait_for_end(started, self.launch.grace_s, is_informed=is_informed)
         else:
             self._take(self.source.finish(self._children[0]))
         yield self._last_report(started)
 
     def report(self, started: float, ending: Ending | None = None) -> Report:
-        """Everything since the last report."""
-        trace = self.curve.taken()
+        """Return everything since the last report."""
+        trace = self.curve.take()
         self._take_readings()
-        # A `Watch` writes a reading after the row of its step, so the rows before the last have theirs.
+        # A `Watch` writes the reading of a step after its row, so only the last row may still lack readings.
         last_step = (self.curve.last_step or 0) if self._watched.has_any else None
-        readings = self._readings.taken(is_last=ending is not None, last_step=last_step)
+        readings = self._readings.take(is_last=ending is not None, last_step=last_step)
         steps = self.curve.steps_done
         report = Report(
             pack_id=self.pack.pack_id,
@@ -161,7 +159,7 @@ class CustomRun:
             names = {"trial": self.member.trial_id, "config": str(self.folder.settings)}
             return render(text, {"workers": 1} | values | given | names)
 
-        is_resumed = self._go_on(filled)
+        is_resumed = self._resume(filled)
         self.monitor.compare_with(self.pack.rung_thresholds)
         self.folder.prepare(keep=is_resumed)
         self.folder.write_settings(self._settings(values | given))
@@ -198,38 +196,38 @@ class CustomRun:
             "command": " ".join(command),
         }
 
-    def _go_on(self, filled: Callable[[str], str]) -> bool:
-        """Read what an earlier attempt left, if the trainer has a checkpoint; returns whether it has."""
+    def _resume(self, filled: Callable[[str], str]) -> bool:
+        """Read the curve of an earlier attempt if the trainer has a checkpoint; returns whether there is one."""
         if self._checkpoint(filled) is None:
             return False
-        self._take(known_points(self.folder))
-        self._note_readings(known_readings(self.folder))
+        self._take(recorded_points(self.folder))
+        self._add_readings(recorded_readings(self.folder))
         return self.curve.last_step is not None
 
     def _checkpoint(self, filled: Callable[[str], str]) -> str | None:
-        """The newest checkpoint of an earlier attempt, None without one."""
+        """Return the newest checkpoint of an earlier attempt, or None."""
         return max(self.checkpoints(filled), key=_changed, default=None)
 
     def checkpoints(self, filled: Callable[[str], str]) -> list[str]:
-        """The trainer's checkpoints in its folder; several where the sweep file has a glob."""
+        """Return the trainer's checkpoints in its folder; several if the sweep file has a glob."""
         if self.launch.checkpoint is None:
             return []
         pattern = self.launch.checkpoint
         path = os.path.join(self.launch.folder, filled(pattern))
         if os.path.exists(path):
             return [path]
-        # Only what the user wrote is a pattern, not what is filled in.
+        # The user's text is a pattern, the values filled into it are not.
         folder, own = self.folder.path, filled(pattern)
         escaped = own.replace(str(folder), glob.escape(str(folder)))
         return [path for path in glob.glob(os.path.join(glob.escape(self.launch.folder), escaped)) if _changed(path)]
 
     def _resume_arguments(self, filled: Callable[[str], str]) -> list[str]:
-        """The arguments with which it resumes; {checkpoint} is the path of the newest checkpoint."""
+        """Return the arguments for resuming; {checkpoint} is the path of the newest checkpoint."""
         path = (self._checkpoint(filled) or "").replace("{", "{{").replace("}", "}}")
         return [filled(text.replace("{checkpoint}", path)) for text in self.launch.resume_arguments]
 
     def _settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings file for the trainer's process and a `Watch` in it."""
+        """Return the settings for the trainer's process and a `Watch` in it."""
         return {
             "trial_id": self.member.trial_id,
             "config": dict(values),
@@ -242,39 +240,39 @@ class CustomRun:
             "folder": str(self.folder.path),
         }
 
-    def _look(self) -> bool:
-        """Process the output of a short time; returns whether there was a loss."""
-        points = self.source.read(self._children[0], self.seconds_per_look)
+    def _poll(self) -> bool:
+        """Process output for a short time; returns whether there was a loss."""
+        points = self.source.read(self._children[0], self.poll_s)
         for child in self._children[1:]:
             child.read()
         self._take(points)
         return bool(points)
 
     def _take(self, points: Iterable[Point]) -> None:
-        """Judge points until a verdict ends the run."""
+        """Monitor points until a verdict ends the run."""
         for point in points:
             if self.is_over:
                 return
             if self.curve.add(point):
                 row = {**point.others, "loss": point.loss, "grad_norm": point.grad_norm}
                 is_lost = self.monitor.update_single(point.step, row)
-                # Losses of which it is not known whether they are the training's stop nothing.
+                # Nothing is stopped while it is in question whether these are the training's losses.
                 self.is_over = is_lost and (self._source is None or self.source.question is None)
 
     def _take_readings(self) -> None:
-        """What was read now and then since the last call."""
+        """Take validation losses and telemetry read since the last call."""
         if self._source is not None:
-            self._note_readings(self._source.taken_readings())
-            self._readings.add(self._watched.taken())
+            self._add_readings(self._source.take_readings())
+            self._readings.add(self._watched.take())
 
-    def _note_readings(self, readings: Sequence[Reading]) -> None:
+    def _add_readings(self, readings: Sequence[Reading]) -> None:
         self._readings.add(readings)
         for reading in readings:
             if VALIDATION in reading.values:
                 self._validations.add(reading.step, reading.values[VALIDATION])
 
     def _has_ended(self) -> bool:
-        """Whether all processes have ended, or one ended in a way for which the others would wait forever."""
+        """Whether all processes have ended, or one ended such that the others would wait for it forever."""
         codes = [child.returncode() for child in self._children]
         if all(code is not None for code in codes):
             return True
@@ -282,7 +280,7 @@ class CustomRun:
             return False
         if not self._is_complete:
             return True
-        # A rank that is killed after the last step: the others may be about to end.
+        # If a rank is killed after the last step, the others may be about to end.
         self._failed_at = self._failed_at or time.monotonic()
         return time.monotonic() - self._failed_at > self.launch.grace_s
 
@@ -291,17 +289,17 @@ class CustomRun:
         """Whether it has reported every step."""
         return self.curve.steps_done >= self.pack.steps
 
-    def _until_ended(self, started: float, grace_s: float, *, is_told: bool = False) -> Iterator[Report]:
-        """Wait for the processes to end: on their own if they know, otherwise by SIGTERM, then by SIGKILL."""
+    def _wait_for_end(self, started: float, grace_s: float, *, is_informed: bool = False) -> Iterator[Report]:
+        """Wait for the processes to end: by themselves if they are informed, otherwise by SIGTERM, then SIGKILL."""
         began = time.monotonic()
-        asked = not is_told
+        asked = not is_informed
         if asked:
             self._terminate()
         last_report = began
         while time.monotonic() - began < grace_s * (1 if asked else 2):
             if all(child.returncode() is not None for child in self._children):
                 return
-            self._look()  # even if its output no longer counts: a full pipe would block it
+            self._poll()  # its output no longer counts, but a full pipe would block it
             if not asked and time.monotonic() - began >= grace_s:
                 asked = True
                 self._terminate()
@@ -321,11 +319,11 @@ class CustomRun:
         return self.report(started, Failed(self._with_output(f"{silence}; {self.source.note}"), is_hung=True))
 
     def _last_report(self, started: float) -> Report:
-        """The result, or the reason for its absence."""
+        """Report the result, or the reason for its absence."""
         codes = [child.returncode() for child in self._children]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0)), None)
         if failed is not None and codes[0] == 0 and self._is_complete:
-            # Libraries of collectives may abort at exit, when the training has ended.
+            # Libraries of collectives may abort at exit, after the training has ended.
             failed = None
         record = self.monitor.record()
         has_result = self.is_over or (self.curve.last_step is not None and (failed is None or not record.is_finite))
@@ -338,7 +336,7 @@ class CustomRun:
             return self.report(started, Failed(self._with_output(question)))
         if has_result:
             steps_done, validation = self.curve.steps_done, self.source.validation_loss
-            # One whose losses were in question then has trained on.
+            # A trial whose losses were in question at a rung has trained on.
             progress = replace(self.monitor.rung_progress(), is_pruned=self.is_pruned)
             if self.is_pruned:
                 validation = math.nan
@@ -351,7 +349,7 @@ class CustomRun:
                 result,
                 is_audited=self.is_audited,
                 reason=f"{result.reason}; {read}",
-                # Runs that break at once are alike without being one.
+                # Runs that break at once have equal curves by chance.
                 curve_digest=self.curve.digest if record.num_steps >= ENOUGH_LOSSES else None,
             )
             self._finished.append(result)
@@ -373,7 +371,7 @@ class CustomRun:
         return self.report(started, Failed(self._with_output(cause, failed)))
 
     def _with_output(self, cause: str, rank: int = 0) -> str:
-        """``cause`` as the last line, after the last output of a process."""
+        """Return the last output of a process, with ``cause`` as the last line."""
         return "\n".join([*self._last_lines(rank), cause])
 
     def _last_lines(self, rank: int) -> list[str]:

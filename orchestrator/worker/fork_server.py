@@ -1,18 +1,23 @@
-"""A process that has imported what trials import, and forks one process for each trial of a custom trainer.
+"""A process that has imported the modules of a custom trainer, and forks a process for each of its trials.
 
-`python -m orchestrator.worker.fork_server SOCKET SETTINGS`. Each request brings three descriptors: a file with the
-command, folder and environment, the pipe for the output, and a line on which the process id and the exit status go
-back. Where the line is closed, the process is killed. A request that cannot be served by a fork is served by a new
-interpreter: what a trial computes does not depend on how it was started.
+Run as `python -m orchestrator.worker.fork_server SOCKET SETTINGS`. Each request brings three descriptors: a file with
+the command, folder and environment, the pipe for the output, and a line that returns the process id and the exit
+status. Closing the line kills the process. A request that cannot be served by a fork is served by a new interpreter:
+the results of a trial do not depend on how it was started.
+
+The server imports the installed modules that a script imports at its top. Each trial executes the user's own modules
+itself, so their state is the state of a fresh process.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -21,26 +26,31 @@ import selectors
 import signal
 import socket
 import sys
+import sysconfig
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.worker.preloading import modules_to_preload
-
-# As long as a real mark: the kernel shows a process's first environment, in which a fork has to write its own.
+# As long as a real mark: the kernel shows a process's first environment, where a fork must write its own mark.
 MARK_TO_REPLACE = "0" * 32
-_SET_PARENT_DEATH_SIGNAL = 1
+SET_PARENT_DEATH_SIGNAL = 1
 _ENVIRONMENT_FIELDS = (49, 50)  # start and end of the environment's memory, among the fields of /proc/self/stat
-_LONGEST_MESSAGE = 2**16
+MAX_MESSAGE = 2**16
 _LIBC = ctypes.CDLL(None)
+# The program that trains with a Python function, and its own imports.
+FUNCTION = "orchestrator.worker.function"
+_FUNCTION_IMPORTS = ("orchestrator.detection.watch",)
+_INSTALLED = ("site-packages", "dist-packages")
+_ENVIRONMENT = ("environ", "putenv", "setenv")
 
 
 def main() -> None:
-    """Import, then serve; a fork goes on from here to run the trial's command."""
+    """Import, then serve; a fork returns from serving to run its trial's command."""
     control, settings = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     os.chdir(settings["folder"])
-    _look_first_beside(settings["command"])
+    _search_modules_as(settings["command"])
     gc.disable()  # a collection would touch, and so copy, memory that is shared with the forks
     for name in modules_to_preload(settings["command"], settings["preload"]):
         # A trial that needs it fails at its own import, with its own message.
@@ -57,8 +67,8 @@ def main() -> None:
 
 
 def run_as_main(command: Sequence[str]) -> None:
-    """What ``command``, python SCRIPT ... or python -m MODULE ..., does, in this process."""
-    _look_first_beside(command)
+    """Run ``command``, python SCRIPT ... or python -m MODULE ..., in this process."""
+    _search_modules_as(command)
     if command[1] == "-m":
         sys.argv = list(command[2:])
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
@@ -68,7 +78,7 @@ def run_as_main(command: Sequence[str]) -> None:
 
 
 def _exit_code_of(command: Sequence[str]) -> int:
-    """Run ``command``; returns the exit code that an interpreter would have."""
+    """Run ``command`` and return the exit code of an interpreter."""
     try:
         run_as_main(command)
     except SystemExit as error:
@@ -89,37 +99,37 @@ def _exit_code_of(command: Sequence[str]) -> int:
 
 
 def _finish() -> None:
-    """What an interpreter does at its end, but for taking down the modules, which takes longer than a short trial."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    """Finish as an interpreter does, except for the teardown of modules, which takes longer than a short trial."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for non-daemon threads
     atexit._run_exitfuncs()
-    for thing in gc.get_objects():  # without those from before the fork
-        if isinstance(thing, io.IOBase) and not thing.closed:
+    for file in gc.get_objects():  # frozen objects, from before the fork, are not among them
+        if isinstance(file, io.IOBase) and not file.closed:
             with contextlib.suppress(Exception):
-                thing.flush()
+                file.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     _LIBC.fflush(None)
 
 
-def _look_first_beside(command: Sequence[str]) -> None:
-    """Look for modules where an interpreter started by ``command`` looks first."""
+def _search_modules_as(command: Sequence[str]) -> None:
+    """Set the first entry of sys.path as an interpreter started by ``command`` does."""
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if command[1] == "-m" else os.path.dirname(os.path.abspath(command[1]))
 
 
 class Server:
-    """Forks on request, and tells how each fork ended."""
+    """Forks on request, and reports how each fork ended."""
 
     def __init__(self, control: socket.socket, mark_variable: str) -> None:
         self._control, self._mark_variable = control, mark_variable
         self._lines: dict[int, socket.socket] = {}  # by process id, until the client closes it
         self._ended: set[int] = set()
         self._selector, self._pipe = selectors.DefaultSelector(), os.pipe()
-        self._can_fork = _is_safe_to_fork() and _place_of(self._mark_variable) is not None
+        self._can_fork = _is_safe_to_fork() and _address_of(self._mark_variable) is not None
 
     def serve(self) -> dict[str, Any] | None:
-        """Serve until the client has gone, then None. In a fork: the request that it has to run."""
+        """Serve until the client is gone, then return None; in a fork, return the request to run."""
         news, wake = self._pipe
         for end in self._pipe:
             os.set_blocking(end, False)
@@ -137,13 +147,13 @@ class Server:
                     if request is not None:
                         return request
                 elif key.fileobj == news:
-                    os.read(news, _LONGEST_MESSAGE)
-                    self._tell_endings()
+                    os.read(news, MAX_MESSAGE)
+                    self._report_endings()
                 else:
                     self._drop(key.data)
 
     def _fork(self, text: int, output: int, line_number: int) -> dict[str, Any] | None:
-        """Start a process; in the new one: its request."""
+        """Start a process; returns its request in the new process, else None."""
         line, server = socket.socket(fileno=line_number), os.getpid()
         process = os.fork()
         if process == 0:
@@ -152,35 +162,35 @@ class Server:
         os.close(output)
         self._lines[process] = line
         self._selector.register(line, selectors.EVENT_READ, process)
-        _say(line, "pid", process)
+        _send(line, "pid", process)
         return None
 
-    def _tell_endings(self) -> None:
-        """Say how processes ended, without reaping them: their ids stay theirs until the client closes the line."""
+    def _report_endings(self) -> None:
+        """Report how processes ended. They are reaped, and their ids reused, only after the client closes the line."""
         for process, line in self._lines.items():
             if process not in self._ended:
-                found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if found is not None:
+                ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
                     self._ended.add(process)
-                    status = found.si_status
-                    _say(line, "exit", status if found.si_code == os.CLD_EXITED else -status)
+                    status = ended.si_status
+                    _send(line, "exit", status if ended.si_code == os.CLD_EXITED else -status)
 
     def _drop(self, process: int) -> None:
-        """End a process whose client has closed its line."""
+        """End a process after the client has closed its line."""
         line = self._lines.pop(process)
         self._selector.unregister(line)
         line.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # it may not have made its group yet
+        with contextlib.suppress(ProcessLookupError):  # it may not have created its group yet
             os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         self._ended.discard(process)
 
     def _become_a_trial(self, text: int, output: int, line: socket.socket, server: int) -> dict[str, Any]:
-        """In a fork: leave behind what belongs to the server, and take folder, environment and output of the trial."""
+        """In a fork: release the server's resources, and take on the trial's folder, environment and output."""
         os.setsid()  # so that its group can be signalled
-        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        _LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != server:
             os._exit(1)
         signal.set_wakeup_fd(-1)
@@ -205,19 +215,19 @@ class Server:
         os.environ.update(environment)
         _write_mark(self._mark_variable, environment[self._mark_variable])
         if (random := sys.modules.get("numpy.random")) is not None:
-            random.seed()  # its state was drawn when it was imported; that of `random` is drawn anew by a fork
+            random.seed()  # its state was drawn at import; Python reseeds its own `random` after a fork
         return request
 
 
-def _say(line: socket.socket, word: str, number: int) -> None:
+def _send(line: socket.socket, word: str, number: int) -> None:
     with contextlib.suppress(OSError):  # the client has gone
         line.sendall(f"{word} {number}\n".encode())
 
 
 def _is_safe_to_fork() -> bool:
-    """Whether no thread runs beside this one that a fork would leave out.
+    """Whether no other thread runs, since a fork would lose it.
 
-    Libraries of linear algebra end their threads before a fork and start them again, so one is tried first.
+    Libraries of linear algebra end their threads before a fork and restart them on demand, so one fork is tried first.
     """
     if threading.active_count() > 1:
         return False
@@ -228,25 +238,135 @@ def _is_safe_to_fork() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
-def _place_of(variable: str) -> int | None:
-    """The address of a variable's value in the environment as the kernel shows it; None where it cannot be told."""
+def _address_of(variable: str) -> int | None:
+    """Return the address of a variable's value in the environment as the kernel shows it, or None if unknown."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        # The first two fields stand before the bracket.
+        # The first two fields precede the bracket.
         start, end = (int(fields[number - 2]) for number in _ENVIRONMENT_FIELDS)
     except (OSError, IndexError, ValueError):
         return None
     name = f"{variable}=".encode()
-    found = ctypes.string_at(start, end - start).find(name + MARK_TO_REPLACE.encode() + b"\0") if start else -1
-    return start + found + len(name) if found >= 0 else None
+    index = ctypes.string_at(start, end - start).find(name + MARK_TO_REPLACE.encode() + b"\0") if start else -1
+    return start + index + len(name) if index >= 0 else None
 
 
 def _write_mark(variable: str, mark: str) -> None:
-    """Replace the mark in the environment that others see of this process, by which it can be found and ended."""
-    place = _place_of(variable)
-    assert place is not None  # checked when the server started
+    """Replace the mark in the environment that other processes see, so that this one can be found and ended."""
+    address = _address_of(variable)
+    assert address is not None  # checked when the server started
     assert len(mark) == len(MARK_TO_REPLACE), mark
-    ctypes.memmove(place, mark.encode(), len(mark))
+    ctypes.memmove(address, mark.encode(), len(mark))
+
+
+def modules_to_preload(command: Sequence[str], preload: str | Sequence[str]) -> list[str]:
+    """Return the modules to import for ``command``: the names in ``preload``, or for "auto" the script's imports.
+
+    ``command`` is python SCRIPT or python -m MODULE. Names are resolved as this process would import them.
+    """
+    is_function = list(command[1:3]) == ["-m", FUNCTION]
+    first = list(_FUNCTION_IMPORTS) if is_function else []
+    if not isinstance(preload, str):
+        return [*first, *preload]
+    if is_function:
+        file = _file_of(command[3].partition(":")[0])
+    elif command[1] == "-m":
+        file = _file_of(f"{command[2]}.__main__") or _file_of(command[2])
+    else:
+        file = Path(command[1])
+    return list(dict.fromkeys([*first, *(_installed_imports(file, set()) if file is not None else ())]))
+
+
+def _installed_imports(file: Path, seen: set[Path]) -> Generator[str, None, bool]:
+    """Yield the installed modules that ``file``, and the user's modules that it imports, import at their top, in order.
+
+    Stops at a change of the environment, since later imports may depend on it; returns whether there was one.
+    """
+    if file in seen:
+        return False
+    seen.add(file)
+    try:
+        statements = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    for statement in _at_import(statements):
+        if _touches_environment(statement):
+            return True
+        for name in _names(statement):
+            spec = _spec(name.partition(".")[0])
+            if spec is None:
+                continue
+            if _is_installed(spec):
+                yield name
+            elif (own := _file_of(name)) is not None and (yield from _installed_imports(own, seen)):
+                return True
+    return False
+
+
+def _at_import(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when a module is imported, including the bodies of ``if`` and ``try``."""
+    for statement in statements:
+        if isinstance(statement, ast.Try):
+            yield from _at_import([*statement.body, *statement.orelse, *statement.finalbody])
+        elif isinstance(statement, ast.If):
+            if "TYPE_CHECKING" not in ast.dump(statement.test):
+                yield from _at_import([*statement.body, *statement.orelse])
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield statement
+
+
+def _touches_environment(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return False
+    return any(
+        getattr(node, "attr", None) in _ENVIRONMENT or getattr(node, "id", None) in _ENVIRONMENT
+        for node in ast.walk(statement)
+    )
+
+
+def _names(statement: ast.stmt) -> list[str]:
+    """Full names of the modules that a statement imports."""
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        return [statement.module]
+    return []
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _is_installed(spec: ModuleSpec) -> bool:
+    """Whether a module belongs to Python or to an installed package rather than to the user."""
+    locations = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
+    if not locations:
+        return True  # built in or frozen
+    paths = [Path(location) for location in locations if location]
+    standard = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    return any(
+        any(part in _INSTALLED for part in path.parts) or any(path.is_relative_to(folder) for folder in standard)
+        for path in paths
+    )
+
+
+def _file_of(name: str) -> Path | None:
+    """Return the file of a user's module without importing its package, or None."""
+    first, *rest = name.split(".")
+    spec = _spec(first)
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.has_location and spec.origin else None
+    for location in spec.submodule_search_locations or ():
+        inner = Path(location).joinpath(*rest)
+        for file in (inner.with_suffix(".py"), inner / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs a fork of a custom trainer's trial, or its control, whose checkpoints forks start from."""
+"""Run a fork of a custom trainer's trial, or its control, whose checkpoints the forks need."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from orchestrator.sweepfile.forked_values import (
     is_of_fork,
     without_fork,
 )
-from orchestrator.worker.child import CannotStart
 from orchestrator.worker.custom_run import CustomRun
-from orchestrator.worker.kept_checkpoints import KEPT, Keeper, drop_files_of_trainer, seed, seed_trial
-from orchestrator.worker.ranks import LocalLauncher, Process, RankLauncher
+from orchestrator.worker.kept_checkpoints import KEPT, Keeper, drop_trainer_files, restore_files, restore_fork
+from orchestrator.worker.launcher import CannotStart, LocalLauncher, RankLauncher, SharedLauncher
 from orchestrator.worker.trial_folder import TrialFolder
 
 _PROBE = "probe"
 
 
 def launched_run(pack: LaunchedPack, launcher: RankLauncher | None) -> CustomRun:
-    """The run of one trial of a custom trainer; in a sweep of forks that of a fork, or of their control."""
+    """Return the run of one trial of a custom trainer: plain, or in a sweep of forks a fork or their control."""
     (member,) = pack.members
     if not is_of_fork(member.config):
         return CustomRun(pack, launcher)
@@ -37,7 +36,7 @@ def launched_run(pack: LaunchedPack, launcher: RankLauncher | None) -> CustomRun
 
 
 class ForkRun(CustomRun):
-    """A trial that goes on from a checkpoint of its control, with other values from there on."""
+    """A trial that continues from a checkpoint of its control with other values."""
 
     skips_existing = True
 
@@ -47,21 +46,21 @@ class ForkRun(CustomRun):
         super().__init__(with_values(pack, forked_values(without_fork(member.config), self._changes)), launcher)
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """As of any trial. When it has its result its checkpoints go, of which there would be as many as forks."""
+        """Yield reports as any trial; with a result, remove its checkpoints, since there would be as many as forks."""
         for report in super().reports(started, wants_pause):
             if isinstance(report.ending, Completed):
                 self._close_children()
-                drop_files_of_trainer(self.folder)
+                drop_trainer_files(self.folder)
             yield report
 
-    def _go_on(self, filled: Callable[[str], str]) -> bool:
+    def _resume(self, filled: Callable[[str], str]) -> bool:
         step = fork_step(self._changes)
         if step == 0:
-            return super()._go_on(filled)
-        if self._checkpoint(filled) is None and not seed(kept_in(self.launch.trials_folder), step, self.folder):
-            raise CannotStart(f"the checkpoint of step {step} is gone, from which it is forked")
-        if not super()._go_on(filled):
-            raise CannotStart(f"there is no checkpoint {filled(self.launch.checkpoint or '')} in what was kept")
+            return super()._resume(filled)
+        if self._checkpoint(filled) is None and not restore_fork(kept_in(self.launch.trials_folder), step, self.folder):
+            raise CannotStart(f"the checkpoint of step {step}, where it forks, is missing")
+        if not super()._resume(filled):
+            raise CannotStart(f"the kept files have no checkpoint {filled(self.launch.checkpoint or '')}")
         return True
 
     def _close_children(self) -> None:
@@ -70,10 +69,10 @@ class ForkRun(CustomRun):
 
 
 class ControlRun(ForkRun):
-    """The trial once more, left alone; it keeps the checkpoints that forks at some steps need."""
+    """The trial repeated without changes; it keeps the checkpoints that forks need."""
 
     skips_existing = False
-    seconds_per_look = 0.01  # the next checkpoint may replace one
+    poll_s = 0.01  # a checkpoint may be replaced soon
 
     def __init__(self, pack: LaunchedPack, launcher: RankLauncher | None) -> None:
         super().__init__(pack, SharedLauncher(launcher or LocalLauncher(pack.launch.preload)))
@@ -83,7 +82,7 @@ class ControlRun(ForkRun):
         self._filled: Callable[[str], str] | None = None
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """As of any trial; before the last report it tries out at which steps its checkpoints resume."""
+        """Yield reports as any trial; before the last one, find the step where each checkpoint resumes."""
         for report in CustomRun.reports(self, started, wants_pause):
             if isinstance(report.ending, Completed):
                 self._close_children()
@@ -92,57 +91,57 @@ class ControlRun(ForkRun):
                     if wants_pause():
                         yield replace(report, finished=(), ending=Paused())
                         return
-                drop_files_of_trainer(self.folder)
+                drop_trainer_files(self.folder)
             yield report
 
-    def _go_on(self, filled: Callable[[str], str]) -> bool:
+    def _resume(self, filled: Callable[[str], str]) -> bool:
         self._filled = filled
-        return CustomRun._go_on(self, filled)
+        return CustomRun._resume(self, filled)
 
-    def _look(self) -> bool:
-        news = super()._look()
+    def _poll(self) -> bool:
+        news = super()._poll()
         if self._filled is not None and not self.is_over:
             newest = self._checkpoint(self._filled)
-            self._keeper.look(newest, self.checkpoints(self._filled), self.curve.last_step)
+            self._keeper.update(newest, self.checkpoints(self._filled), self.curve.last_step)
         return news
 
     def _try_out(self) -> Iterator[None]:
-        """Resume each checkpoint until it prints a step, yielding about as often as there should be reports."""
-        found: dict[int, int | None] = {}
+        """Resume each checkpoint until it prints a step, yielding whenever a report is due."""
+        resumes_at: dict[int, int | None] = {}
         problem = None
-        while (candidate := self._keeper.next_to_try(found)) is not None:
+        while (candidate := self._keeper.next_to_try(resumes_at)) is not None:
             probe = Probe(self.pack, self.launcher, self._keeper.candidate_files(candidate))
             try:
-                yield from probe.looks()
+                yield from probe.run()
             except CannotStart as error:
                 probe.problem = str(error)
             finally:
                 probe.end()
-            found[candidate] = probe.first_step or None
+            resumes_at[candidate] = probe.first_step or None
             problem = probe.problem or problem
-        self._keeper.settle({candidate: at for candidate, at in found.items() if at is not None}, problem)
+        self._keeper.settle({candidate: at for candidate, at in resumes_at.items() if at is not None}, problem)
 
 
 class Probe(CustomRun):
-    """A control that is resumed from one of its checkpoints, until it prints a step."""
+    """A control that resumes from one of its checkpoints until it prints a step."""
 
     def __init__(self, pack: LaunchedPack, launcher: RankLauncher, files: Path) -> None:
         super().__init__(pack, launcher)
         self.folder = TrialFolder(files.with_name(_PROBE))
-        seed_trial(files, self.folder)
+        restore_files(files, self.folder)
         self.problem: str | None = None
 
     @property
     def first_step(self) -> int | None:
-        """The first step that it printed; None where it printed none, and 0 where it started again."""
+        """The first step that it printed, 0 if it started over, or None if it printed none."""
         return self.curve.first_step
 
-    def looks(self) -> Iterator[None]:
-        """Train until there is a step, yielding about as often as there should be reports. Raises CannotStart."""
+    def run(self) -> Iterator[None]:
+        """Train until it prints a step, yielding whenever a report is due. Raises CannotStart."""
         self._start()
         began = last = time.monotonic()
         while self.first_step is None and not self._has_ended():
-            self._look()
+            self._poll()
             now = time.monotonic()
             if now - last >= self.launch.report_s:
                 last = now
@@ -159,45 +158,21 @@ class Probe(CustomRun):
             self.problem = self._with_output("it failed when it was resumed from its checkpoint").strip()
 
     def end(self) -> None:
-        """Leave no process running, and no file."""
+        """Leave no process running and no files."""
         for child in self._children:
             child.close()
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
-    def _go_on(self, filled: Callable[[str], str]) -> bool:
+    def _resume(self, filled: Callable[[str], str]) -> bool:
         return self._checkpoint(filled) is not None
 
 
-class SharedLauncher:
-    """The places of a trial for several runs of it, one after the other."""
-
-    def __init__(self, launcher: RankLauncher) -> None:
-        self._launcher = launcher
-        self._environments: list[dict[str, str]] | None = None
-
-    def environments(self, workers: int) -> list[dict[str, str]]:
-        """As the places say at the first call."""
-        if self._environments is None:
-            self._environments = self._launcher.environments(workers)
-        return self._environments
-
-    def start(
-        self, rank: int, command: Sequence[str], folder: str, environment: Mapping[str, str], log: Path
-    ) -> Process:
-        """Start a process. Raises CannotStart."""
-        return self._launcher.start(rank, command, folder, environment, log)
-
-    def close(self) -> None:
-        """Release the places."""
-        self._launcher.close()
-
-
 def with_values(pack: LaunchedPack, config: Mapping[str, Any]) -> LaunchedPack:
-    """``pack`` with the configuration that its trainer gets."""
+    """Return ``pack`` with the configuration that its trainer gets."""
     (member,) = pack.members
     return replace(pack, members=(replace(member, config=config),))
 
 
 def kept_in(trials_folder: str) -> Path:
-    """Where the checkpoints are that forks start from, beside the folders of the trials."""
+    """Return the folder of kept checkpoints, next to the folder of the trials."""
     return Path(trials_folder).parent / KEPT

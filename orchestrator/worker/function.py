@@ -1,4 +1,4 @@
-"""The process that trains one trial with a Python function: `python -m orchestrator.worker.function module:name`."""
+"""Train one trial with a Python function: `python -m orchestrator.worker.function module:name`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orchestrator.detection.watch import TrainingLost, Watch
 
 
 class Reporter:
-    """The ``report`` of a function: called with a step, its loss and other numbers; raises TrainingLost.
+    """The ``report`` of a function: call it with a step, its loss and other numbers. Raises TrainingLost.
 
-    ``watch`` has the rest, such as ``report.watch.telemetry(model, optimizer, closure)``.
+    ``watch`` has more, such as ``report.watch.telemetry(model, optimizer, closure)``.
     """
 
     __slots__ = ("watch",)
@@ -23,7 +23,7 @@ class Reporter:
         self.watch = watch
 
     def __call__(self, step: int, loss: Any, grad_norm: Any = None, **metrics: Any) -> bool:
-        """``Watch.report``."""
+        """Call ``Watch.report``."""
         return self.watch.report(step, loss, grad_norm, **metrics)
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     module_name, _, name = sys.argv[1].partition(":")
     sys.path.insert(0, os.getcwd())
     watch = Watch(raises=True)
-    # The driver sees the same losses and reaches the same verdict.
+    # The worker sees the same losses and reaches the same verdict.
     with contextlib.suppress(TrainingLost):
         getattr(importlib.import_module(module_name), name)(dict(watch.config), Reporter(watch))
 

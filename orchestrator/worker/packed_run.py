@@ -1,4 +1,4 @@
-"""The members of a running pack: trains them, judges them, reports, and drops those that end."""
+"""Run a pack: train its members, detect instabilities, report, and drop members that end."""
 
 from __future__ import annotations
 
@@ -22,40 +22,48 @@ from orchestrator.detection.run_monitor import RunMonitor, is_audited
 from orchestrator.logs.streams import VALIDATION
 from orchestrator.worker.autotune import PlanChoice, choose_plan
 from orchestrator.worker.checkpoints import CheckpointWriter, from_bytes, random_states, set_random_states
-from orchestrator.worker.curves import Curves, to_host
 from orchestrator.worker.machine import prepare_process, release_memory
-from orchestrator.worker.readings import LOOK_STEPS, Reading, closely_due, due, of_row, on_host
+from orchestrator.worker.member_curves import (
+    UPDATE_STEPS,
+    MemberCurves,
+    RowReadings,
+    closely_due,
+    due,
+    metrics_on_host,
+    readings_of_row,
+    readings_on_host,
+)
 from orchestrator.worker.roster import Roster
 
-# Shapes: T steps of a look, K members, R rows of the trainer.
+# Shapes: T steps between two updates of the members, K members, R rows of the trainer.
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a pack is looked at and reported on; results do not depend on it.
+    """How often members are updated and reported; results do not depend on it.
 
-    A lost member trains on until the next look, masked or not; its curve still ends at the verdict.
+    A lost member trains on until the next update, masked or not; its curve still ends at the verdict.
     """
 
-    look_steps: int = LOOK_STEPS  # at most
-    look_s: float = 1.0  # slow steps are looked at more often, so that no worker seems to hang
+    update_steps: int = UPDATE_STEPS  # at most
+    update_s: float = 1.0  # at most; with slow steps updates are more frequent, so that no worker seems to hang
     report_s: float = 1.0
     clock: Callable[[], float] = time.perf_counter  # in seconds
 
 
 class PackedRun:
-    """The members that are still training, and what has not been reported yet."""
+    """The training members of a pack, and their news since the last report."""
 
     def __init__(self, pack: StackedPack, pace: Pace) -> None:
         self.pack, self.trial_ids, self.pace = pack, pack.trial_ids, pace
         self.stopping = StoppingConfig(**pack.stopping)
         self.monitor = RunMonitor(self.stopping, [], rung_thresholds=pack.rung_thresholds)
-        self.curves = Curves(pack.telemetry.curves, pack.steps)
+        self.curves = MemberCurves(pack.telemetry.curves, pack.steps)
         self._trainer: Trainer | None = None
         self._roster: Roster | None = None
         self.plan = ExecutionPlan(1)
         self.at_a_time = 0
-        self.seconds_per_step = pace.look_s
+        self.seconds_per_step = pace.update_s
         self.age_of: dict[int, int] = {}
         self.member_steps = 0
         self.environment: Mapping[str, str] = {}
@@ -64,29 +72,29 @@ class PackedRun:
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer, once the run has started."""
+        """The trainer; only after the run has started."""
         assert self._trainer is not None
         return self._trainer
 
     @property
     def roster(self) -> Roster:
-        """Which members train and which wait, once the run has started."""
+        """The training and waiting members; only after the run has started."""
         assert self._roster is not None
         return self._roster
 
     @property
     def waited(self) -> tuple[str, ...]:
-        """Trials that wait for a place among those that train."""
+        """Trials that wait for a free row."""
         return tuple(self.trial_ids[member] for member in self._roster.waiting) if self._roster is not None else ()
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """A report about every second and one per checkpoint; the last says that all have ended, or is a pause."""
+        """Yield a report about every second and one per checkpoint; the last one is Completed or Paused."""
         prepare_process()
         self._roster = roster = self._start()
         last_report = self.pace.clock()
         while roster.training:
-            num_steps, began = self._steps_to_next_look(), self.pace.clock()
-            self._look(*self._train(num_steps), num_steps)
+            num_steps, began = self._steps_to_next_update(), self.pace.clock()
+            self._update(*self._train(num_steps), num_steps)
             self.seconds_per_step = (self.pace.clock() - began) / num_steps
             if roster.training and self.checkpoints.is_due(num_steps):
                 self._begin_checkpoint()
@@ -101,8 +109,8 @@ class PackedRun:
         yield self.report(started, Completed())
 
     def report(self, started: float, ending: Ending | None = None, checkpoint: Checkpoint | None = None) -> Report:
-        """Everything since the last report."""
-        traces, telemetry = self.curves.taken()
+        """Return everything since the last report."""
+        traces, telemetry = self.curves.take()
         report = Report(
             pack_id=self.pack.pack_id,
             member_steps=self.member_steps,
@@ -121,7 +129,7 @@ class PackedRun:
         return report
 
     def close(self) -> None:
-        """Release the trainer; an error at this point changes no result."""
+        """Release the trainer; an error here changes no result."""
         self.checkpoints.close()
         if self._trainer is not None:
             try:
@@ -161,7 +169,7 @@ class PackedRun:
         for field in ("interventions", "control"):
             takes = f"takes_{field}"
             if any(getattr(config, field) for config in configs) and not getattr(self._trainer, takes, False):
-                remedy = f"let it be a PackedTrainer, or give it {takes} = True"
+                remedy = f"make it a PackedTrainer, or set {takes} = True"
                 raise ValueError(f"{type(self._trainer).__name__} of {objective.name} takes no {field}; {remedy}")
         if resumed is None:
             self.monitor.arrange([None] * len(roster.training), self._are_audited(roster.training))
@@ -197,7 +205,7 @@ class PackedRun:
         return choose_plan(objective, configs[0], device, cpus, num_members, steps_ahead, rounding)
 
     def _resume(self, roster: Roster, state: Mapping[str, Any], skipped: Collection[int]) -> None:
-        """Resume where an earlier attempt stopped, without the members in ``skipped``."""
+        """Resume from the state of an earlier attempt, without the members in ``skipped``."""
         self.trainer.load_state_dict(state["trainer"])
         self.monitor.load_state_dict(state["judging"])
         self.age_of = dict(state["ages"])
@@ -213,7 +221,7 @@ class PackedRun:
         self.checkpoints.begin(self._state, ages)
 
     def _state(self) -> dict[str, Any]:
-        """The whole state of training: tensors, arrays, numbers and strings."""
+        """The complete state of training: tensors, arrays, numbers and strings."""
         return {
             "way": asdict(self.plan),
             "roster": self.roster.state_dict(),
@@ -224,10 +232,10 @@ class PackedRun:
         }
 
     def _num_rows(self, roster: Roster) -> int:
-        """Rows of the trainer, at least one per training member.
+        """Number of the trainer's rows, at least one per training member.
 
-        A compiled pack has its width, or the width halved some times, so that few sizes are compiled. Of two rows it
-        keeps both: what is compiled for one rounds differently.
+        A compiled pack has its full width, or the width halved several times, so that few sizes are compiled. It never
+        shrinks from two rows to one, because code compiled for one row rounds differently.
         """
         if not self.plan.compiled:
             return len(roster.training)
@@ -236,20 +244,20 @@ class PackedRun:
             size //= 2
         return size
 
-    def _steps_to_next_look(self) -> int:
-        """Limited so that members are validated when they are due, fork in time, and end exactly at their last step."""
+    def _steps_to_next_update(self) -> int:
+        """Return a number of steps after which members are validated, fork and end exactly when they are due."""
         oldest = max(self.age_of[member] for member in self.roster.training)
-        in_time = max(1, int(self.pace.look_s / self.seconds_per_step))
-        most = min(self.pace.look_steps, in_time, self.pack.steps - oldest)
+        in_time = max(1, int(self.pace.update_s / self.seconds_per_step))
+        limit = min(self.pace.update_steps, in_time, self.pack.steps - oldest)
         forks = ((self.roster.next_fork(k), row) for k, row in enumerate(self.roster.rows) if len(row) > 1)
-        most = min([most, *(step - self.age_of[row[0]] for step, row in forks if step is not None)])
+        limit = min([limit, *(step - self.age_of[row[0]] for step, row in forks if step is not None)])
         every = self.pack.validate_every
         if every is None:
-            return most
-        return min(most, *(every - self.age_of[member] % every for member in self.roster.training))
+            return limit
+        return min(limit, *(every - self.age_of[member] % every for member in self.roster.training))
 
-    def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[Reading]]:
-        """Metrics of the next steps, (T, R) each, and readings taken meanwhile, by rows of the trainer."""
+    def _train(self, num_steps: int) -> tuple[dict[str, np.ndarray], list[RowReadings]]:
+        """Train ``num_steps`` and return their metrics, (T, R) each, and readings by row of the trainer."""
         trainer, wanted = self.trainer, self.pack.telemetry
         age_R = np.array([self.age_of[member] for member in self.roster.training])
         can_read = hasattr(trainer, "observed_step")
@@ -264,29 +272,31 @@ class PackedRun:
                 metrics.append(trainer.step())
                 continue
             curved = np.flatnonzero(is_curved_TR[offset]).tolist()
-            of_step, read = trainer.observed_step(rows, curved, wanted.products)
-            metrics.append(of_step)
-            readings.append((offset, rows, read))
-        return to_host(metrics), on_host(readings)
+            step_metrics, values = trainer.observed_step(rows, curved, wanted.products)
+            metrics.append(step_metrics)
+            readings.append((offset, rows, values))
+        return metrics_on_host(metrics), readings_on_host(readings)
 
-    def _look(self, metrics: Mapping[str, np.ndarray], readings: Sequence[Reading], num_steps: int) -> None:
-        """Judge ``num_steps`` rows of metrics, (T, R) each, and drop members that end."""
+    def _update(self, metrics: Mapping[str, np.ndarray], readings: Sequence[RowReadings], num_steps: int) -> None:
+        """Update the monitor with ``num_steps`` rows of metrics, (T, R) each, and drop members that end."""
         members, rows = self.roster.training, self.roster.rows
-        # Rows beyond the members pad a compiled pack.
+        # The rows beyond the members pad a compiled pack.
         metrics = {name: values[:, : len(members)] for name, values in metrics.items()}
         age_K = np.array([self.age_of[member] for member in members])
-        # A member that ends is judged by the steps up to its last one; the others by all.
+        # A member that ends is monitored up to its last step; the others to the end.
         update = self.monitor.update(metrics)
         self.member_steps += num_steps * len(members)
         for k, member in enumerate(members):
             age, num_kept = int(age_K[k]), int(update.num_steps_K[k])
             columns = {name: values[:num_kept, k] for name, values in metrics.items()}
             if self.roster.configs[member].rollback is None:
-                columns.pop("rolled_back", None)  # from other members of the pack
-            points = [(age + offset, read) for offset, read in of_row(readings, k) if offset < num_kept]
+                columns.pop("rolled_back", None)  # reported only because other members roll back
+            step_values = [
+                (age + offset, values) for offset, values in readings_of_row(readings, k) if offset < num_kept
+            ]
             for sharer in rows[k]:
                 self.curves.add(self.trial_ids[sharer], age, columns, has_ended=bool(update.has_ended_K[k]))
-                self.curves.add_readings(self.trial_ids[sharer], points)
+                self.curves.add_readings(self.trial_ids[sharer], step_values)
                 self.age_of[sharer] = age + num_steps
         is_complete_K = ~update.has_ended_K & (age_K + num_steps == self.pack.steps)
         is_plateaued_K = self._validate(members, is_complete_K, ~update.has_ended_K)
@@ -302,7 +312,7 @@ class PackedRun:
             self._arrange(rows)
 
     def _arrange(self, rows_before: Sequence[Sequence[int]]) -> None:
-        """Rearrange trainer and judging to the members that train now, each with the past of the row it was in."""
+        """Rearrange trainer and monitor to the members that train now, each with the past of its former row."""
         members = self.roster.training
         position = {member: k for k, row in enumerate(rows_before) for member in row}
         self.monitor.arrange([position.get(member) for member in members], self._are_audited(members))
@@ -314,9 +324,9 @@ class PackedRun:
         return [is_audited(self.trial_ids[member], self.stopping.audit) for member in members]
 
     def _validate(self, members: Sequence[int], is_complete_K: np.ndarray, is_there_K: np.ndarray) -> np.ndarray:
-        """Measure the held-out loss of the members that are due; finish those that are complete or end here.
+        """Measure the held-out loss of members that are due; finish members that are complete or end here.
 
-        Returns which have stopped improving and end before their last step.
+        Returns which members have stopped improving and end before their last step.
         """
         every = self.pack.validate_every
         done_K = np.array([self.age_of[member] for member in members])
@@ -325,7 +335,7 @@ class PackedRun:
         due = np.flatnonzero(is_due_K).tolist()
         if not due:
             return is_plateaued_K
-        losses = to_host([{"validation": self.trainer.validate(due)}])["validation"][0]
+        losses = metrics_on_host([{"validation": self.trainer.validate(due)}])["validation"][0]
         for k, loss in zip(due, losses.tolist(), strict=True):
             last_step = int(done_K[k]) - 1
             ends = self.monitor.validated(k, last_step, loss)
@@ -338,7 +348,7 @@ class PackedRun:
         return is_plateaued_K
 
     def _finish(self, position: int, steps_done: int, validation: float, *, is_plateaued: bool = False) -> None:
-        """The result of all members of a row."""
+        """Record the result of all members of a row."""
         members, record = self.roster.rows[position], self.monitor.record(int(position))
         progress, validations = self.monitor.rung_progress(position), self.monitor.validations(position)
         result = member_result(
@@ -347,6 +357,7 @@ class PackedRun:
         )  # fmt: skip
         has_rules = bool(self.roster.configs[members[0]].control)
         fired = self.trainer.fired(position) if has_rules else ()
-        fired = tuple(one for one in fired if one["step"] < steps_done)  # a lost member trains on until the look
+        # A lost member trains on until the update.
+        fired = tuple(action for action in fired if action["step"] < steps_done)
         for member, chosen in zip(members, self._are_audited(members), strict=True):
             self._finished.append(replace(result, trial_id=self.trial_ids[member], is_audited=chosen, fired=fired))

@@ -1,13 +1,16 @@
-"""The points of a custom trainer's run: where they come from, the curve they make, and those of an earlier attempt."""
+"""Points and readings of a custom trainer's run: their source, the curve that they form, and an earlier attempt's."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,17 +21,19 @@ from orchestrator.detection.watch import read_rows
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.file_tail import FileTail
 from orchestrator.logs.streams import MetricStream, Point, Reading
-from orchestrator.worker.ranks import Process
-from orchestrator.worker.trial_folder import TrialFolder
+from orchestrator.worker.launcher import Process
+from orchestrator.worker.trial_folder import TrialFolder, step_rows
 
-# Time to read remaining output after the process ended; a daemon that it started may write forever.
-_LONGEST_REST_S = 10.0
+# Time to read remaining output after the process ended, since a daemon that it started may write forever.
+_MAX_REST_S = 10.0
 _MAX_OTHERS = 24
+_MAX_LINE = 2**20  # bytes; hundreds of layer groups need a tenth
+_MAX_PARTS = 16  # parts of a file read in one call, so that a file that grows quickly does not hold up the run
 _REPORTS = MetricsConfig(format="json", step="step", loss="loss", grad_norm="grad_norm")
 
 
 class Source:
-    """The source of a run's losses: its own reports, else its output, else a file that it writes."""
+    """The source of a run's losses: its own reports, its output, or a file that it writes."""
 
     def __init__(
         self,
@@ -40,7 +45,7 @@ class Source:
         is_function: bool = False,
         skips_existing: bool = False,
     ) -> None:
-        """The output of a function is not read."""
+        """Read the output or file of ``metrics`` beyond the step ``after``; a function's output is not read."""
         self._rows = FileTail(str(folder.rows))
         self._row_stream = MetricStream(_REPORTS.model_copy(update={"also": metrics.also if metrics else []}))
         self._after = after
@@ -48,74 +53,71 @@ class Source:
         self._readings_file = folder.readings if keeps_points else None
         self._tail = FileTail(metrics.file) if metrics is not None and metrics.file is not None else None
         self._stream = MetricStream(metrics) if metrics is not None and not is_function else None
-        self.is_told = False  # the trainer reports through `Watch`, and so learns of a verdict immediately
-        self._has_spoken = False
-        self._last_old: int | None = None  # the last step up to ``after``, while there are none beyond
+        self.uses_watch = False  # the trainer reports through `Watch`, which learns of a verdict immediately
+        self._has_printed = False
+        self._last_old: int | None = None  # the last step up to ``after`` while no later one was printed
         if (after is None or skips_existing) and self._tail is not None:
             while self._tail.read():
-                pass  # content from before this run does not belong to it
+                pass  # skip content from before this run
         if after is not None:
             while content := self._rows.read():
                 self._row_stream.feed(content)
 
     @property
+    def _active(self) -> MetricStream | None:
+        return self._row_stream if self.uses_watch else self._stream
+
+    @property
     def note(self) -> str:
-        """Which columns are read, or why there are no points, for the user."""
-        if self.is_told:
-            return self._row_stream.note
-        if self._stream is None:
-            return "nothing was reported: call report(step, loss=...)"
-        return self._stream.note
+        """Say which columns are read, or why nothing is."""
+        return "nothing was reported: call report(step, loss=...)" if self._active is None else self._active.note
 
     @property
     def question(self) -> str | None:
-        """What must be asked before the losses can be trusted, with the remedy."""
-        question = None if self._stream is None or self.is_told else self._stream.question
+        """A question to the user that must be answered before the losses can be trusted, with a remedy, or None."""
+        question = None if self._stream is None or self.uses_watch else self._stream.question
         return None if question is None else f"{question}; say which under metrics: loss"
 
     @property
     def validation_loss(self) -> float:
-        """The last validation loss, NaN without one."""
-        stream = self._row_stream if self.is_told else self._stream
-        found = None if stream is None else stream.validation_loss
-        return math.nan if found is None else found
+        """The last validation loss; NaN without one."""
+        loss = None if self._active is None else self._active.validation_loss
+        return math.nan if loss is None else loss
 
-    def taken_readings(self) -> list[Reading]:
-        """Validation losses and other metrics since the last call, beyond those of an earlier attempt."""
-        stream = self._row_stream if self.is_told else self._stream
-        readings = [] if stream is None else stream.taken_readings()
+    def take_readings(self) -> list[Reading]:
+        """Return validation losses and other metrics since the last call, beyond the steps of an earlier attempt."""
+        readings = [] if self._active is None else self._active.taken_readings()
         if self._after is not None:
             readings = [reading for reading in readings if reading.step > self._after]
         if readings and self._readings_file is not None:
             with storage_errors(self._readings_file), open_private(self._readings_file, "a") as file:
-                file.writelines(f"{json.dumps({'step': one.step, **one.values})}\n" for one in readings)
+                file.writelines(f"{json.dumps({'step': reading.step, **reading.values})}\n" for reading in readings)
         return readings
 
     def read(self, child: Process, timeout_s: float) -> list[Point]:
-        """Points since the last call. Raises StorageError where the output cannot be stored."""
+        """Return the points since the last call. Raises StorageError if the output cannot be stored."""
         output = child.read(timeout_s)
-        if not self._has_spoken and (content := self._rows.read()):
-            self.is_told = True
+        if not self._has_printed and (content := self._rows.read()):
+            self.uses_watch = True
             return self._new(self._row_stream.feed(content))
-        if self.is_told or self._stream is None:
+        if self.uses_watch or self._stream is None:
             return []
         content = output if self._tail is None else self._tail.read()
-        return self._spoken(self._stream.feed(content))
+        return self._printed(self._stream.feed(content))
 
     def finish(self, child: Process) -> list[Point]:
-        """The remaining points, after the process has ended."""
+        """Return the remaining points after the process has ended."""
         points = self.read(child, 0.0)
-        deadline = time.monotonic() + _LONGEST_REST_S
+        deadline = time.monotonic() + _MAX_REST_S
         while child.is_readable() and time.monotonic() < deadline:
             points += self.read(child, 0.0)
-        if self._tail is not None and self._stream is not None and not self.is_told:
+        if self._tail is not None and self._stream is not None and not self.uses_watch:
             while content := self._tail.read():
-                points += self._spoken(self._stream.feed(content))
-        stream = self._row_stream if self.is_told else self._stream
-        return points + (self._new(stream.finish()) if stream is not None else [])
+                points += self._printed(self._stream.feed(content))
+        return points + (self._new(self._active.finish()) if self._active is not None else [])
 
-    def _spoken(self, points: Sequence[Point]) -> list[Point]:
-        self._has_spoken = self._has_spoken or bool(points)
+    def _printed(self, points: Sequence[Point]) -> list[Point]:
+        self._has_printed = self._has_printed or bool(points)
         new = self._new(points)
         if new and self._points_file is not None:
             rows = [{"step": p.step, "loss": p.loss, "grad_norm": p.grad_norm, **p.others} for p in new]
@@ -124,7 +126,7 @@ class Source:
         return new
 
     def _new(self, points: Sequence[Point]) -> list[Point]:
-        """Points beyond those of an earlier attempt."""
+        """The points beyond the last step of an earlier attempt."""
         new = [point for point in points if self._after is None or point.step > self._after]
         old = points[-1].step if points and not new else None
         self._last_old = None if new else self._last_old if old is None else old
@@ -132,12 +134,12 @@ class Source:
 
     @property
     def only_repeats(self) -> bool:
-        """Whether a resumed run has printed losses, and no step as far as the earlier attempt came."""
+        """Whether a resumed run has printed losses but has not reached the last step of the earlier attempt."""
         return self._last_old is not None and self._after is not None and self._last_old < self._after
 
 
 class Curve:
-    """The points of one run, in order, and those not reported yet."""
+    """The points of one run in order, and the unreported ones."""
 
     def __init__(self) -> None:
         self.first_step: int | None = None
@@ -149,7 +151,7 @@ class Curve:
 
     @property
     def steps_done(self) -> int:
-        """Steps completed at the last point, whether the trainer counts from 0 or from 1."""
+        """Steps completed at the last point, whether the trainer counts from 0 or 1."""
         if self.last_step is None or self.first_step is None:
             return 0
         return self.last_step + 1 if self.first_step == 0 else self.last_step
@@ -160,7 +162,7 @@ class Curve:
         return self._digest.hexdigest()
 
     def add(self, point: Point) -> bool:
-        """Append ``point``; false where its step is not above the last one's."""
+        """Append ``point``; returns False if its step is not above the last one."""
         if self.last_step is not None and point.step <= self.last_step:
             return False
         if self.first_step is None:
@@ -174,14 +176,14 @@ class Curve:
                 self._others.setdefault(name)
         return True
 
-    def taken(self) -> Trace:
-        """The points since the last call as columns, with NaN for missing values; empty without points."""
+    def take(self) -> Trace:
+        """Return the points since the last call as columns, NaN for missing values; empty without points."""
         points, self._new = self._new, []
         if not points:
             return {}
         columns = {"step": np.array([p.step for p in points]), "loss": np.array([p.loss for p in points], dtype=float)}
         if self._has_norm:
-            # NaN means a norm that was not measured and counts as finite, so a measured NaN becomes infinite.
+            # NaN stands for an unmeasured norm, which counts as finite, so a measured NaN becomes infinite.
             norms = [p.grad_norm if p.grad_norm is None or not math.isnan(p.grad_norm) else math.inf for p in points]
             columns["grad_norm"] = np.array(norms, dtype=float)
         for name in self._others:
@@ -190,21 +192,21 @@ class Curve:
 
 
 class Readings:
-    """Values that were read now and then, one row for each step, and those not reported yet."""
+    """Occasional values, one row per step, that were not reported yet."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[str, float]] = {}
 
     def add(self, readings: Iterable[Reading]) -> None:
-        """Add ``readings``; those of one step become one row."""
+        """Add ``readings``; readings of one step become one row."""
         for reading in readings:
             self._rows.setdefault(reading.step, {}).update(reading.values)
 
-    def taken(self, *, is_last: bool, last_step: int | None = None) -> Trace:
-        """Rows since the last call as columns, in the order of their steps.
+    def take(self, *, is_last: bool, last_step: int | None = None) -> Trace:
+        """Return rows since the last call as columns, in ascending order of steps.
 
-        The row of the last step is held back until ``is_last``, as it may still grow. With ``last_step``, that of the
-        curve so far, so is every row from that step on, and rows beyond it are never taken.
+        The row of the last step is held back until ``is_last``, since it may still grow. With ``last_step``, the last
+        step of the curve, rows at that step are held back too, and later rows are never returned.
         """
         steps = sorted(self._rows)
         if not is_last:
@@ -218,24 +220,62 @@ class Readings:
         return {"step": np.array(steps), **{name: np.array([v.get(name, math.nan) for v in rows]) for name in names}}
 
 
-def known_readings(folder: TrialFolder) -> list[Reading]:
-    """The readings of an earlier attempt that are not among the trainer's own reports."""
-    if not folder.readings.is_file():
-        return []
-    with storage_errors(folder.readings):
-        lines = folder.readings.read_text(errors="replace").splitlines()
-    found = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-            found.append(Reading(int(row.pop("step")), {name: float(value) for name, value in row.items()}))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # cut off by a crash
-    return found
+class WatchReadings:
+    """Readings that a `Watch` writes to a file while it trains: JSON lines of numbers with increasing ``step``."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail, self._rest = FileTail(str(path)), b""
+        self._last_step: int | None = None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there was any reading so far."""
+        return self._last_step is not None
+
+    def take(self) -> list[Reading]:
+        """Return readings since the last call, skipping lines that were cut off by a crash or are not a reading."""
+        readings = []
+        for _ in range(_MAX_PARTS):
+            content = self._tail.read()
+            if not content:
+                break
+            *lines, self._rest = (self._rest + content).split(b"\n")
+            self._rest = self._rest[-_MAX_LINE:]
+            for line in lines:
+                reading = _reading(line)
+                if reading is not None and (self._last_step is None or reading.step > self._last_step):
+                    self._last_step = reading.step
+                    readings.append(reading)
+        return readings
 
 
-def known_points(folder: TrialFolder) -> Iterator[Point]:
-    """The points of an earlier attempt, as reported or as parsed."""
+def _reading(line: bytes) -> Reading | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not _is_whole(row.get("step")):
+        return None
+    values = {name: float(value) for name, value in row.items() if name != "step" and isinstance(value, float)}
+    return Reading(row["step"], values) if values else None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def recorded_readings(folder: TrialFolder) -> list[Reading]:
+    """Return the readings of an earlier attempt that were parsed from its output."""
+    readings = []
+    for row in step_rows(folder.readings):
+        step = row.pop("step")
+        with contextlib.suppress(ValueError, TypeError):
+            readings.append(Reading(step, {name: float(value) for name, value in row.items()}))
+    return readings
+
+
+def recorded_points(folder: TrialFolder) -> Iterator[Point]:
+    """Yield the points of an earlier attempt, as reported or as parsed."""
     path = folder.rows if folder.rows.is_file() and folder.rows.stat().st_size else folder.points
     for row in read_rows(path):
         others = {name: value for name, value in row.items() if name not in ("step", "loss", "grad_norm")}

@@ -1,6 +1,6 @@
-"""Runs one pack, or one trial of a custom trainer, as a generator of reports that never raises.
+"""Run a pack, stacked or launched, as a generator of reports that never raises, whatever the trainer does.
 
-The same code runs in this process, in a Ray worker or anywhere else, for any error of the trainer.
+The same code runs in the driver's process, in a Ray worker and in a Slurm job.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from orchestrator.base.packs import LaunchedPack, Pack, StackedPack
 from orchestrator.base.reports import Ending, Failed, OutOfMemory, Refused, Report
 from orchestrator.worker.checkpoints import BadCheckpoint
 from orchestrator.worker.forked_run import launched_run
+from orchestrator.worker.launcher import RankLauncher
 from orchestrator.worker.machine import is_out_of_memory
 from orchestrator.worker.packed_run import Pace, PackedRun
-from orchestrator.worker.ranks import RankLauncher
 
 _ERROR_LINES = 30
 
@@ -30,20 +30,20 @@ class Run(Protocol):
 
     @property
     def waited(self) -> tuple[str, ...]:
-        """Trials that wait for a place among those that train."""
+        """Trials that wait for a free row."""
 
     def reports(self, started: float, wants_pause: Callable[[], bool]) -> Iterator[Report]:
-        """Train, with a report about every second and a last one that has an ending. May raise anything."""
+        """Train, yielding a report about every second and a last one with an ending. May raise anything."""
 
     def report(self, started: float, ending: Ending | None = None) -> Report:
-        """Everything since the last report."""
+        """Return everything since the last report."""
 
     def close(self) -> None:
-        """Release all that it holds; this changes no result."""
+        """Release all resources; this changes no result."""
 
 
 def never() -> bool:
-    """A pack that is never asked to pause."""
+    """Never ask a pack to pause."""
     return False
 
 
@@ -55,9 +55,8 @@ def run_pack(
 ) -> Iterator[Report]:
     """Train ``pack`` to its end, yielding a report about every second, one for each checkpoint, and a last one.
 
-    Once ``wants_pause()``, called at every report, is true, the last report is a checkpoint. The processes of a custom
-    trainer run on ``launcher``, by default all on this machine; an objective's pack keeps
-    ``pace``.
+    Once ``wants_pause()``, called at every report, is true, the last report is a checkpoint. ``launcher`` starts the
+    processes of a custom trainer, by default on this machine; an objective's pack keeps ``pace``.
     """
     started = time.perf_counter()
     run = run_of(pack, launcher, pace)
@@ -65,7 +64,7 @@ def run_pack(
         yield from run.reports(started, wants_pause)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # sys.exit() in a trainer is an error of the trainer too
+    except BaseException as error:  # sys.exit() in a trainer is an error too
         tail = "".join(traceback.format_exc().splitlines(keepends=True)[-_ERROR_LINES:])
         yield run.report(started, _ending_of(error, tail, run))
     finally:
@@ -73,7 +72,7 @@ def run_pack(
 
 
 def run_of(pack: Pack, launcher: RankLauncher | None = None, pace: Pace = Pace()) -> Run:
-    """The run of a pack of either kind."""
+    """Return the run of a pack of either kind."""
     if isinstance(pack, LaunchedPack):
         return launched_run(pack, launcher)
     assert isinstance(pack, StackedPack), pack
@@ -81,7 +80,7 @@ def run_of(pack: Pack, launcher: RankLauncher | None = None, pace: Pace = Pace()
 
 
 def _ending_of(error: BaseException, tail: str, run: Run) -> Ending:
-    """The ending of a pack whose trainer raised ``error``."""
+    """Return the ending of a pack whose trainer raised ``error``."""
     if isinstance(error, BadCheckpoint):
         return Refused(tail)
     if is_out_of_memory(error):

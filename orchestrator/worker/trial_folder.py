@@ -1,10 +1,10 @@
-"""The folder of one trial of a custom trainer, results/NAME/trials/ID, written where the trial runs."""
+"""The folder of one trial of a custom trainer, results/NAME/trials/ID, on the machine where the trial runs."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,22 @@ _TAIL_BYTES = 64 * 2**10
 
 
 class TrialFolder:
-    """The files that a trial reads and writes; ``path`` is absolute."""
+    """The files of a trial; ``path`` is absolute."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.settings = path / "trial.json"  # the input of the trainer's process
-        self.rows = path / "rows.jsonl"  # the reports of a trainer that uses `Watch`, one JSON object per line
-        self.telemetry = path / "telemetry.jsonl"  # what a `Watch` reads of the optimizer's steps
+        self.settings = path / "trial.json"  # input of the trainer's process
+        self.rows = path / "rows.jsonl"  # reports of a trainer that uses `Watch`, one JSON object per line
+        self.telemetry = path / "telemetry.jsonl"  # what a `Watch` reads from the optimizer's steps
         self.readings = path / "readings.jsonl"  # validation losses and other metrics parsed from its output
-        self.points = path / "points.jsonl"  # the points parsed from a trainer that prints its losses
+        self.points = path / "points.jsonl"  # points parsed from a trainer that prints its losses
 
     def output(self, rank: int) -> Path:
-        """The file for the output of a process."""
+        """Return the file for the output of the process ``rank``."""
         return self.path / ("output.log" if rank == 0 else f"output.{rank}.log")
 
     def prepare(self, *, keep: bool) -> None:
-        """Create the folder, and empty it unless an earlier attempt is resumed. Raises StorageError."""
+        """Create the folder; empty it unless it is to ``keep`` an earlier attempt. Raises StorageError."""
         check_no_links(self.path.parent.parent, self.path.parent, self.path)
         with storage_errors(self.path):
             if not keep and self.path.exists():
@@ -43,8 +43,26 @@ class TrialFolder:
         atomic_write(self.settings, json.dumps(settings, indent=1))
 
 
+def step_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file with one JSON object per step, skipping lines that a crash cut off.
+
+    Yields nothing if the file is missing. Raises StorageError.
+    """
+    if not path.is_file():
+        return
+    with storage_errors(path):
+        lines = path.read_text(errors="replace").splitlines()
+    for line in lines:
+        try:
+            row = json.loads(line)
+            row["step"] = int(row["step"])
+        except (ValueError, KeyError, TypeError, OverflowError):
+            continue
+        yield row
+
+
 class OutputLog:
-    """A process's output on disk: its first 8 MiB and its last 64 KiB."""
+    """The output of a process on disk: its first 8 MiB and its last 64 KiB."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._num_bytes, self._tail = path, 0, b""

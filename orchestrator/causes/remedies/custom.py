@@ -22,7 +22,7 @@ from orchestrator.sweepfile.custom_trainer import GIVEN, CustomTrainer, placehol
 from orchestrator.sweepfile.forked_values import CHECKPOINTS_FOR, DATA_SEED, INTERVENTIONS, forked_values
 from orchestrator.sweepfile.global_batch import PARTS
 from orchestrator.sweepfile.spec import Sweep, load_sections, refuse_import
-from orchestrator.worker.kept_checkpoints import KEPT, Answers
+from orchestrator.worker.kept_checkpoints import KEPT, ResumeSteps
 
 _SEE_DIAGNOSIS = "`sweep diagnose` gives advice on it"
 
@@ -118,7 +118,7 @@ def checked_trainer(sweep: Sweep, allow_import: bool) -> CustomTrainer:
 
 def unknown_steps(there: Path, steps: Iterable[int]) -> list[int]:
     """The fork steps for which no control has looked for a checkpoint yet."""
-    known = Answers.read(there / KEPT).steps
+    known = ResumeSteps.read(there / KEPT).steps
     return sorted({step for step in steps if step > 0} - known.keys())
 
 
@@ -127,21 +127,21 @@ def checkpoint_steps(there: Path, steps: Iterable[int], trial: TrialResult) -> l
 
     Raises InputError if none of the steps has a checkpoint.
     """
-    answers = Answers.read(there / KEPT)
-    starts = {step: 0 if step == 0 else answers.steps.get(step) for step in steps}
+    resume = ResumeSteps.read(there / KEPT)
+    starts = {step: 0 if step == 0 else resume.steps.get(step) for step in steps}
     if known := sorted({start for start in starts.values() if start is not None}):
         return known
     requested = ", ".join(map(str, sorted(starts)))
     message = f"the trainer has no checkpoint at or before step {requested} to resume from"
-    if answers.problem is not None:
-        message = f"{message}: {answers.problem}"
+    if resume.problem is not None:
+        message = f"{message}: {resume.problem}"
     remedy = "let it save more often, fork later, or fork at 0, which needs no checkpoint"
     raise InputError(Problem("--at", trial.trial_id, message, remedy))
 
 
 def resumes_at(there: Path, step: int) -> bool:
     """Whether a fork can start at exactly this step."""
-    return step == 0 or Answers.read(there / KEPT).steps.get(step) == step
+    return step == 0 or ResumeSteps.read(there / KEPT).steps.get(step) == step
 
 
 def _controls(there: Path, steps: Sequence[int]) -> list[tuple[int, ...]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_cases import REPORT_EACH_LOOK, assert_the_same, interrupted, pack_with, results, up_to, whole
+from pack_cases import REPORT_EACH_UPDATE, assert_the_same, interrupted, pack_with, results, up_to, whole
 
 from objectives.base import OBJECTIVES
 from orchestrator.base.packs import Pack
@@ -41,15 +41,15 @@ def a_pack(objective: str) -> Pack:
 @pytest.mark.parametrize("num_reports", [1, 5, 12])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_pack_that_dies_goes_on_from_its_checkpoint_bit_for_bit(objective: str, num_reports: int) -> None:
-    undisturbed = whole(list(worker.run_pack(a_pack(objective), pace=REPORT_EACH_LOOK)))
+    undisturbed = whole(list(worker.run_pack(a_pack(objective), pace=REPORT_EACH_UPDATE)))
     before, going_on = interrupted(a_pack(objective), num_reports)
-    after = list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))
+    after = list(worker.run_pack(going_on, pace=REPORT_EACH_UPDATE))
     assert [report.error for report in after if report.error] == []
     assert_the_same(whole(before + after), undisturbed)
 
 
 def test_a_pack_may_die_again_and_again() -> None:
-    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_LOOK)))
+    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_UPDATE)))
     reports, pack = interrupted(a_pack("quadratic"), 1)
     for _ in range(3):
         more, next_pack = interrupted(pack, 2)
@@ -59,23 +59,23 @@ def test_a_pack_may_die_again_and_again() -> None:
             for r in reports
         ] + more
         pack = replace(next_pack, skip=done)
-    assert_the_same(whole([*reports, *worker.run_pack(pack, pace=REPORT_EACH_LOOK)]), undisturbed)
+    assert_the_same(whole([*reports, *worker.run_pack(pack, pace=REPORT_EACH_UPDATE)]), undisturbed)
 
 
 def test_a_pack_that_is_asked_to_pause_ends_with_a_checkpoint_and_goes_on_bit_for_bit() -> None:
-    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_LOOK)))
+    undisturbed = whole(list(worker.run_pack(a_pack("quadratic"), pace=REPORT_EACH_UPDATE)))
     asked = iter([False, False, True])
-    before = list(worker.run_pack(a_pack("quadratic"), lambda: next(asked), pace=REPORT_EACH_LOOK))
+    before = list(worker.run_pack(a_pack("quadratic"), lambda: next(asked), pace=REPORT_EACH_UPDATE))
     assert before[-1].ending == Paused()
     done = frozenset(finished.trial_id for report in before for finished in report.finished)
     going_on = replace(a_pack("quadratic"), resume=before[-1].checkpoint, skip=done)
-    assert_the_same(whole(before + list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))), undisturbed)
+    assert_the_same(whole(before + list(worker.run_pack(going_on, pace=REPORT_EACH_UPDATE))), undisturbed)
 
 
 def test_members_that_nobody_wants_any_more_are_not_trained_on() -> None:
     _, going_on = interrupted(a_pack("quadratic"), 1)
     unwanted = going_on.skip | {"trial1", "trial8"}
-    after = list(worker.run_pack(replace(going_on, skip=unwanted), pace=REPORT_EACH_LOOK))
+    after = list(worker.run_pack(replace(going_on, skip=unwanted), pace=REPORT_EACH_UPDATE))
     assert set(results(after)) == set(going_on.trial_ids) - unwanted
 
 
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_other_trials_or_another_version_is_refused() -> None:
 def test_a_worker_that_refuses_its_checkpoint_says_so() -> None:
     _, going_on = interrupted(a_pack("quadratic"), 1)
     spoilt = replace(going_on, resume=replace(going_on.resume, content=b"nothing"))
-    (last,) = worker.run_pack(spoilt, pace=REPORT_EACH_LOOK)
+    (last,) = worker.run_pack(spoilt, pace=REPORT_EACH_UPDATE)
     assert last.ending is not None
     assert isinstance(last.ending, Refused)
     assert last.finished == ()
@@ -176,4 +176,4 @@ def test_the_first_checkpoints_come_early_and_none_takes_more_than_its_share() -
 
 def test_without_a_clock_there_are_no_checkpoints() -> None:
     pack = replace(a_pack("quadratic"), checkpoint_steps=None, checkpoint_s=None)
-    assert not any(report.checkpoint for report in worker.run_pack(pack, pace=REPORT_EACH_LOOK))
+    assert not any(report.checkpoint for report in worker.run_pack(pack, pace=REPORT_EACH_UPDATE))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.worker.kept_checkpoints import Answers, Keeper, drop_files_of_trainer, needed, seed
+from orchestrator.worker.kept_checkpoints import Keeper, ResumeSteps, drop_trainer_files, needed, restore_fork
 from orchestrator.worker.trial_folder import TrialFolder
 
 
@@ -36,7 +36,7 @@ def train(trial: TrialFolder, keeper: Keeper, steps: range, every: int, late: in
         with trial.points.open("a") as file:
             file.write(json.dumps({"step": step, "loss": float(step)}) + "\n")
         for printed in (step - late,) * 2:
-            keeper.look(checkpoint, [] if checkpoint is None else [checkpoint], printed if printed >= 0 else None)
+            keeper.update(checkpoint, [] if checkpoint is None else [checkpoint], printed if printed >= 0 else None)
         if (step + 1) % every == 0:
             checkpoint = save(trial, f"resumes at {step + 1}")
 
@@ -54,7 +54,7 @@ def test_the_nearest_checkpoint_at_or_before_each_step_is_kept(trial: TrialFolde
     keeper = Keeper(tmp_path / "kept", trial, [0, 5, 10, 34, 70])
     train(trial, keeper, range(100), 10, late)
     keeper.settle(resumes(keeper), None)
-    assert Answers.read(tmp_path / "kept").steps == {5: None, 10: 10, 34: 30, 70: 70}
+    assert ResumeSteps.read(tmp_path / "kept").steps == {5: None, 10: 10, 34: 30, 70: 70}
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"10", "30", "70", "steps.json"}
 
 
@@ -67,9 +67,9 @@ def test_a_checkpoint_that_is_seen_a_step_later_than_the_others_is_found_too(
         # That of step 40 is seen before step 40 is printed, that of step 50 after step 50 is.
         first = step - 1 if step == 40 else step
         for printed in (first, first + 1):
-            keeper.look(checkpoint, [checkpoint], printed)
+            keeper.update(checkpoint, [checkpoint], printed)
     keeper.settle(resumes(keeper), None)
-    assert Answers.read(tmp_path / "kept").steps == {50: 50}
+    assert ResumeSteps.read(tmp_path / "kept").steps == {50: 50}
 
 
 def test_a_checkpoint_has_the_curve_before_the_step_at_which_it_resumes(trial: TrialFolder, tmp_path: Path) -> None:
@@ -77,22 +77,22 @@ def test_a_checkpoint_has_the_curve_before_the_step_at_which_it_resumes(trial: T
     train(trial, keeper, range(100), 10)
     keeper.settle(resumes(keeper), None)
     fork = TrialFolder(tmp_path / "trials" / "fork")
-    assert seed(tmp_path / "kept", 30, fork)
+    assert restore_fork(tmp_path / "kept", 30, fork)
     assert [json.loads(line)["step"] for line in fork.points.read_text().splitlines()] == list(range(30))
     assert (fork.path / "ckpt.pt").read_text() == "resumes at 30"
-    assert not seed(tmp_path / "kept", 31, fork)
+    assert not restore_fork(tmp_path / "kept", 31, fork)
 
 
 def test_a_checkpoint_that_is_still_written_is_not_copied(trial: TrialFolder, tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "kept", trial, [50])
     path = save(trial, "half")
-    keeper.look(path, [path], 9)
-    keeper.look(path, [path], 9)
+    keeper.update(path, [path], 9)
+    keeper.update(path, [path], 9)
     assert keeper.candidates() == [], "no loss was printed since it changed"
     path = save(trial, "the whole of it")
-    keeper.look(path, [path], 10)
+    keeper.update(path, [path], 10)
     assert keeper.candidates() == [], "it has changed since"
-    keeper.look(path, [path], 11)
+    keeper.update(path, [path], 11)
     assert keeper.candidates() == [10]
     assert (keeper.candidate_files(10) / "ckpt.pt").read_text() == "the whole of it"
 
@@ -113,10 +113,10 @@ def test_of_several_checkpoints_the_newest_alone_is_copied_and_no_file_of_sweep(
         trial.output(1),
     ):
         file.write_text("")
-    keeper.look(paths[1], paths, 10)
-    keeper.look(paths[1], paths, 11)
+    keeper.update(paths[1], paths, 10)
+    keeper.update(paths[1], paths, 11)
     assert {path.name for path in keeper.candidate_files(10).iterdir()} == {"ckpt-2", "config.json"}
-    drop_files_of_trainer(trial)
+    drop_trainer_files(trial)
     assert {path.name for path in trial.path.iterdir()} == {
         "trial.json", "rows.jsonl", "telemetry.jsonl", "points.jsonl", "readings.jsonl", "output.log", "output.1.log",
     }  # fmt: skip
@@ -133,7 +133,7 @@ def test_what_is_settled_stays_when_a_killed_control_ends_again(trial: TrialFold
     train(trial, keeper, range(100), 10)
     keeper.settle(resumes(keeper), None)
     keeper.settle({}, "it failed")
-    assert Answers.read(tmp_path / "kept") == Answers({34: 30}, "it failed")
+    assert ResumeSteps.read(tmp_path / "kept") == ResumeSteps({34: 30}, "it failed")
 
 
 def test_one_checkpoint_a_step_is_tried_out_where_what_is_printed_is_seen_at_once(
@@ -152,13 +152,13 @@ def test_a_checkpoint_that_cannot_be_resumed_gives_way_to_the_one_before(trial: 
     assert keeper.next_to_try({first: None}) == 20
     assert keeper.next_to_try({first: None, 20: 20}) is None
     keeper.settle({20: 20}, "torn")
-    assert Answers.read(tmp_path / "kept") == Answers({34: 20}, "torn")
+    assert ResumeSteps.read(tmp_path / "kept") == ResumeSteps({34: 20}, "torn")
 
 
 def test_without_a_file_or_with_a_damaged_one_nothing_is_known(tmp_path: Path) -> None:
-    assert Answers.read(tmp_path) == Answers({}, None)
+    assert ResumeSteps.read(tmp_path) == ResumeSteps({}, None)
     (tmp_path / "steps.json").write_text('{"steps": {"3":')
-    assert Answers.read(tmp_path) == Answers({}, None)
+    assert ResumeSteps.read(tmp_path) == ResumeSteps({}, None)
 
 
 @given(st.sets(st.integers(0, 200)), st.lists(st.integers(1, 200), max_size=4), st.integers(0, 1))

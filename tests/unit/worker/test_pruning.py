@@ -1,4 +1,4 @@
-"""Slow members of a pack: who shares it, how often it is looked at and whether it dies change nothing."""
+"""Slow members of a pack: who shares it, how often it is updated and whether it dies change nothing."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_who_shares_a_pack_changes_nothing_about_who_is_pruned(objective: str, a
     expected = whole([report for one in alone for report in worker.run_pack(one)])
     outcomes = {finished.outcome for finished in expected[0].values()}
     assert {"pruned", "diverged"} < outcomes
-    for width, look_steps in ((7, 10), (3, 1), (2, 40)):
-        reports = list(worker.run_pack(replace(pack, width=width), pace=Pace(look_steps=look_steps)))
+    for width, update_steps in ((7, 10), (3, 1), (2, 40)):
+        reports = list(worker.run_pack(replace(pack, width=width), pace=Pace(update_steps=update_steps)))
         assert_the_same(whole(reports), expected)
     for finished in expected[0].values():
         is_pruned = finished.slow_step is not None and not finished.is_audited

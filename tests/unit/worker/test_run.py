@@ -17,8 +17,8 @@ from orchestrator.base.packs import Member, Pack, StackedPack
 from orchestrator.base.reports import Completed
 from orchestrator.worker import run as worker
 from orchestrator.worker.autotune import save_measurements
-from orchestrator.worker.curves import to_host
 from orchestrator.worker.machine import Measurement
+from orchestrator.worker.member_curves import metrics_on_host
 from orchestrator.worker.packed_run import Pace
 
 
@@ -73,8 +73,8 @@ def test_members_beyond_the_edge_diverge_and_the_others_do_not_notice() -> None:
 
 def test_the_curve_of_a_lost_member_ends_at_the_verdict_whenever_it_is_looked_at() -> None:
     ends = []
-    for steps_per_look in (1, 7, 50):
-        reports = list(worker.run_pack(pack_of([2.1, 0.5]), pace=Pace(look_steps=steps_per_look)))
+    for steps_per_update in (1, 7, 50):
+        reports = list(worker.run_pack(pack_of([2.1, 0.5]), pace=Pace(update_steps=steps_per_update)))
         lost = results(reports)["trial0"]
         steps = curve(reports, "trial0", "step")
         assert steps[-1] + 1 == lost.steps_done == len(steps)
@@ -221,14 +221,14 @@ RUNS = st.lists(
     st.randoms(),
 )
 def test_whoever_shares_a_pack_in_whatever_order_gets_what_it_would_get_alone(
-    runs, width: int, steps_per_look: int, stopping: dict, random
+    runs, width: int, steps_per_update: int, stopping: dict, random
 ) -> None:
     runs = sorted(runs, key=str) if random.random() < 0.5 else runs
     changes = [{"lr": lr, "clip": clip, "noise": noise} for lr, clip, noise, _ in runs]
     pack = pack_with("quadratic", changes, width, [r[3] for r in runs], steps=25)
     pack = judged_by(pack, patience=8, **stopping)
     expected = all_of(alone(pack))
-    assert_the_same(all_of([pack], Pace(look_steps=steps_per_look)), expected)
+    assert_the_same(all_of([pack], Pace(update_steps=steps_per_update)), expected)
 
 
 def test_a_non_finite_loss_is_a_result_with_the_step_and_no_number() -> None:
@@ -263,7 +263,7 @@ def test_a_trainer_that_fails_is_reported_with_its_traceback_and_closed(monkeypa
     assert reports[-1].ending is not None
     assert type(failure).__name__ in reports[-1].error
     assert not results(reports)
-    assert len(curve(reports, "trial0")) == 21, "what was looked at before the failure is kept"
+    assert len(curve(reports, "trial0")) == 21, "updates before the failure are kept"
     assert BrokenTrainer.closed == 1
 
 
@@ -335,7 +335,7 @@ def test_metrics_of_tensors_and_of_plain_lists_come_to_the_host_alike() -> None:
 
     rows = [{"loss": [1.0, 2.0], "lr": [0.1, 0.2]}, {"loss": [3.0, float("nan")], "lr": [0.3, 0.4]}]
     tensors = [{name: torch.tensor(value, dtype=torch.float64) for name, value in row.items()} for row in rows]
-    for found in (to_host(rows), to_host(tensors)):
+    for found in (metrics_on_host(rows), metrics_on_host(tensors)):
         np.testing.assert_array_equal(found["loss"], [[1.0, 2.0], [3.0, np.nan]])
         np.testing.assert_array_equal(found["lr"], [[0.1, 0.2], [0.3, 0.4]])
 

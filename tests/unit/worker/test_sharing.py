@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pack_cases import REPORT_EACH_LOOK, assert_the_same, curve, interrupted, pack_with, results, whole
+from pack_cases import REPORT_EACH_UPDATE, assert_the_same, curve, interrupted, pack_with, results, whole
 
 from objectives.base import OBJECTIVES, QuadraticConfig
 from objectives.training.packed import PackedTrainer
@@ -18,8 +18,7 @@ from orchestrator.base.packs import Pack
 from orchestrator.base.reports import Report
 from orchestrator.worker import run as worker
 from orchestrator.worker.packed_run import Pace
-from orchestrator.worker.roster import Roster
-from orchestrator.worker.sharing import families, first_difference, split_at
+from orchestrator.worker.roster import Roster, families, first_difference, split_at
 
 Entries = Sequence[Mapping[str, Any]]
 
@@ -44,7 +43,7 @@ def pack_of(objective: str, width: int, *, seeds: Sequence[int] = (0,), steps: i
 def without_sharing(pack: Pack) -> tuple[dict, dict]:
     """Each member in a pack of its own."""
     packs = [replace(pack, members=(member,), width=1) for member in pack.members]
-    return whole([report for one in packs for report in worker.run_pack(one, pace=REPORT_EACH_LOOK)])
+    return whole([report for one in packs for report in worker.run_pack(one, pace=REPORT_EACH_UPDATE)])
 
 
 @pytest.fixture
@@ -67,11 +66,11 @@ def rows_per_step(monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("objective", "look_steps"), [*((name, 7) for name in OBJECTIVES), ("quadratic", 1), ("quadratic", 50)]
+    ("objective", "update_steps"), [*((name, 7) for name in OBJECTIVES), ("quadratic", 1), ("quadratic", 50)]
 )
-def test_results_and_curves_are_those_without_sharing_to_the_bit(objective: str, look_steps: int) -> None:
+def test_results_and_curves_are_those_without_sharing_to_the_bit(objective: str, update_steps: int) -> None:
     pack = pack_of(objective, 14, seeds=(0, 1))
-    found = whole(list(worker.run_pack(pack, pace=Pace(look_steps=look_steps, report_s=0.0))))
+    found = whole(list(worker.run_pack(pack, pace=Pace(update_steps=update_steps, report_s=0.0))))
     assert_the_same(found, without_sharing(pack))
     assert {len(columns[0]) for columns in found[1].values()} == {40}
 
@@ -79,9 +78,9 @@ def test_results_and_curves_are_those_without_sharing_to_the_bit(objective: str,
 def test_readings_are_those_without_sharing_too() -> None:
     pack = pack_of("function_fit", 7)
     pack = replace(pack, telemetry=replace(pack.telemetry, every=3, curvature=6))
-    together = list(worker.run_pack(pack, pace=REPORT_EACH_LOOK))
+    together = list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE))
     for member in pack.members:
-        alone = list(worker.run_pack(replace(pack, members=(member,), width=1), pace=REPORT_EACH_LOOK))
+        alone = list(worker.run_pack(replace(pack, members=(member,), width=1), pace=REPORT_EACH_UPDATE))
         found, expected = (readings_of(reports, member.trial_id) for reports in (together, alone))
         assert found == expected
         assert sum("lambda_max" in name for _, name in expected) == 7
@@ -112,7 +111,7 @@ def test_in_rounds_there_are_never_more_rows_than_places_and_results_are_the_sam
     width: int, rows_per_step: list[int]
 ) -> None:
     pack = pack_of("quadratic", width, seeds=(0, 1))
-    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_LOOK)))
+    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE)))
     assert max(rows_per_step) <= width
     assert_the_same(found, without_sharing(pack))
 
@@ -121,9 +120,9 @@ def test_in_rounds_there_are_never_more_rows_than_places_and_results_are_the_sam
 @pytest.mark.parametrize("objective", ["quadratic"])
 def test_a_pack_that_dies_before_between_and_after_forks_goes_on_bit_for_bit(objective: str, num_reports: int) -> None:
     pack = pack_of(objective, 5, seeds=(0, 1))
-    undisturbed = whole(list(worker.run_pack(pack, pace=Pace(look_steps=5, report_s=0.0))))
+    undisturbed = whole(list(worker.run_pack(pack, pace=Pace(update_steps=5, report_s=0.0))))
     before, going_on = interrupted(pack, num_reports)
-    after = list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))
+    after = list(worker.run_pack(going_on, pace=REPORT_EACH_UPDATE))
     assert [report.error for report in after if report.error] == []
     assert_the_same(whole(before + after), undisturbed)
 
@@ -132,7 +131,7 @@ def test_the_first_of_a_row_may_be_unwanted_when_the_pack_goes_on() -> None:
     pack = pack_of("function_fit", 7)
     before, going_on = interrupted(pack, 1)
     unwanted = {"trial0", "trial2"}
-    after = list(worker.run_pack(replace(going_on, skip=going_on.skip | unwanted), pace=REPORT_EACH_LOOK))
+    after = list(worker.run_pack(replace(going_on, skip=going_on.skip | unwanted), pace=REPORT_EACH_UPDATE))
     found, expected = results(before + after), without_sharing(pack)[0]
     assert found == {trial_id: finished for trial_id, finished in expected.items() if trial_id not in unwanted}
 
@@ -194,7 +193,7 @@ def controlled_pack(objective: str, width: int, seeds: Sequence[int] = (0,)) -> 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_members_with_rules_have_the_results_and_firings_that_they_have_without_sharing(objective: str) -> None:
     pack = controlled_pack(objective, 12, (0, 1))
-    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_LOOK)))
+    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE)))
     assert_the_same(found, without_sharing(pack))
     assert [len(found[0][f"trial{i}"].fired) for i in range(6)] == [0, 2, 2, 4, 2, 2]
 
@@ -207,16 +206,16 @@ def test_members_share_until_a_rule_reads_that_not_all_of_them_have(rows_per_ste
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_in_rounds_rules_do_the_same(width: int) -> None:
     pack = controlled_pack("quadratic", width)
-    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_LOOK)))
+    found = whole(list(worker.run_pack(pack, pace=REPORT_EACH_UPDATE)))
     assert_the_same(found, without_sharing(pack))
 
 
 @pytest.mark.parametrize("num_reports", [1, 2, 3, 5])
 def test_a_pack_with_rules_that_dies_goes_on_bit_for_bit(num_reports: int) -> None:
     pack = controlled_pack("function_fit", 5)
-    undisturbed = whole(list(worker.run_pack(pack, pace=Pace(look_steps=5, report_s=0.0))))
+    undisturbed = whole(list(worker.run_pack(pack, pace=Pace(update_steps=5, report_s=0.0))))
     before, going_on = interrupted(pack, num_reports)
-    after = list(worker.run_pack(going_on, pace=REPORT_EACH_LOOK))
+    after = list(worker.run_pack(going_on, pace=REPORT_EACH_UPDATE))
     assert [report.error for report in after if report.error] == []
     assert_the_same(whole(before + after), undisturbed)
 

@@ -1,4 +1,4 @@
-"""Validations during training: who shares a pack, how often it is looked at and whether it dies change nothing."""
+"""Validations during training: who shares a pack, how often it is updated and whether it dies change nothing."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_who_shares_a_pack_and_how_often_it_is_looked_at_changes_no_validation(
     alone = [replace(pack, members=(member,), width=1) for member in pack.members]
     parts = [whole(list(worker.run_pack(one))) for one in alone]
     expected = ({k: v for one, _ in parts for k, v in one.items()}, {k: v for _, one in parts for k, v in one.items()})
-    for width, look_steps in ((5, 10), (3, 1), (2, 40)):
-        found = whole(list(worker.run_pack(replace(pack, width=width), pace=Pace(look_steps=look_steps))))
+    for width, update_steps in ((5, 10), (3, 1), (2, 40)):
+        found = whole(list(worker.run_pack(replace(pack, width=width), pace=Pace(update_steps=update_steps))))
         assert_the_same(found, expected)
 
 

@@ -16,7 +16,7 @@ from orchestrator.base.processes import is_alive
 from orchestrator.base.reports import Lost
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
-from orchestrator.worker import forked
+from orchestrator.worker import trial_process
 from orchestrator.worker.run import run_pack
 
 NOISY = """
@@ -53,7 +53,7 @@ tracking: {enabled: false}
 @pytest.fixture(autouse=True)
 def _no_server_is_left() -> Iterator[None]:
     yield
-    forked.close_server()
+    trial_process.close_server()
 
 
 def function_in(folder: Path, script: str, text: str = FUNCTION) -> Sweep:
@@ -175,8 +175,8 @@ def test_when_the_process_that_forks_is_killed_its_trial_is_lost_and_the_next_on
     reports = []
     for report in run_pack(pack):
         reports.append(report)
-        if report.traces and report.ending is None and forked._running:
-            (server,) = forked._running.values()
+        if report.traces and report.ending is None and trial_process._running:
+            (server,) = trial_process._running.values()
             os.kill(server._process.pid, signal.SIGKILL)
     assert isinstance(reports[-1].ending, Lost)
     assert "SIGKILL" in reports[-1].error

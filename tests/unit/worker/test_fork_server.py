@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.worker.preloading import FUNCTION, modules_to_preload
+from orchestrator.worker.fork_server import FUNCTION, modules_to_preload
 
 PYTHON = sys.executable
 WATCH = "orchestrator.detection.watch"

@@ -15,8 +15,17 @@ from orchestrator.base.reports import Trace
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.detector import NEVER, SpikeDetector
 from orchestrator.worker import run as worker
+from orchestrator.worker.member_curves import (
+    CLOSE,
+    CLOSE_EVERY,
+    UPDATE_STEPS,
+    as_table,
+    closely_due,
+    due,
+    readings_of_row,
+    readings_on_host,
+)
 from orchestrator.worker.packed_run import Pace
-from orchestrator.worker.readings import CLOSE, CLOSE_EVERY, LOOK_STEPS, as_table, closely_due, due, of_row, on_host
 
 READ = Telemetry(every=10, curvature=20, products=2)
 
@@ -61,13 +70,13 @@ def test_the_first_steps_are_read_more_often() -> None:
 
 def test_a_member_is_read_more_often_after_its_loss_has_left_its_trend() -> None:
     (column, other) = closely_due(np.array([100, 100]), np.array([103, NEVER]), 100, 20).T
-    assert (100 + np.flatnonzero(column)).tolist() == list(range(115, 103 + LOOK_STEPS + CLOSE, CLOSE_EVERY))
+    assert (100 + np.flatnonzero(column)).tolist() == list(range(115, 103 + UPDATE_STEPS + CLOSE, CLOSE_EVERY))
     assert not other.any()
 
 
-@pytest.mark.parametrize("look_steps", [1, 3, LOOK_STEPS])
+@pytest.mark.parametrize("update_steps", [1, 3, UPDATE_STEPS])
 def test_the_steps_of_the_readings_do_not_depend_on_how_often_a_pack_is_looked_at(
-    look_steps: int, tmp_path: Path
+    update_steps: int, tmp_path: Path
 ) -> None:
     # A text of its own, easily learned: that of the standard library depends on the version of Python.
     text = tmp_path / "text.txt"
@@ -75,7 +84,7 @@ def test_the_steps_of_the_readings_do_not_depend_on_how_often_a_pack_is_looked_a
     both = {"lr": 1e-2, "batch_size": 16, "text": (str(text),)}
     changes = [both, {**both, "burst_at": 120, "burst_length": 6}]
     pack = replace(pack_with("gpt", changes, 2, [0, 1], steps=220), telemetry=Telemetry(every=20))
-    calm, left = tables(pack, Pace(look_steps=look_steps)).values()
+    calm, left = tables(pack, Pace(update_steps=update_steps)).values()
     usual = {*range(0, CLOSE, CLOSE_EVERY), *range(0, 220, 20)}
     assert calm["step"].tolist() == sorted(usual)
     detector = SpikeDetector(config=StoppingConfig(**pack.stopping))
@@ -83,7 +92,7 @@ def test_the_steps_of_the_readings_do_not_depend_on_how_often_a_pack_is_looked_a
         detector.update(loss)
     (since,) = detector.left_step.tolist()
     assert 120 <= since < 130
-    close = {step for step in range(since + LOOK_STEPS, since + LOOK_STEPS + CLOSE) if step % CLOSE_EVERY == 0}
+    close = {step for step in range(since + UPDATE_STEPS, since + UPDATE_STEPS + CLOSE) if step % CLOSE_EVERY == 0}
     assert left["step"].tolist() == sorted(usual | close)
 
 
@@ -94,11 +103,11 @@ def test_points_of_a_member_become_columns_with_holes_where_nothing_was_read() -
 
 
 def test_readings_of_different_rows_and_names_come_over_together() -> None:
-    readings = on_host(
+    readings = readings_on_host(
         [(0, [0, 2], {"a": np.array([1.0, 2.0])}), (3, [2], {"a": np.array([4.0]), "b": np.array([5.0])})]
     )
-    assert of_row(readings, 2) == [(0, {"a": 2.0}), (3, {"a": 4.0, "b": 5.0})]
-    assert of_row(readings, 1) == []
+    assert readings_of_row(readings, 2) == [(0, {"a": 2.0}), (3, {"a": 4.0, "b": 5.0})]
+    assert readings_of_row(readings, 1) == []
 
 
 @pytest.mark.parametrize("objective", ["gpt", "function_fit", "quadratic"])
