@@ -117,7 +117,7 @@ def checked_trainer(sweep: Sweep, allow_import: bool) -> CustomTrainer:
 
 
 def unknown_steps(there: Path, steps: Iterable[int]) -> list[int]:
-    """The fork steps for which no control has looked for a checkpoint yet."""
+    """The fork steps that no control has sought a checkpoint for yet."""
     known = ResumeSteps.read(there / KEPT).steps
     return sorted({step for step in steps if step > 0} - known.keys())
 
