@@ -12,8 +12,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import printable
-from orchestrator.base.space import Axis, Trial
+from orchestrator.base.space import Axis
 from orchestrator.base.trial_result import MemberResult, TrialResult
 from orchestrator.base.vocabulary import OSCILLATING, OUTCOMES, PRUNED, RIGHT, TOO_SLOW, UNSURE
 from orchestrator.commands.notebook_frame import NotebookFrame

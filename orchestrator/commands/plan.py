@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from objectives.base import ExecutionPlan
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import EXIT_OK
 from orchestrator.base.files import LEDGER, check_output
-from orchestrator.base.space import Axis, Trial, format_value
+from orchestrator.base.space import Axis, format_value
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.driver.checks import check_runnable, library_optimizers
 from orchestrator.driver.packing import make_packs, planned_workers, structure_of

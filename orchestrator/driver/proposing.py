@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.cell import Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.space import Trial
 from orchestrator.ledger.imported import refuse_imported
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.search.listed import cell_key

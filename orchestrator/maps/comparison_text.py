@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.base.space import format_value, frozen
+from orchestrator.base.words import count
 from orchestrator.maps.comparison import Comparison, Difference, EdgeShift, Side
 from orchestrator.maps.gains_text import gains_json, gains_lines
 from orchestrator.maps.paired_trials import Pairs
@@ -156,11 +157,6 @@ def _shift_text(shift: EdgeShift) -> str:
         f"{scale} moves by a factor {middle:.3g} (median of {count(len(shift.factors), 'row')}, {spread}; "
         f"brackets up to a factor {shift.resolution:.3g}){rest}."
     )
-
-
-def count(num: int, noun: str) -> str:
-    """A number with its noun, in the plural where there is not one."""
-    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"
 
 
 def _how_sure(new: Difference) -> str:

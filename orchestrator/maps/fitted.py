@@ -14,6 +14,7 @@ import numpy as np
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
+from orchestrator.base.words import columns
 from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
@@ -258,8 +259,7 @@ def fitted_lines(fitted: Fit) -> list[str]:
     """The edges in words, a line per row from the top of the map down."""
     rows = fitted.rows()
     names = [setting_text(row.setting, fitted.axes) for row in rows]
-    width = max(map(len, names))
-    return [f"{name:<{width}}  {row_text(row, fitted)}" for name, row in reversed(list(zip(names, rows, strict=True)))]
+    return columns([(name, row_text(row, fitted)) for name, row in zip(names, rows, strict=True)][::-1])
 
 
 def setting_text(setting: Mapping[str, Any], axes: Sequence[Axis]) -> str:

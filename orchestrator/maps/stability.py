@@ -16,6 +16,7 @@ from orchestrator.base.intervals import wilson
 from orchestrator.base.space import Axis, frozen, is_number
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
+from orchestrator.base.words import count, plural
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
 from orchestrator.ledger.imported import short_note
 from orchestrator.ledger.reader import LedgerReader
@@ -230,8 +231,8 @@ def distinct_runs(trials: Sequence[TrialResult]) -> list[TrialResult]:
 
 def repeats_text(num: int) -> str:
     """What is said where ``num`` seeds repeat the run of another."""
-    seeds = "1 seed repeats" if num == 1 else f"{num} seeds repeat"
-    return f"{seeds} another's run to the last digit and {'is' if num == 1 else 'are'} not counted"
+    seeds = count(num, "seed repeats", "seeds repeat")
+    return f"{seeds} another's run to the last digit and {plural(num, 'is', 'are')} not counted"
 
 
 def usual_loss(trials: Iterable[TrialResult]) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from orchestrator.base.space import Trial, format_value
+from orchestrator.base.cell import Trial
+from orchestrator.base.space import format_value
 from orchestrator.base.trial_result import MemberResult
 from orchestrator.driver.progress import Progress
 from orchestrator.driver.words import counts_line, format_seconds

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import Trial, format_value
+from orchestrator.base.space import format_value
 from orchestrator.sweepfile.axes import MAX_PROBLEMS
 from orchestrator.sweepfile.entry_values import ENTRY_FIELDS
 from orchestrator.sweepfile.fields import Fields

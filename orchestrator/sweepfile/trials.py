@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.space import Trial, trial_id
+from orchestrator.base.cell import Cell, Trial
+from orchestrator.base.space import trial_id
 from orchestrator.sweepfile.arithmetic import Expression
 from orchestrator.sweepfile.counted_steps import counted, needs_steps
 from orchestrator.sweepfile.fields import Fields, Resolved
@@ -61,5 +62,6 @@ class TrialMaker:
     def of_config(self, cell: Mapping[str, Any], config: Mapping[str, Any]) -> list[Trial]:
         """The trials of a cell whose resolved configuration is known."""
         return [
-            Trial(trial_id(self.objective, config, seed, self.judged_by), cell, seed, config) for seed in self.seeds
+            Trial(trial_id(self.objective, config, seed, self.judged_by), Cell(cell), seed, config)
+            for seed in self.seeds
         ]

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.base.space import Axis, Trial, frozen, trial_id
+from orchestrator.base.space import Axis, frozen, trial_id
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import CUSTOM_KINDS, IMPORTED
 from orchestrator.causes.remedies.remedy import Entry, Fork
@@ -99,7 +100,7 @@ def custom_sweep(sweep: Sweep, there: Path, forks: Iterable[Fork], steps: Sequen
     trials: dict[str, Trial] = {}
     for changes in added:
         config = {**alone.config, **changes}
-        cell = {INTERVENTIONS: frozen(changes[INTERVENTIONS])}
+        cell = Cell({INTERVENTIONS: frozen(changes[INTERVENTIONS])})
         made = trial_id(sweep.objective.name, config, alone.seed, sweep.rules)
         trials.setdefault(made, Trial(made, cell, alone.seed, config))
     values = tuple(dict.fromkeys(forked.cell[INTERVENTIONS] for forked in trials.values()))

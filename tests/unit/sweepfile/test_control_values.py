@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from objectives.control import SIGNALS, Rule, firing_in_words, policy_in_words
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, Trial, format_value, frozen
+from orchestrator.base.space import Axis, format_value, frozen
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.sweepfile.spec import Sweep, build_sweep
 from orchestrator.sweepfile.strict_yaml import parse_document

@@ -11,8 +11,9 @@ import yaml
 
 from objectives.base import QuadraticConfig
 from objectives.interventions import changes_in_words
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Axis, Trial, canonical_json, format_value, frozen, thawed
+from orchestrator.base.space import Axis, canonical_json, format_value, frozen, thawed
 from orchestrator.commands.arguments import cell_of
 from orchestrator.maps.axis_values import value_labels, value_meant
 from orchestrator.sweepfile.spec import Sweep, build_sweep

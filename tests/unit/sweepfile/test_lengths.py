@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from sweep_cases import sweep_of
 
 from objectives.base import OBJECTIVES
+from orchestrator.base.cell import Trial
 from orchestrator.base.errors import InputError
-from orchestrator.base.space import Trial
 from orchestrator.sweepfile.fields import ObjectiveFields
 from orchestrator.sweepfile.lengths import Length
 from orchestrator.sweepfile.overrides import Overrides
