@@ -55,4 +55,9 @@ class Trial:
     @property
     def name(self) -> str:
         """The name for display, e.g. ``beta2=0.999 eps=1e-8 seed=0``."""
-        return f"{self.cell.name} seed={self.seed}".lstrip()
+        return trial_name(self.cell, self.seed)
+
+
+def trial_name(cell: Cell, seed: int) -> str:
+    """A trial in words: its cell and its seed."""
+    return f"{cell.name} seed={seed}".lstrip()

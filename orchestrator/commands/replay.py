@@ -24,7 +24,6 @@ from orchestrator.base.files import (
     storage_errors,
     write_output,
 )
-from orchestrator.base.space import format_value
 from orchestrator.commands.arguments import stopping_of
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
@@ -282,7 +281,7 @@ def _sweep_answer(folder: Path, trials: Sequence[ReplayedTrial]) -> Iterator[str
         return
     table = Table("trial", "seed", "was", "is", "at step", "because", box=None, pad_edge=False)
     for trial in changed[:_CHANGES_SHOWN]:
-        cell = " ".join(f"{key}={format_value(value)}" for key, value in trial.cell.items())
+        cell = trial.cell.name
         row = (cell, str(trial.seed), trial.outcome, trial.new_outcome, f"{trial.new_steps_done - 1:,}", trial.reason)
         table.add_row(*map(_escaped, row))
     yield table

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orchestrator.base.cell import Trial
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.ledger.imported import refuse_imported
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.refining import refined
@@ -80,17 +79,14 @@ class Proposer:
 
     def _cell_results(self) -> list[CellResult]:
         """All cells so far, in the order of their proposals."""
-        seeds: dict[tuple[Any, ...], list[SeedResult]] = {}
-        cells: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        seeds: dict[Cell, list[SeedResult]] = {}
         results = self._seed_results() if self._sweep.is_open else {}
         for trial in self.trials.values():
-            key = cell_key(trial.cell)
-            cells.setdefault(key, trial.cell)
-            seeds.setdefault(key, []).append(results.get(trial.trial_id, SeedResult(trial.seed, None, False)))
+            seeds.setdefault(trial.cell, []).append(results.get(trial.trial_id, SeedResult(trial.seed, None, False)))
         order = {seed: i for i, seed in enumerate(self._sweep.seeds)}
         return [
-            CellResult(cell, tuple(sorted(seeds[key], key=lambda result: order[result.seed])))
-            for key, cell in cells.items()
+            CellResult(cell, tuple(sorted(of_cell, key=lambda result: order[result.seed])))
+            for cell, of_cell in seeds.items()
         ]
 
     def _seed_results(self) -> dict[str, SeedResult]:

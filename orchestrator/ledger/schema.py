@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, get_origin
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem, StorageError
 from orchestrator.base.files import free_space
 from orchestrator.base.space import frozen
@@ -145,8 +146,8 @@ def _entries(text: str) -> tuple[Any, ...]:
     return () if text == "[]" else tuple(tuple(one) if isinstance(one, list) else one for one in json.loads(text))
 
 
-def _cell(text: str) -> dict[str, Any]:
-    return {name: frozen(value) for name, value in json.loads(text).items()}
+def _cell(text: str) -> Cell:
+    return Cell((name, frozen(value)) for name, value in json.loads(text).items())
 
 
 # Columns whose values are not the field's as they are.

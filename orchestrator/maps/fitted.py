@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.space import Axis, is_number, is_ordered, number_text
 from orchestrator.base.trial_result import TrialResult
@@ -19,7 +20,6 @@ from orchestrator.detection.outcomes import is_known, is_over_edge
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label
 from orchestrator.maps.stability import distinct_runs, sweep_axes, trials_where
-from orchestrator.search.listed import cell_key
 from orchestrator.surface.places import Lattice, lattice_of
 from orchestrator.surface.surface import CONFIDENCE, Crossing, Latent, Surface, fit_surface
 
@@ -217,9 +217,8 @@ def _has_one_edge(
     return fit_surface(*_counts(spread, lattice, counts_degraded), lattice.layout, lattice.resolution).has_one_edge
 
 
-def _first_cells(ledger: LedgerReader, num: int) -> list[Mapping[str, Any]]:
-    cells = {cell_key(row.cell): row.cell for row in ledger.trials()}
-    return list(cells.values())[:num]
+def _first_cells(ledger: LedgerReader, num: int) -> list[Cell]:
+    return list(dict.fromkeys(row.cell for row in ledger.trials()))[:num]
 
 
 def _counts(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis, frozen
 from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED
@@ -118,5 +119,5 @@ def with_fields_as_trained(
 def _as_trained(row: TrialResult, ties: Mapping[str, str]) -> TrialResult:
     settings = settings_of(row.objective, row.config)
     return replace(
-        row, cell={name: settings.get(name, value) if name in ties else value for name, value in row.cell.items()}
+        row, cell=Cell((name, settings.get(name, value) if name in ties else value) for name, value in row.cell.items())
     )

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.columns import RESULTS, TAGS
 from orchestrator.base.reports import Trace
 from orchestrator.base.space import Axis, canonical_json
@@ -56,7 +55,7 @@ def trial_record(
     tags |= {"audited": "true"} if row.is_audited else {}
     return TrialRecord(
         trial_id=row.trial_id,
-        name=f"{Cell(row.cell).name} seed={row.seed}".lstrip(),
+        name=row.name,
         version=version_of(row),
         status=row.status,
         cell=cell_key(row, axes, sweep, ties),
@@ -91,7 +90,7 @@ def cell_key(row: TrialResult, axes: Mapping[str, Axis], sweep: str, ties: Mappi
     text = canonical_json([dict(row.cell), config])
     return CellKey(
         cell_id=hashlib.sha256(text.encode()).hexdigest()[:16],
-        name=Cell(row.cell).name or "all seeds",
+        name=row.cell.name or "all seeds",
         values={**_values(row, axes, ties), "sweep": sweep},
         started_s=row.started_at,
         position=row.position or 0,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis, is_number
 from orchestrator.base.vocabulary import PRUNED
 from orchestrator.search.batches import within
-from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, Proposal, SeedResult
 from orchestrator.search.sampled import sample_cells
 
@@ -82,12 +82,12 @@ class OptunaSearch:
         What such a sampler has learned is not in its trials alone, so it is led through all generations again, each
         with what was known then.
         """
-        results = {cell_key(result.cell): result for result in known}
+        results = {Cell(result.cell): result for result in known}
         study, told = self._study(GENERATIONS[self.method](self.seed)), list[CellResult]()
         while True:
             trials = [study.ask(fixed_distributions=space) for _ in range(POPULATION)]
             cells = [self._cell(trial) for trial in trials]
-            found = [results.get(cell_key(cell)) for cell in cells]
+            found = [results.get(Cell(cell)) for cell in cells]
             if any(result is None or any(not seed.is_over for seed in result.seeds) for result in found):
                 return [cell for cell, result in zip(cells, found, strict=True) if result is None]
             told += [result for result in found if result is not None]

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.space import Axis, is_number
-from orchestrator.search.listed import cell_key
 from orchestrator.search.protocol import CellResult, Proposal
 
-Key = tuple[Any, ...]  # of a cell
 Side = bool | None  # whether a cell or a seed is over the edge; None where that cannot be told
 
 
@@ -30,11 +29,11 @@ class SeedsWhereCellsDisagree:
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """All cells at first, then one more seed wherever one is needed; waits for the results of all before."""
-        there = {cell_key(result.cell): result for result in known}
+        there = {Cell(result.cell): result for result in known}
         first = [
             Proposal(cell, self.start)
             for cell in self.cells
-            if cell_key(cell) not in there or len(there[cell_key(cell)].seeds) < self.start
+            if Cell(cell) not in there or len(there[Cell(cell)].seeds) < self.start
         ]
         if first:
             return first
@@ -42,19 +41,19 @@ class SeedsWhereCellsDisagree:
             return []
         sides = {key: self._side(result) for key, result in there.items()}
         more = [
-            Proposal(cell, len(there[cell_key(cell)].seeds) + 1)
+            Proposal(cell, len(there[Cell(cell)].seeds) + 1)
             for cell in self.cells
-            if len(there[cell_key(cell)].seeds) < self.up_to and self._is_open(cell, there, sides)
+            if len(there[Cell(cell)].seeds) < self.up_to and self._is_open(cell, there, sides)
         ]
         return more or None
 
     def _is_open(
         self,
         cell: Mapping[str, Any],
-        there: Mapping[Key, CellResult],
-        sides: Mapping[Key, Side],
+        there: Mapping[Cell, CellResult],
+        sides: Mapping[Cell, Side],
     ) -> bool:
-        key = cell_key(cell)
+        key = Cell(cell)
         own = {self.is_over_edge(seed.outcome) for seed in there[key].seeds if seed.outcome is not None} - {None}
         if len(own) != 1:
             return len(own) > 1
@@ -67,8 +66,8 @@ class SeedsWhereCellsDisagree:
         votes = [side for side in known if side is not None]
         return None if 2 * sum(votes) == len(votes) else 2 * sum(votes) > len(votes)
 
-    def _neighbours(self, cell: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """The keys of the cells one value away along an axis of numbers, whether or not the grid has them."""
+    def _neighbours(self, cell: Mapping[str, Any]) -> list[Cell]:
+        """The cells one value away along an axis of numbers, whether or not the grid has them."""
         found = []
         for axis in self.axes:
             value = cell[axis.name]
@@ -78,5 +77,5 @@ class SeedsWhereCellsDisagree:
             together = [each for each in self.axes if each.name in (axis.zipped or (axis.name,))]
             for other in (place - 1, place + 1):
                 if 0 <= other < len(axis.values):
-                    found.append(cell_key({**cell, **{each.name: each.values[other] for each in together}}))
+                    found.append(Cell({**cell, **{each.name: each.values[other] for each in together}}))
         return found

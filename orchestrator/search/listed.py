@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.base.cell import Cell
 from orchestrator.search.protocol import CellResult, Proposal
-
-
-def cell_key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two equal cells have in common."""
-    return tuple(cell.items())
 
 
 @dataclass(frozen=True)
@@ -23,8 +19,6 @@ class ListedCells:
 
     def propose(self, known: Sequence[CellResult], room: int) -> list[Proposal] | None:
         """All that is not known yet, whatever the room: packs are made of the whole."""
-        there = {cell_key(result.cell): len(result.seeds) for result in known}
-        missing = [
-            Proposal(cell, self.num_seeds) for cell in self.cells if there.get(cell_key(cell), 0) < self.num_seeds
-        ]
+        there = {Cell(result.cell): len(result.seeds) for result in known}
+        missing = [Proposal(cell, self.num_seeds) for cell in self.cells if there.get(Cell(cell), 0) < self.num_seeds]
         return missing or None

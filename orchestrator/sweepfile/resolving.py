@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.base.cell import Trial
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.errors import InputError, Problem
-from orchestrator.base.space import format_value
 from orchestrator.sweepfile.axes import MAX_PROBLEMS
 from orchestrator.sweepfile.entry_values import ENTRY_FIELDS
 from orchestrator.sweepfile.fields import Fields
@@ -57,7 +56,7 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
     paths += [("batch", key) for key, name in PARTS.items() if name == field] + [("tokens",)] * (field == "tokens")
     paths += [(field,)]
     path = next((path for path in paths if path in document.places), ())
-    shown = f"{message} (at {_in_words(cell)})" if cell else message
+    shown = f"{message} (at {Cell(cell).name})" if cell else message
     remedy = "change the expression, or the values that it uses" if path[:1] == ("tie",) else "change one of the two"
     if field in ENTRY_FIELDS:
         remedy = "change that entry; docs/sweep-file.md has the keys and what they take"
@@ -67,10 +66,6 @@ def _combination_problem(error: ValueError, cell: Mapping[str, Any], document: D
 def _twin_problem(first: Trial, second: Trial, maker: TrialMaker, document: Document) -> Problem:
     """Two cells whose trials are the same, since the values on tied axes do not belong to a trial."""
     name = next(name for name in maker.ties if name in first.cell)
-    message = f"the cells {_in_words(first.cell)} and {_in_words(second.cell)} would train the same trials"
+    message = f"the cells {first.cell.name} and {second.cell.name} would train the same trials"
     remedy = f"let {name} have another value in each of them, or take one of them out"
     return Problem(document.place(("tie", name)), f"tie.{name}", message, remedy)
-
-
-def _in_words(cell: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={format_value(value)}" for key, value in cell.items())

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.base.cell import Trial
+from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem, did_you_mean
-from orchestrator.base.space import Axis, format_value, grid_cells, is_number, is_ordered
+from orchestrator.base.space import Axis, grid_cells, is_number, is_ordered
 from orchestrator.base.vocabulary import LEARNED_ENOUGH, PRUNED
 from orchestrator.detection.relative import learned_shares
 from orchestrator.search.batches import InBatches
@@ -129,7 +129,7 @@ def proposed_trials(proposals: Iterable[Proposal], maker: TrialMaker) -> list[Tr
         try:
             trials += maker.trials(proposal.cell)[: proposal.num_seeds]
         except ValueError as error:
-            at = " ".join(f"{key}={format_value(value)}" for key, value in proposal.cell.items())
+            at = Cell(proposal.cell).name
             remedy = "narrow the axes, or fix one of the two"
             raise InputError(Problem("", "search", f"{error} (at {at})", remedy)) from None
     return trials
