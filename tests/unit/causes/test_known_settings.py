@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from diagnosis_cases import Case, calm, logit_growth, record_cases, row_of, shallow_stall
 
+from orchestrator.base.cell import Cell
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
 from orchestrator.causes.advice import Advice, advise, check
 from orchestrator.causes.diagnosis import examine
@@ -172,5 +173,5 @@ def test_a_shallow_stall_is_found_in_any_trainer_with_readings_by_depth() -> Non
 
 
 def test_a_script_whose_settings_have_other_names_is_known_by_none_of_them() -> None:
-    row = replace(row_of("diverged", 3), objective="command", config={"steps": 60, "rate": 3.0}, cell={"rate": 3.0})
+    row = replace(row_of("diverged", 3), objective="command", config={"steps": 60, "rate": 3.0}, cell=Cell(rate=3.0))
     assert advise(replace(calm("diverged", 3), row=row).evidence(), "over_the_threshold", Path("nowhere")) == []
