@@ -23,7 +23,7 @@ from orchestrator.causes.moments import (
     v_lags,
 )
 from orchestrator.causes.series import NOTHING, Series, joined, known, series
-from orchestrator.ledger.packed_objective import PackedObjective
+from orchestrator.ledger.facts import PackedObjective
 from orchestrator.maps.neighbours import Neighbour, neighbours
 from orchestrator.sweepfile.settings import settings_of
 

@@ -36,7 +36,7 @@ def overrides(
 
 def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool) -> Sweep:
     """A sweep from its file, from the frozen file in its folder, or of those that ship. Raises InputError."""
-    from orchestrator.ledger.imported import refuse_imported
+    from orchestrator.ledger.reader import check_not_imported
     from orchestrator.sweepfile.shipped_sweeps import shipped_sweeps
     from orchestrator.sweepfile.spec import load_sweep
 
@@ -46,7 +46,7 @@ def read_sweep(file: str, results: Path, changes: Overrides, allow_import: bool)
             path = folder / FROZEN_SWEEP
     if path == Path(file) and not os.path.isfile(path):
         for folder in (path, results / file):
-            refuse_imported(folder)
+            check_not_imported(folder)
     if not path.exists():
         path = shipped_sweeps().get(file, path)
     return load_sweep(path, changes, allow_import=allow_import)

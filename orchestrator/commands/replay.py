@@ -28,8 +28,7 @@ from orchestrator.commands.arguments import stopping_of
 from orchestrator.commands.printing import Answer, written_json
 from orchestrator.detection.config import StoppingConfig
 from orchestrator.detection.norm_rises import NOTE
-from orchestrator.ledger.imported import is_imported, refuse_without_curves
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, check_has_curves, is_imported
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.config import MetricsConfig
 from orchestrator.logs.files import find_logs, read_log
@@ -263,7 +262,7 @@ def _replay_sweep(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
 def _replay_imported(folder: Path, sets: Sequence[str]) -> list[ReplayedTrial]:
     """Judge imported curves again. Raises InputError where there is none."""
     with LedgerReader(folder / LEDGER) as ledger:
-        refuse_without_curves(ledger, "a replay judges curves")
+        check_has_curves(ledger, "a replay judges curves")
         return replay_sweep(ledger, stopping_of(sets))
 
 

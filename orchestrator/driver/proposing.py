@@ -11,8 +11,7 @@ from orchestrator.base.cell import Cell, Trial
 from orchestrator.base.columns import RESULTS
 from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.files import FROZEN_SWEEP, LEDGER
-from orchestrator.ledger.imported import refuse_imported
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, check_not_imported
 from orchestrator.search.protocol import CellResult, SeedResult
 from orchestrator.sweepfile.overrides import Overrides
 from orchestrator.sweepfile.refining import refined
@@ -118,7 +117,7 @@ def refining_sweep(
 
     Raises InputError if ``folder`` has imported results or no trials of these axes.
     """
-    refuse_imported(folder)
+    check_not_imported(folder)
     document = read_document(folder / FROZEN_SWEEP)
     # The axes decide which trials count, so the sweep is built twice.
     search = build_sweep(refined(document, along, _MAX_TRIALS, factor), overrides, allow_import=allow_import)

@@ -30,7 +30,7 @@ from orchestrator.importing.stores import OPTUNA, is_store, logs_of_experiment, 
 from orchestrator.importing.table import ResultColumns, runs_of_rows
 from orchestrator.importing.values import axis_columns, column_named
 from orchestrator.importing.wide_table import RUN, is_wide, long_of_wide
-from orchestrator.ledger.imported import BY_CURVES
+from orchestrator.ledger.facts import BY_CURVES
 from orchestrator.logs.columns import Columns
 from orchestrator.logs.tables import Log
 

@@ -12,7 +12,7 @@ from orchestrator.base.errors import InputError, Problem
 from orchestrator.base.vocabulary import OUTCOMES, PRUNED
 from orchestrator.importing.rows import Row
 from orchestrator.importing.values import number_of
-from orchestrator.ledger.imported import BY_FINAL_LOSSES, BY_WORDS
+from orchestrator.ledger.facts import BY_FINAL_LOSSES, BY_WORDS
 
 SKIP, BLANK = "skip", "empty"  # a meaning of words: leave the row out; the word for a cell without a text
 WORDS = (*OUTCOMES, "unknown", PRUNED)

@@ -18,7 +18,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import DEGRADED, RIGHT, UNSURE
 from orchestrator.base.words import count, plural
 from orchestrator.detection.outcomes import cell_state, is_known, is_over_edge
-from orchestrator.ledger.imported import short_note
+from orchestrator.ledger.facts import short_note
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps.axis_values import value_label, value_labels, value_meant
 from orchestrator.maps.curve_metrics import Measured, also_of

@@ -15,8 +15,7 @@ from orchestrator.base.trial_result import TrialResult
 from orchestrator.base.vocabulary import OUTCOMES
 from orchestrator.base.words import count
 from orchestrator.detection.outcomes import ENOUGH_LOSSES
-from orchestrator.ledger.imported import refuse_without_curves
-from orchestrator.ledger.reader import LedgerReader
+from orchestrator.ledger.reader import LedgerReader, check_has_curves
 from orchestrator.maps.covariates import Covariate, covariates_of, design
 from orchestrator.maps.stability import distinct_runs, sweep_axes
 from orchestrator.maps.weibull import WeibullFit, fit_weibull
@@ -137,7 +136,7 @@ def survival(ledger: LedgerReader, axis: str | None = None, until: int | None = 
     if axis is not None and axis not in [one.name for one in axes]:
         known = ", ".join(one.name for one in axes) or "none"
         raise InputError(Problem("--axis", "", f"{axis!r} is not an axis", f"axes: {known}"))
-    refuse_without_curves(ledger, "only a curve says when a run left its trend")
+    check_has_curves(ledger, "only a curve says when a run left its trend")
     trials = ledger.trials()
     lives = lifetimes(trials)
     if not lives:

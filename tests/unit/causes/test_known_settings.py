@@ -17,7 +17,7 @@ from orchestrator.causes.advice import Advice, advise, check
 from orchestrator.causes.diagnosis import examine
 from orchestrator.causes.mechanisms.catalogue import MECHANISMS
 from orchestrator.causes.mechanisms.mechanism import Move, just
-from orchestrator.ledger.packed_objective import PackedObjective, fact_of, from_fact
+from orchestrator.ledger.facts import PackedObjective, packed_fact, packed_from_fact
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.sweepfile.spec import Sweep, load_sweep
 
@@ -84,7 +84,7 @@ def case_of(sweep: Sweep, case: Case, number: int = 0) -> Case:
 
 
 def packed_of(sweep: Sweep, kind: str) -> PackedObjective | None:
-    return from_fact(fact_of(sweep.objective)) if kind == "packed" else None
+    return packed_from_fact(packed_fact(sweep.objective)) if kind == "packed" else None
 
 
 def advice_on(sweep: Sweep, kind: str, setting: str, value: Any, folder: Path) -> Advice | None:

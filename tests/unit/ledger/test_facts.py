@@ -5,7 +5,7 @@ import json
 import pytest
 
 from objectives.base import Objective, TrainingConfig, per_member, structural
-from orchestrator.ledger.packed_objective import PackedObjective, fact_of, from_fact
+from orchestrator.ledger.facts import PackedObjective, packed_fact, packed_from_fact
 
 
 class OwnConfig(TrainingConfig):
@@ -21,13 +21,13 @@ OWN = Objective("own", OwnConfig, "own", spike_rise=0.1, can_compile=False, laye
 
 
 def test_the_facts_of_an_objective_survive_the_ledger_with_the_fields_that_are_off() -> None:
-    known = from_fact(fact_of(OWN))
+    known = packed_from_fact(packed_fact(OWN))
     assert (known.layer_groups, known.has_logits, known.data_fields) == (("a", "b"), True, ("batch_size",))
     assert {name: known.features[name] for name in ("qk_norm", "penalty", "shape")} == {
         "qk_norm": False, "penalty": 0.0, "shape": (),
     }  # fmt: skip
     assert "batch_size" not in known.features
-    assert from_fact(json.dumps({**json.loads(fact_of(OWN)), "features": {}})) == PackedObjective(
+    assert packed_from_fact(json.dumps({**json.loads(packed_fact(OWN)), "features": {}})) == PackedObjective(
         ("a", "b"), True, ("batch_size",), {}
     )
 
@@ -35,4 +35,4 @@ def test_the_facts_of_an_objective_survive_the_ledger_with_the_fields_that_are_o
 @pytest.mark.parametrize("text", ["", "[", "{}", "[]", "null", '{"layer_groups": 1}'])
 def test_facts_that_are_damaged_raise_what_a_reader_reports_as_damage(text: str) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
-        from_fact(text)
+        packed_from_fact(text)
