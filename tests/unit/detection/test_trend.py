@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.detection.windows import Window, deviation, middle, noise, quantile
+from orchestrator.detection.trend import Window, deviation, middle, noise, quantile
 
 NUMBERS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=60)
 
