@@ -1,4 +1,4 @@
-"""The detector for a custom training loop, defined in `orchestrator.detection.watch`."""
+"""`orchestrator.watch`: the detector for a custom training loop, defined in `orchestrator.detection.watch`."""
 
 from orchestrator.detection.watch import TrainingLost, Watch
 

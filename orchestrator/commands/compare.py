@@ -19,7 +19,8 @@ from orchestrator.base.files import (
     write_output,
 )
 from orchestrator.commands.printing import Answer, written_json
-from orchestrator.ledger.reader import LedgerReader, origin_notes
+from orchestrator.ledger.imported import origin_notes
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.maps import comparison
 from orchestrator.maps.compared import are_scattered
 from orchestrator.maps.comparison_text import comparison_json, comparison_lines

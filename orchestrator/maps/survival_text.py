@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.base.cell import Cell
 from orchestrator.base.space import format_value, is_number
-from orchestrator.base.words import columns, count
 from orchestrator.maps.survival import Group, Share, Survival
 
 _MOST_ROWS = 40
@@ -38,13 +36,15 @@ def _table(found: Survival) -> Iterator[str]:
     for name, group in zip(names, shown, strict=True):
         predicted = "-" if group.predicted is None else f"{group.predicted.share:.2f}"
         rows.append([name, *map(_share, group.shares), predicted])
-    yield from columns(rows, indent=2)
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        yield "  " + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
     if len(found.groups) > len(shown):
         yield f"  and {len(found.groups) - len(shown)} more: --axis NAME pools cells, --json FILE has all of them"
 
 
 def _name(group: Group) -> str:
-    return Cell(group.setting).name or "all"
+    return " ".join(f"{key}={format_value(value)}" for key, value in group.setting.items()) or "all"
 
 
 def _share(share: Share | None) -> str:
@@ -59,7 +59,8 @@ def _unknown(found: Survival) -> Iterator[str]:
             kinds.setdefault((group.num, group.watched), []).append(group.hazard_bound)
     for (num, watched), bounds in kinds.items():
         bound, until = max(bounds), found.until
-        runs, rows = count(num, "run"), count(len(bounds), "row has", "rows have")
+        runs = "1 run" if num == 1 else f"{num} runs"
+        rows = "1 row has" if len(bounds) == 1 else f"{len(bounds)} rows have"
         yield (
             f"{rows} no onset in {runs} to step {watched}. Up to {1000 * bound:.3g} onsets in 1000 steps do not"
             f" contradict that (95 %, if as likely at every step): P(stable to {watched}) may be as low as"

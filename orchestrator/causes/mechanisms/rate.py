@@ -1,4 +1,4 @@
-"""A learning rate so low that the run stalls."""
+"""A learning rate at which the run stalls instead of becoming unstable."""
 
 from __future__ import annotations
 
